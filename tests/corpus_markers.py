@@ -22,17 +22,17 @@ CPU_CAUSES = frozenset({"THREADS_OVER", "THREADS_SMALL", "DENORMALS"})
 _SCORED = """
     LAUNCH_FLOOR LOADER_WORKERS0 ENV_BOUND SYNC_ITEM PER_SAMPLE_LOOP TIME_LOOP NOT_ON_GPU
     PART_ON_CPU LOADER_PER_ITEM ANOMALY H2D_CREATE DATA_NOT_RESIDENT SYNC_SHAPE CPU_ROUNDTRIP
-    OPT_LOOP BATCH_SMALL DATAPARALLEL FP64 TIME_NO_SYNC LINALG_SMALL NO_TF32_AMP AMP_USELESS
+    OPT_LOOP BATCH_SMALL DATAPARALLEL FP64 TIME_NO_SYNC LINALG_SMALL NO_TF32_AMP
     LOADER_RESPAWN SYNC_METRICS LOG_HEAVY SYNC_CLIP CUDNN_BENCH_VARY CUDNN_BENCH_OFF SYNC_EXPLICIT
     H2D_WIDE H2D_PAGEABLE LOADER_TOO_MANY EVAL_OFTEN SYNC_BRANCH SYNC_DIST EMBED_DENSE
-    TRANSFORM_CPU IO_SLOW COMPILE_RECOMPILE TIME_WARMUP CHANNELS_LAST GRAPH_RETAINED CKPT_OFTEN
+    TRANSFORM_CPU IO_SLOW TIME_WARMUP CHANNELS_LAST GRAPH_RETAINED CKPT_OFTEN
     H2D_SCALAR ZERO_GRAD CONV_BIAS MISALIGNED MEMORY_FULL
 """
 SCORED_CAUSES = CPU_CAUSES | frozenset(_SCORED.split()) | {"LAUNCH via SOLVER"}
 
 # Advice that may accompany anything, and what depends on the machine alone.
 _UNSCORED = """
-    COMPILE_MISSING OPT_UNFUSED RECOMPUTE_FROZEN HW_ENV CPU_LAYOUT CPU_PRECISION EAGER_OVERHEAD
+    COMPILE_MISSING OPT_UNFUSED RECOMPUTE_FROZEN HW_ENV CPU_LAYOUT EAGER_OVERHEAD
 """
 UNSCORED_CAUSES = frozenset(_UNSCORED.split())
 
@@ -52,7 +52,7 @@ _SAMPLE = """
     placement/head_left_behind placement/never_moved
     precision/amp_for_a_tiny_net precision/double_model precision/odd_widths_half
     precision/half_issuing_fp32
-    settings/anomaly_left_on settings/compile_varying_batches settings/data_parallel_toy
+    settings/anomaly_left_on settings/data_parallel_toy
     size/batch_of_two size/weights_too_large
     sync/explicit_synchronize sync/grad_norm_readout sync/item_every_step
     sync/logs_every_hundred_steps sync/masked_tokens sync/numpy_in_forward

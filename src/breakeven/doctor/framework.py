@@ -38,8 +38,6 @@ TRANSFORMERS_FIXES = {
     "OPT001": 'TrainingArguments(optim="adamw_torch_fused")',
     "OPT002": 'TrainingArguments(optim="adamw_torch_fused")',
     "PREC002": "TrainingArguments(tf32=True), or TrainingArguments(bf16=True)",
-    "PREC003": "TrainingArguments(bf16=False, fp16=False), or "
-    "TrainingArguments(per_device_train_batch_size=...) larger",
     "RUN002": "one process for each GPU, as torchrun or accelerate launch start them: Trainer "
     "wraps the model in DataParallel where one process sees several GPUs",
     "RUN003": 'TrainingArguments(eval_strategy="epoch"), or '
@@ -49,7 +47,6 @@ TRANSFORMERS_FIXES = {
     "SYNC001": "TrainingArguments(logging_steps=500, logging_nan_inf_filter=False)",
     "SYNC005": "TrainingArguments(logging_nan_inf_filter=False)",
     "SYNC006": "TrainingArguments(max_grad_norm=0) clips nothing; else it is not an argument",
-    "CPU005": "TrainingArguments(use_cpu=True, bf16=True) where it trains on the CPU",
     "CPU006": 'TrainingArguments(torch_compile=True, optim="adamw_torch_fused"), or '
     "TrainingArguments(per_device_train_batch_size=...) larger",
 }
@@ -70,14 +67,12 @@ LIGHTNING_FIXES = {
     "OPT002": "{fix}, in configure_optimizers",
     "OPT003": "{fix}; Lightning calls it so unless optimizer_zero_grad is overridden",
     "PREC002": 'torch.set_float32_matmul_precision("high"), or Trainer(precision="bf16-mixed")',
-    "PREC003": 'Trainer(precision="32-true"), or DataLoader(..., batch_size=...) larger',
     "RUN001": "Trainer(detect_anomaly=False)",
     "RUN003": "Trainer(val_check_interval=...) larger, or Trainer(check_val_every_n_epoch=...)",
     "RUN004": "ModelCheckpoint(every_n_train_steps=...) larger, or "
     "ModelCheckpoint(train_time_interval=...)",
     "SYNC001": "self.log(..., on_step=False, on_epoch=True), or "
     "Trainer(log_every_n_steps=...) larger",
-    "CPU005": 'Trainer(accelerator="cpu", precision="bf16-mixed") where it trains on the CPU',
     "CPU006": "trainer.fit(torch.compile(model), ...), fused=True in configure_optimizers, or "
     "DataLoader(..., batch_size=...) larger",
 }
@@ -103,7 +98,6 @@ STABLE_BASELINES_FIXES = {
     "SYNC005": _NOT_AN_ARGUMENT + '{algorithm}(..., device="cpu") waits for nothing',
     "SYNC007": "torch.distributions.Distribution.set_default_validate_args(False) once, before "
     "{algorithm}(...)",
-    "CPU005": _NOT_AN_ARGUMENT + "{fix}, around {algorithm}.learn",
     "CPU006": "{algorithm}(..., {size}=...) larger, or "
     "{algorithm}(..., policy_kwargs=dict(optimizer_kwargs=dict(fused=True{eps})))",
 }
@@ -118,8 +112,6 @@ ACCELERATE_FIXES = {
     "COPY001": "DataLoader(..., pin_memory=True), and "
     "Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True))",
     "PREC002": 'Accelerator(mixed_precision="bf16"), or torch.set_float32_matmul_precision("high")',
-    "PREC003": 'Accelerator(mixed_precision="no"), or a larger batch',
-    "CPU005": 'Accelerator(cpu=True, mixed_precision="bf16") where it trains on the CPU',
 }
 
 

@@ -1,4 +1,4 @@
-"""What-ifs of precision: the same step in float32, without autocast, and with it."""
+"""What-ifs of precision: the same step in float32, and with autocast."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from breakeven.doctor.events import bare_name, with_tensors
-from breakeven.doctor.rule import changed, without
+from breakeven.doctor.rule import changed
 from breakeven.simulate import Edit
-from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
+from breakeven.trace import Copy, Event, Op, Phase, StepTrace, TensorSpec
 
-_SCALER = "torch.amp.grad_scaler"
 _DOUBLES: Final = {"float64": "float32", "complex128": "complex64"}
 _HALVES: Final = {"float16": "float32", "bfloat16": "float32"}
 
@@ -46,13 +45,6 @@ def doubles_as_floats(trace: StepTrace) -> Edit:
     return changed(copies).then(_recast(trace, _DOUBLES))
 
 
-def without_autocast(trace: StepTrace) -> Edit:
-    """Return the step in float32, without casts and without the scaling of the loss."""
-    edit = _recast(trace, _HALVES)
-    scaling = (index for index, event in enumerate(trace.events) if _is_of_scaler(event))
-    return without(scaling).then(edit)
-
-
 def with_autocast(trace: StepTrace, dtype: str) -> Edit:
     """Return the step as autocast would run it.
 
@@ -61,12 +53,6 @@ def with_autocast(trace: StepTrace, dtype: str) -> Edit:
         dtype: ``float16`` or ``bfloat16``.
     """
     return _Autocast(dtype).edit(trace)
-
-
-def _is_of_scaler(event: Event) -> bool:
-    if isinstance(event, Op):
-        return event.name.startswith("aten._amp_")
-    return isinstance(event, Sync) and event.via.startswith(_SCALER)
 
 
 def _recast(trace: StepTrace, dtypes: Mapping[str, str]) -> Edit:

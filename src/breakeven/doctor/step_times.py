@@ -77,10 +77,6 @@ class DevicePace:
         fixed_ns = self._what_if.fixed(edit, _WITHOUT_HOST_WORK).fixed.value_ns
         return 1.0 - fixed_ns / self.step_ns if self.step_ns > 0 else 0.0
 
-    def gain_as_it_is(self, edit: Edit) -> float:
-        """Return the part that it saves of the step with loading and script."""
-        return self._what_if.fixed(edit).gain_fraction
-
 
 def has_tensor_cores(device: DeviceSpec) -> bool:
     """Return whether products in half precision run on units of their own.

@@ -73,7 +73,6 @@ class Wait(Enum):
     LOG = auto()
     SAVED = auto()
     ROUND_TRIP = auto()
-    CAUSAL_MASK = auto()
     HOST_PART = auto()
     AVERAGE = auto()
     LOGGED = auto()
@@ -84,7 +83,6 @@ _LOOPED = (Wait.NORMS, Wait.LOG)
 # What libraries wait for that have a rule of their own.
 _BY_LIBRARY = (
     (Wait.DISTRIBUTION, ("torch.distributions",)),
-    (Wait.CAUSAL_MASK, ("torch.nn.modules.transformer", "torch.nn.modules.activation")),
     (Wait.NORMS, ("torch.nn.utils.clip_grad",)),
     (Wait.TENSOR, ("torchmetrics", "sklearn", "ignite.metrics", "evaluate")),
 )

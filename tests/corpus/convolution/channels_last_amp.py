@@ -1,6 +1,6 @@
 # healthy
 # device: T4
-# looks like: CHANNELS_LAST, CUDNN_BENCH_OFF, CONV_BIAS, AMP_USELESS, CUDNN_BENCH_VARY
+# looks like: CHANNELS_LAST, CUDNN_BENCH_OFF, CONV_BIAS, CUDNN_BENCH_VARY
 # may find: BATCH_SMALL
 import torch
 from torch import nn

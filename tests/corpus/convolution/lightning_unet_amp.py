@@ -1,7 +1,7 @@
 # device: L4
 # finds in the step: CHANNELS_LAST
 # may find: CUDNN_BENCH_OFF, BATCH_SMALL, LAUNCH_FLOOR, DATA_NOT_RESIDENT, LOADER_PER_ITEM
-# may find: H2D_PAGEABLE, AMP_USELESS
+# may find: H2D_PAGEABLE
 import logging
 import warnings
 

@@ -1,4 +1,4 @@
-# finds in the step: AMP_USELESS, LAUNCH_FLOOR
+# finds in the step: LAUNCH_FLOOR
 # may find: BATCH_SMALL, MISALIGNED
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ y = x.sum(1, keepdim=True)
 
 for step in range(100):
     optimizer.zero_grad()
-    with torch.autocast(device_type=device, dtype=torch.float16):  # or: AMP_USELESS
+    with torch.autocast(device_type=device, dtype=torch.float16):
         loss = nn.functional.mse_loss(model(x), y)
     scaler.scale(loss).backward()
     scaler.step(optimizer)

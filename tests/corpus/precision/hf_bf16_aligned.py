@@ -1,5 +1,5 @@
 # healthy
-# looks like: MISALIGNED, AMP_USELESS, LOADER_WORKERS0
+# looks like: MISALIGNED, LOADER_WORKERS0
 # may find: SYNC_BRANCH, SYNC_ITEM, DATA_NOT_RESIDENT, LOADER_PER_ITEM, H2D_PAGEABLE
 # may find: BATCH_SMALL, SYNC_CLIP, LAUNCH_FLOOR
 """GPT-2 of a real width with a padded vocabulary, in bf16."""

@@ -1,5 +1,5 @@
 # healthy
-# looks like: NO_TF32_AMP, AMP_USELESS, MISALIGNED, LAUNCH_FLOOR
+# looks like: NO_TF32_AMP, MISALIGNED, LAUNCH_FLOOR
 # may find: MEMORY_FULL
 import torch
 import torch.nn as nn

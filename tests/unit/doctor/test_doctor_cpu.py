@@ -5,7 +5,7 @@ import pytest
 
 from breakeven.simulate import Side
 from breakeven.timing import CpuFacts, CpuTrial, Estimate, Source
-from breakeven.trace import Call, Op, RunFacts, Settings
+from breakeven.trace import Call, RunFacts, Settings
 from factories.cases import marked, rule_of, rules_of
 from factories.layers import convolution, gpu_case, linear, only
 from factories.steps import at
@@ -34,13 +34,6 @@ def cpu(*trials: tuple[str, float], spread: float = 0.02, **facts: object) -> Cp
         ),
     )
     return msgspec.structs.replace(known, **facts)
-
-
-def timed(ops: tuple[Op, ...], products_ns: int, others_ns: int) -> tuple[Op, ...]:
-    return tuple(
-        msgspec.structs.replace(o, host_ns=products_ns if "mm" in o.name else others_ns)
-        for o in ops
-    )
 
 
 @pytest.mark.parametrize("rule", rules_of("CPU"), ids=lambda rule: rule.code)
@@ -161,43 +154,6 @@ def test_channels_last_measured_faster() -> None:
     assert found.gain is not None
     assert found.gain.fraction == pytest.approx(0.3)
     assert rule_of("CPU004").detect(gpu_case(*STEP, cpu=faster)) == ()
-
-
-def test_float32_products_on_a_processor_with_bfloat16() -> None:
-    step = timed(STEP, products_ns=900, others_ns=100)
-    found = only(rule_of("CPU005"), gpu_case(*step, cpu=cpu(has_bf16=True)))
-
-    assert len(found.events) == 3
-    # Three products, an activation and an update.
-    assert found.share_fraction == pytest.approx(2700 / 2900)
-    assert found.gain is not None
-    assert (found.gain.fraction, found.gain.low_fraction) == (0, 0)
-    assert found.gain.high_fraction == found.share_fraction
-
-
-@pytest.mark.parametrize(
-    ("step", "facts", "settings"),
-    [
-        pytest.param(timed(STEP, 900, 100), cpu(), None, id="no hardware"),
-        pytest.param(timed(STEP, 100, 900), cpu(has_bf16=True), None, id="other work"),
-        pytest.param(
-            timed(linear(batch=8, inputs=8, outputs=8, dtype="bfloat16"), 900, 100),
-            cpu(has_bf16=True),
-            None,
-            id="in bfloat16",
-        ),
-        pytest.param(
-            timed(STEP, 900, 100),
-            cpu(has_bf16=True),
-            Settings(autocast_dtype="bfloat16"),
-            id="autocast",
-        ),
-    ],
-)
-def test_products_that_bfloat16_does_not_help(
-    step: tuple[Op, ...], facts: CpuFacts, settings: Settings | None
-) -> None:
-    assert rule_of("CPU005").detect(gpu_case(*step, cpu=facts, settings=settings)) == ()
 
 
 def test_a_step_that_calls_take() -> None:

@@ -127,26 +127,6 @@ def test_a_build_without_cuda_beside_a_gpu() -> None:
     assert found() == 0
 
 
-@pytest.mark.parametrize(
-    ("num_shapes", "source", "is_found"),
-    [
-        (3, "net = torch.compile(net)\n", True),
-        (2, "net = torch.compile(net)\n", False),  # the last batch is smaller
-        (3, "net = torch.compile(net, dynamic=True)\n", False),
-        (3, "net = torch.compile(net)\ntorch._dynamo.mark_dynamic(x, 1)\n", False),
-    ],
-)
-def test_compiled_for_shapes_that_change(num_shapes: int, source: str, is_found: bool) -> None:
-    facts = RunFacts(num_steps=5, num_shapes=num_shapes, calls=(call("torch.compile", 1),))
-    case = made_up_case(op(100), facts=facts, source=source)
-    assert lines(rule_of("RUN006").detect(case)) == ([1] if is_found else [])
-
-
-def test_changing_shapes_without_a_compiler_are_healthy() -> None:
-    case = made_up_case(op(100), facts=RunFacts(num_steps=5, num_shapes=5))
-    assert rule_of("RUN006").detect(case) == ()
-
-
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
