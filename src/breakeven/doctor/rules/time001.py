@@ -32,16 +32,15 @@ Fix:
 Known limits:
     A wait anywhere after the first work counts as one, since work that is still under way at
     the end then is at most a step's. Times of whole trainings, over several epochs or twenty
-    thousand launches, are not judged: the queue is a small part of them. Stopwatches of the
-    script (``tic()``, ``timer.stop()``, in any of its files) are followed where one function
-    has the name; lists of readings are not.
+    thousand launches, are not judged: the queue is a small part of them. Both readings must be
+    in one function, each as a plain assignment or in the difference: stopwatches, context
+    managers, callbacks and ``timeit`` are not followed.
 """
 
 from __future__ import annotations
 
-from breakeven.doctor.measurements import steps_within, wrong_measurements
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.timing_walk import TimedWork
+from breakeven.doctor.timed_work import TimedWork, steps_within, timed_work
 
 CAUSE = "TIME_NO_SYNC"
 
@@ -51,30 +50,22 @@ _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 
 def detect(case: Case) -> Found:
-    for timed in wrong_measurements(
-        case, lambda one: not one.is_awaited and not _is_long(case, one)
-    ):
+    for timed in case.once(timed_work):
+        if timed.is_awaited or _is_long(case, timed):
+            continue
+        first, last = timed.work[0], timed.work[-1]
+        work = f"work of line {first}" if first == last else f"work of lines {first} to {last}"
         yield Occurrence(
             title="the clock is read while the GPU is still at work",
             fix="call torch.cuda.synchronize() before both readings of the clock",
-            evidence=f"{_what(timed)} is timed from line {timed.start.location.line}, and nothing "
-            "waits for it",
-            location=timed.end.location,
+            evidence=f"{work} is timed from line {timed.start}, and nothing waits for it",
+            location=timed.location,
             is_error=True,
         )
-
-
-def _what(timed: TimedWork) -> str:
-    first, last = min(timed.work), max(timed.work)
-    if not first:
-        return "a step"
-    return f"work of line {first}" if first == last else f"work of lines {first} to {last}"
 
 
 def _is_long(case: Case, timed: TimedWork) -> bool:
     """Return whether so much is timed that the queue at its end is a small part of it."""
     depth, num_steps = steps_within(case, timed)
-    if depth != 1:
-        return depth > 1
-    launches = (num_steps or 0) * case.prediction.num_kernels
-    return launches > _ENOUGH_QUEUES * _LAUNCHES_AHEAD
+    launches = num_steps * case.prediction.num_kernels
+    return depth > 1 or (depth == 1 and launches > _ENOUGH_QUEUES * _LAUNCHES_AHEAD)

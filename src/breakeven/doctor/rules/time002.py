@@ -34,7 +34,8 @@ Fix:
     ```
 
 Known limits:
-    Judged by the source of one function; anything named after warming up counts as a warm-up.
+    Both readings must be in one function, as for TIME001; a function that mentions warming up
+    has a warm-up.
     Means over a thousand steps and more are not judged.
 """
 
@@ -42,10 +43,9 @@ from __future__ import annotations
 
 import ast
 
-from breakeven.doctor.measurements import is_mean, iterations, steps_within, wrong_measurements
 from breakeven.doctor.rule import Case, Found, Occurrence
-from breakeven.doctor.timing_walk import TimedWork
-from breakeven.source import dotted_name, nodes_in, parameters_of
+from breakeven.doctor.timed_work import TimedWork, is_division, steps_within, timed_work
+from breakeven.source import LOOP_STATEMENTS, dotted_name, last_name
 
 CAUSE = "TIME_WARMUP"
 
@@ -54,31 +54,43 @@ _MANY_STEPS = 1000
 
 
 def detect(case: Case) -> Found:
-    for timed in wrong_measurements(case, lambda one: not _is_warm(one) and _is_few(case, one)):
+    for timed in case.once(timed_work):
+        depth, num_steps = steps_within(case, timed)
+        # In a mean over several epochs the first steps hardly show.
+        if depth > 1 or num_steps >= _MANY_STEPS or not _is_mean(timed) or _is_warm(timed):
+            continue
         yield Occurrence(
             title="the mean of these times includes the first steps",
             fix="run three to ten steps before the clock starts, or leave them out",
-            evidence=f"the clock starts at line {timed.start.location.line}, before the GPU has "
-            "done anything",
-            location=timed.end.location,
+            evidence=f"the clock starts at line {timed.start}, before the GPU has done anything",
+            location=timed.location,
             is_error=True,
         )
 
 
-def _is_few(case: Case, timed: TimedWork) -> bool:
-    """Return whether a mean is of one epoch's steps; over several the first hardly show."""
-    return is_mean(timed) and steps_within(case, timed)[0] <= 1
+def _is_mean(timed: TimedWork) -> bool:
+    """Return whether a time of many steps is divided, or times of single steps are averaged."""
+    source = timed.source
+    if timed.loops or not source.loops_around(timed.start):
+        is_divided = any(isinstance(use, ast.BinOp) for use in timed.uses)
+        return bool(timed.loops) and not source.loops_around(timed.start) and is_divided
+    for use in timed.uses:
+        around = [one for one in source.parents(use) if isinstance(one, (ast.If, *LOOP_STATEMENTS))]
+        keeper = use.target if isinstance(use, ast.AugAssign) else getattr(use, "func", use)
+        # A condition within the loop leaves the first steps out, and so does a slice of the list.
+        is_guarded = isinstance(around[0], ast.If) if around else True
+        for read in source.reads_of(dotted_name(keeper).removesuffix(".append")):
+            inner, above = read, source.parent(read)
+            if isinstance(above, ast.Call):
+                inner, above = above, source.parent(above)
+            is_mean = last_name(inner) in ("mean", "fmean") or (above and is_division(above, inner))
+            if is_mean and not is_guarded:
+                return True
+    return False
 
 
 def _is_warm(timed: TimedWork) -> bool:
-    """Return whether steps were run before the clock starts, or so many after it that few show."""
-    names = [dotted_name(node) for node in nodes_in(timed.scope, ast.Name, ast.Attribute)]
-    names += [node.name for node in nodes_in(timed.scope, ast.FunctionDef)]
-    if any("warm" in name.lower() for name in (*names, *parameters_of(timed.scope))):
-        return True
-    if isinstance(timed.scope, ast.FunctionDef):
-        calls = list(timed.source.calls(timed.scope.name))
-        if len(calls) > 1 or any("warm" in ast.unparse(call).lower() for call in calls):
-            return True
-    num_steps = (iterations(timed.source, loop) or 0 for loop in timed.loops)
-    return timed.has_work_before or any(num >= _MANY_STEPS for num in num_steps)
+    """Return whether steps were run before the clock starts."""
+    scope = timed.scope
+    is_repeated = isinstance(scope, ast.FunctionDef) and len([*timed.source.calls(scope.name)]) > 1
+    return timed.has_work_before or is_repeated or "warm" in ast.unparse(scope).lower()
