@@ -9,6 +9,7 @@ from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
 from breakeven.device import DeviceSpec, HostSpec, find_device, select_devices
 from breakeven.errors import Caveat, StoredDataError
 from breakeven.explain.explanation import chosen_rules, explained
+from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import read_document, report_command
 from breakeven.session import LONGEST_STEP_NS, ComparedStep, Runs, Session
@@ -148,6 +149,7 @@ def try_cpu_settings(
         num_threads=plain.num_threads,
         num_cores=trace.facts.num_cores,
         trials=tuple(trials),
+        has_bf16=has_half_hardware("bf16"),
         dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
         load_fraction=max(loads),
     )

@@ -330,6 +330,7 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
         num_threads: torch's intra-op threads in that run.
         num_cores: Processors that the process may use.
         trials: The same step under other settings.
+        has_bf16: Whether the processor multiplies bfloat16 in hardware (AMX, AVX512-BF16).
         dispatch_ns: Python, dispatcher and autograd of one operator, measured on this machine.
         load_fraction: Part of its processors that other processes used meanwhile.
     """
@@ -339,6 +340,7 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int
     num_cores: int
     trials: tuple[CpuTrial, ...] = ()
+    has_bf16: bool = False
     dispatch_ns: float = 0.0
     load_fraction: float = 0.0
 
