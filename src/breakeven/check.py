@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from breakeven.calibrate import host_called, in_measured_machines
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.device import split_devices
+from breakeven.doctor import disturbed_findings
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.session import (
@@ -215,9 +216,10 @@ def _report(
         length: Of the training.
     """
     compared = step.compared
-    examined = compared.examined_on(compared.best.device, scaled=scaled)
-    edits = {one.finding.code: one.occurrence.edit for one in examined.found}
-    more = (*caveats, *length.caveats(step.as_set.loader), *examined.caveats)
+    found = compared.diagnosed_on(compared.best.device, scaled=scaled)
+    edits = {one.finding.code: one.occurrence.edit for one in found}
+    disturbed = disturbed_findings(compared.trace.facts, None) if found else ()
+    more = (*caveats, *length.caveats(step.as_set.loader), *disturbed)
     return CheckReport(
         schema_version=SCHEMA_VERSION,
         target=target,
@@ -226,7 +228,7 @@ def _report(
         results=compared.results,
         verdict=compared.verdict,
         crossover=crossover,
-        findings=tuple(one.finding for one in examined.found),
+        findings=tuple(one.finding for one in found),
         caveats=step.caveats(more),
         curves=curves,
         generated=generated and generated_step(generated, compared.results[0].step_ns),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from queue import SimpleQueue
 import pytest
 
 from breakeven.capture import Launcher
-from breakeven.doctor import diagnosis
 from breakeven.errors import BreakevenError
 from breakeven.explain import explain_target
 from corpus_markers import SAMPLE, SCORED_CAUSES, CorpusScript, Fault, read_corpus
@@ -70,14 +68,6 @@ class Outcome:
         """Return the findings that are neither of a fault nor accepted."""
         true = self.true_places
         return tuple(p for p in self.places if p not in true and p[0] not in self.script.accepted)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def undisturbed() -> Iterator[None]:
-    """Ignore what two scripts at a time do to each other's times: it is not the rules' doing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from check_process import SCRIPTS, line_of
 from msgspec.structs import replace
 
 from breakeven.capture import Launcher
-from breakeven.doctor import Case, Examined, diagnose
+from breakeven.doctor import Case, Diagnosed, diagnose
 from breakeven.explain import explain_target
 from breakeven.session import compared_step
 from breakeven.simulate import Finding, WhatIf
@@ -26,7 +26,9 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     What is found beside much of that is tested of made-up steps.
     """
 
-    def examine(case: Case, _: WhatIf | None = None) -> Examined:
+    def diagnose_quiet(
+        case: Case, _: object = None, what_if: WhatIf | None = None
+    ) -> tuple[Diagnosed, ...]:
         events = tuple(
             replace(event, duration_ns=0)
             if isinstance(event, HostWork) and event.kind == "script"
@@ -35,9 +37,9 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         trace = replace(case.trace, events=events)
         quiet = Case.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
-        return Examined(found=diagnose(quiet))
+        return diagnose(quiet)
 
-    monkeypatch.setattr(compared_step, "examine", examine)
+    monkeypatch.setattr(compared_step, "diagnose", diagnose_quiet)
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:

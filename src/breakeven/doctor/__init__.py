@@ -1,9 +1,8 @@
 """Rules: why a step is slower than it could be, at which line, and what the fix gains."""
 
 from breakeven.doctor.diagnosis import Diagnosed as Diagnosed
-from breakeven.doctor.diagnosis import Examined as Examined
 from breakeven.doctor.diagnosis import diagnose as diagnose
-from breakeven.doctor.diagnosis import examine as examine
+from breakeven.doctor.diagnosis import disturbed_findings as disturbed_findings
 from breakeven.doctor.rule import Case as Case
 from breakeven.doctor.rule import Occurrence as Occurrence
 from breakeven.doctor.rule import Rule as Rule

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, find_device
-from breakeven.doctor import Diagnosed, all_rules
+from breakeven.doctor import Diagnosed, all_rules, disturbed_findings
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.session import ComparedStep
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program
@@ -74,10 +74,9 @@ def explained(
     """
     prediction = step.prediction_on(device)
     what_if = WhatIf(step.program, device, step.host)
-    examined = step.examined_on(
-        device, scaled=_scaled(recording), cpu=recording.cpu, what_if=what_if
-    )
-    wanted = [one for one in examined.found if rules is None or one.finding.code in rules]
+    found = step.diagnosed_on(device, scaled=_scaled(recording), cpu=recording.cpu, what_if=what_if)
+    disturbed = disturbed_findings(step.trace.facts, recording.cpu) if found else ()
+    wanted = [one for one in found if rules is None or one.finding.code in rules]
     timeline, cut = shortened(critical_timeline(step.program, what_if), _MAX_SPANS)
     return ExplainReport(
         schema_version=EXPLAIN_SCHEMA_VERSION,
@@ -99,8 +98,8 @@ def explained(
         plan=cumulative_plan(
             step, wanted, again=lambda changed, codes: step.diagnosed_again(changed, device, codes)
         ),
-        num_suppressed=len(examined.found) - len(wanted),
-        caveats=(*caveats, *examined.caveats, *((cut,) if cut else ())),
+        num_suppressed=len(found) - len(wanted),
+        caveats=(*caveats, *disturbed, *((cut,) if cut else ())),
         recording=recording,
         program=program and program_of(step.verdict, step.results, program, num_steps),
     )

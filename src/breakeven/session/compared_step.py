@@ -13,7 +13,7 @@ from msgspec import structs
 
 from breakeven.capture import Gap, LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor import Case, Diagnosed, Examined, diagnose, examine
+from breakeven.doctor import Case, Diagnosed, diagnose
 from breakeven.errors import Caveat
 from breakeven.session.between import RecordedGap
 from breakeven.session.measured_step import DevicePath
@@ -180,14 +180,14 @@ class ComparedStep:
     def _parsed(self) -> Sources:
         return Sources.of(self.sources)
 
-    def examined_on(
+    def diagnosed_on(
         self,
         device: DeviceSpec,
         *,
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
         what_if: WhatIf | None = None,
-    ) -> Examined:
+    ) -> tuple[Diagnosed, ...]:
         """Return what slows the step down on one of the devices, and on this CPU.
 
         Args:
@@ -206,7 +206,7 @@ class ComparedStep:
             scaled=scaled,
             cpu=cpu,
         )
-        return examine(case, what_if)
+        return diagnose(case, what_if=what_if)
 
     def changed(
         self, program: Program, measured: tuple[DeviceResult, ...], *, is_captured: bool
