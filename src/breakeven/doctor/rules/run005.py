@@ -32,156 +32,117 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import pairwise
 
 from breakeven.doctor.rule import Case, Found, Occurrence
 from breakeven.source import (
     LOOP_STATEMENTS,
-    LoopStatement,
     SourceFile,
+    declared_names,
     dotted_name,
     last_name,
     own_nodes,
+    written_names,
 )
 from breakeven.units import format_bytes
 
 CAUSE = "GRAPH_RETAINED"
 
 # What makes a number or a tensor without history of a tensor.
-_DETACHING = frozenset({
-    "item", "detach", "detach_", "tolist", "numpy", "float", "int", "str", "bool", "format", "len",
-    "repr",
-})  # fmt: skip
-_ENDS_HISTORY = frozenset({"data", "grad", "shape", "dtype", "device", "requires_grad"})
-_COLLECTS = frozenset({"append", "extend", "add", "appendleft"})
+_DETACHING = frozenset({"item", "detach", "tolist", "numpy", "float", "int", "str", "format"})
+_ENDS_HISTORY = frozenset({"data", "grad", "shape", "dtype", "device"})
 # What a trainer calls, and on whose result it calls backward() itself.
 _STEP_METHODS = frozenset({"training_step", "compute_loss"})
-# Call backward() with the loss.
-_RUNNERS = frozenset({"accelerator", "self.accelerator", "fabric", "self.fabric"})
 _Kept = tuple[ast.stmt, str, str]
 
 
 def detect(case: Case) -> Found:
-    return tuple(
-        Occurrence(
-            title=f"{target} keeps the graph of {value} alive in every step",
-            fix=f"add {value}.detach() instead",
-            evidence=f"{value} has a history here, and {target} outlives the step" + _growth(case),
-            location=source.location(statement),
-        )
-        for source in case.sources
-        for statement, target, value in _kept(source)
-    )
-
-
-def _growth(case: Case) -> str:
     live = case.facts.live_bytes
-    if len(live) < 3 or any(after <= before for before, after in pairwise(live)):
-        return ""
-    return f"; live memory grew by {format_bytes(live[-1] - live[0])} in {len(live)} steps"
+    growth = ""
+    if len(live) > 2 and list(live) == sorted(set(live)):
+        growth = f"; live memory grew by {format_bytes(live[-1] - live[0])} in {len(live)} steps"
+    for source in case.sources:
+        for statement, target, value in _kept(source):
+            yield Occurrence(
+                title=f"{target} keeps the graph of {value} alive in every step",
+                fix=f"add {value}.detach() instead",
+                evidence=f"{value} has a history here, and {target} outlives the step{growth}",
+                location=source.location(statement),
+            )
 
 
 def _kept(source: SourceFile) -> Iterator[_Kept]:
     """Yield statements that keep a graph, with the names of the keeper and of the tensor."""
-    makers = _makers(source)
+    functions = list(source.nodes(ast.FunctionDef))
+    # Functions that run a step and return its loss with its history.
+    makers = {one.name for one in functions if _returned(one) & _losses(one, set())}
     for loop in source.nodes(*LOOP_STATEMENTS):
-        losses = _losses(loop, makers)
-        if losses and _is_step_loop(source, loop, makers):
-            for statement, target, value in _keepers(loop, losses):
-                is_free = target in losses or _is_without_history(source, statement)
-                if not is_free and not _is_reset(loop, statement, target):
-                    yield statement, target, value
-    for function in source.nodes(ast.FunctionDef):
-        losses = _backward_names(function)
-        if function.name in _STEP_METHODS:
-            losses |= _returned_names(function)
-        for statement, target, value in _keepers(function, losses):
-            # What a step adds to an attribute, or to a list from outside, outlives it; a loop in
-            # the function was looked at above.
-            is_own = target not in losses and _is_own(function, target)
-            is_free = is_own or source.is_in_loop(statement)
-            if not is_free and not _is_without_history(source, statement):
+        inner, losses = list(own_nodes(loop, *LOOP_STATEMENTS)), _losses(loop, makers)
+        around = [one for one in source.parents(loop) if isinstance(one, LOOP_STATEMENTS)]
+        # An iteration of the innermost loop that updates is a step; where the update is out of
+        # sight, of the innermost that calls backward().
+        if _updates(loop, makers):
+            is_step = not any(_updates(one, makers) for one in inner)
+        else:
+            others = any(_losses(one, makers) for one in inner)
+            is_step = not others and not any(_updates(one, makers) for one in around)
+        for statement, target, value in _keepers(source, loop, losses) if is_step else ():
+            if not _is_reset(loop, statement, target):
+                yield statement, target, value
+    for function in functions:
+        losses = _losses(function, set())
+        losses |= _returned(function) if function.name in _STEP_METHODS else set()
+        own = written_names(function) - declared_names(function)
+        for statement, target, value in _keepers(source, function, losses):
+            # What a step adds to an attribute, or to a list from outside, outlives it.
+            if _root(target) not in own and not source.is_in_loop(statement):
                 yield statement, target, value
 
 
-def _makers(source: SourceFile) -> set[str]:
-    """Return calls of functions that run a step and return its loss with its history."""
-    return {
-        f"{prefix}{function.name}()"
-        for function in source.nodes(ast.FunctionDef)
-        if _returned_names(function) & _backward_names(function)
-        for prefix in ("", "self.")
-    }
-
-
-def _losses(loop: LoopStatement, makers: set[str]) -> set[str]:
-    """Return what has the history of a step in a loop: names, and calls that return such."""
-    called = {_call_text(call) for call in own_nodes(loop, ast.Call)} & makers
-    given = {
-        ast.unparse(target)
-        for node in own_nodes(loop, ast.Assign)
-        if isinstance(node.value, ast.Call) and _call_text(node.value) in makers
-        for target in node.targets
-    }
-    return _backward_names(loop) | called | given
-
-
-def _backward_names(scope: ast.AST) -> set[str]:
-    """Return the tensors on which ``backward()`` is called, if under their names."""
-    names: set[str] = set()
+def _losses(scope: ast.AST, makers: set[str]) -> set[str]:
+    """Return what has the history of a step: names, and calls of ``makers``."""
+    found: set[str] = set()
     for call in own_nodes(scope, ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+        if last_name(call) in makers:
+            found.add(ast.unparse(call))
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
             inside = call.func.value
             # `scaler.scale(loss).backward()`, `accelerator.backward(loss)`.
-            values = [inside, *(inside.args if isinstance(inside, ast.Call) else ()), *call.args]
-            names.update(ast.unparse(value) for value in values if _is_name(value))
-    return names - _RUNNERS
+            given = inside.args if isinstance(inside, ast.Call) else [*call.args, inside]
+            found.update(map(ast.unparse, given))
+    for node in own_nodes(scope, ast.Assign):
+        name = ast.unparse(node.targets[0])
+        if isinstance(node.value, ast.Call) and last_name(node.value) in makers:
+            found.add(name)
+        elif name in found and any(last_name(one) in _DETACHING for one in ast.walk(node.value)):
+            found.discard(name)  # `loss = loss.item()`
+    return found
 
 
-def _returned_names(function: ast.FunctionDef) -> set[str]:
-    names: set[str] = set()
-    for node in own_nodes(function, ast.Return):
-        values = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
-        names.update(value.id for value in values if isinstance(value, ast.Name))
-    return names
+def _returned(function: ast.FunctionDef) -> set[str]:
+    values = [node.value for node in own_nodes(function, ast.Return)]
+    parts = (one.values if isinstance(one, ast.Dict) else [one] for one in values)
+    return {one.id for part in parts for one in part if isinstance(one, ast.Name)}
 
 
-def _is_own(function: ast.FunctionDef, target: str) -> bool:
-    """Return whether a keeper belongs to one call of a function, and ends with it."""
-    root = _root(target)
-    declarations = own_nodes(function, ast.Global, ast.Nonlocal)
-    return not any(root in node.names for node in declarations) and any(
-        node.id == root and isinstance(node.ctx, ast.Store)
-        for node in own_nodes(function, ast.Name)
-    )
+def _updates(loop: ast.AST, makers: set[str]) -> bool:
+    return any(last_name(call) in {"step", *makers} for call in own_nodes(loop, ast.Call))
 
 
-def _keepers(scope: ast.AST, losses: set[str]) -> Iterator[_Kept]:
-    detached: set[str] = set()
-    for statement in sorted(own_nodes(scope, ast.stmt), key=lambda node: node.lineno):
-        kept = losses - detached
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            value = _with_history(statement.value, kept)
-            if value and _is_name(statement.target):
-                yield statement, ast.unparse(statement.target), value
-        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target = ast.unparse(statement.targets[0])
-            value = _with_history(statement.value, kept)
-            if target in losses:
-                # `loss = loss.item()`: the name no longer has a history, and gets one again.
-                detached.discard(target)
-                if not value and target in _names(statement.value):
-                    detached.add(target)
-            elif value and _is_sum(statement.value) and target in _names(statement.value):
-                yield statement, target, value
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            if not isinstance(call.func, ast.Attribute) or call.func.attr not in _COLLECTS:
-                continue
-            keeper = call.func.value
-            for argument in call.args if dotted_name(keeper) else ():
-                if value := _with_history(argument, kept):
-                    yield statement, ast.unparse(keeper), value
+def _keepers(source: SourceFile, scope: ast.AST, losses: set[str]) -> Iterator[_Kept]:
+    """Yield statements of a scope that add one of ``losses`` to a sum or a list."""
+    for node in sorted(own_nodes(scope, ast.stmt), key=lambda one: one.lineno):
+        target, added = "", []
+        if isinstance(node, ast.AugAssign):
+            target, added = ast.unparse(node.target), [node.value]
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            target, added = ast.unparse(node.targets[0]), [node.value]
+            added = added if target in _names(node.value) else []
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            target, _, method = ast.unparse(node.value.func).rpartition(".")
+            added = node.value.args if method in ("append", "extend") else []
+        value = next(filter(None, (_with_history(one, losses) for one in added)), "")
+        if value and target not in losses and not _is_without_history(source, node):
+            yield node, target, value
 
 
 def _with_history(node: ast.AST, names: set[str]) -> str:
@@ -189,84 +150,40 @@ def _with_history(node: ast.AST, names: set[str]) -> str:
     waiting = [node]
     while waiting:
         part = waiting.pop()
-        if _is_name(part) and (text := ast.unparse(part)) in names:
+        is_name = isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        if is_name and (text := ast.unparse(part)) in names:
             return text
-        if isinstance(part, ast.Call):
-            # What follows the call may take the history away: `train_step(x).item()`.
-            is_last = isinstance(part.func, (ast.Name, ast.Attribute))
-            if is_last and _call_text(part) in names:
-                return _call_text(part)
-            if last_name(part.func) in _DETACHING:
-                continue
-        if isinstance(part, ast.Attribute) and part.attr in _ENDS_HISTORY:
-            continue
-        if not isinstance(part, (ast.JoinedStr, ast.Compare, ast.Lambda)):
+        is_end = isinstance(part, ast.Call) and last_name(part.func) in _DETACHING
+        is_end = is_end or (isinstance(part, ast.Attribute) and part.attr in _ENDS_HISTORY)
+        if not is_end and not isinstance(part, (ast.JoinedStr, ast.Compare, ast.Lambda)):
             waiting.extend(ast.iter_child_nodes(part))
     return ""
 
 
-def _is_name(node: ast.AST) -> bool:
-    """Return whether a node is ``a``, ``a.b`` or ``a["b"]``."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        if isinstance(node, ast.Attribute) and node.attr in _ENDS_HISTORY:
-            return False
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
 def _is_without_history(source: SourceFile, statement: ast.stmt) -> bool:
     """Return whether nothing is recorded at a statement: it is under ``torch.no_grad()``."""
-    return any(
-        dotted_name(item.context_expr).endswith(("no_grad", "inference_mode"))
-        for block in source.parents(statement)
-        if isinstance(block, ast.With)
-        for item in block.items
-    )
-
-
-def _is_sum(node: ast.expr) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    around = (block for block in source.parents(statement) if isinstance(block, ast.With))
+    managers = (dotted_name(item.context_expr) for block in around for item in block.items)
+    return any(name.endswith(("no_grad", "inference_mode")) for name in managers)
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {ast.unparse(part) for part in ast.walk(node) if _is_name(part)}
+    names = (ast.Name, ast.Attribute, ast.Subscript)
+    return {ast.unparse(part) for part in ast.walk(node) if isinstance(part, names)}
 
 
 def _root(target: str) -> str:
     return target.partition(".")[0].partition("[")[0]
 
 
-def _call_text(call: ast.Call) -> str:
-    return f"{dotted_name(call.func)}()"
-
-
-def _is_step_loop(source: SourceFile, loop: LoopStatement, makers: set[str]) -> bool:
-    """Return whether an iteration of a loop is a step: it updates, and no loop within it does.
-
-    Where the update is out of sight, the innermost loop that calls ``backward()`` stands for it.
-    """
-    inner = [node for node in own_nodes(loop, *LOOP_STATEMENTS) if _losses(node, makers)]
-    if _updates(loop, makers):
-        return not any(_updates(node, makers) for node in inner)
-    around = [node for node in source.parents(loop) if isinstance(node, LOOP_STATEMENTS)]
-    return not inner and not any(_updates(node, makers) for node in around)
-
-
-def _updates(loop: LoopStatement, makers: set[str]) -> bool:
-    called = map(_call_text, own_nodes(loop, ast.Call))
-    return any(text.endswith(".step()") or text in makers for text in called)
-
-
-def _is_reset(loop: LoopStatement, statement: ast.stmt, target: str) -> bool:
+def _is_reset(loop: ast.AST, statement: ast.stmt, target: str) -> bool:
     """Return whether the keeper starts anew within the loop, so that it cannot grow for long."""
-    emptying = {f"{target}.clear()", f"{target}.pop()", f"{target}.zero_()"}
-    if any(_call_text(call) in emptying for call in own_nodes(loop, ast.Call)):
-        return True
-    for node in own_nodes(loop, ast.Assign, ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = {ast.unparse(part) for one in targets for part in ast.walk(one)}
-        is_sum = node.value is not None and target in _names(node.value)
-        is_given = target in names or _root(target) in names - {"self"}
-        if is_given and not is_sum and node is not statement:
-            return True
-    return False
+    emptying = {f"{target}.clear", f"{target}.pop", f"{target}.zero_"}
+    given = {
+        name
+        for node in own_nodes(loop, ast.Assign)
+        if node is not statement and target not in _names(node.value)
+        for name in _names(node.targets[0])
+    }
+    calls = {dotted_name(call) for call in own_nodes(loop, ast.Call)}
+    return bool(calls & emptying) or target in given or _root(target) in given - {"self"}
