@@ -1,42 +1,49 @@
-"""The user's loops that a step repeats, and what their iterations hand on to each other."""
+"""The user's loops that a step repeats, what iterations hand on, and the step without them."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from msgspec.structs import replace
+
+from breakeven.doctor.crossings import SIMULATORS
 from breakeven.doctor.events import (
-    base_name,
+    bare_name,
     gradients_of,
     is_view,
+    op_at,
     parameters_of,
     read_by,
     written_by,
 )
-from breakeven.doctor.rule import Case
-from breakeven.source import Loop, Sources
-from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace, TensorSpec
+from breakeven.doctor.rule import Case, Occurrence
+from breakeven.simulate import Edit
+from breakeven.source import LOOP_STATEMENTS, Loop, dotted_name
+from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync, TensorSpec
 
 # Fewer repetitions than this are a handful that nobody would rewrite.
 MIN_ITERATIONS = 4
-
-# How often an iteration may issue the operator that it begins with, on the same line.
-_MAX_PERIOD = 8
-
-_Run = tuple[tuple[int, ...], ...]
+# A loop that issues less than this part of the step's operators and reads is not worth a change.
+_MIN_ISSUED_FRACTION = 0.05
 # Operators by which a sum or a list of results grows. What only they read back hands on nothing
 # that the next iteration needs for its own work.
 _GATHERING = frozenset({
-    "add", "add_", "sub", "sub_", "cat", "stack", "maximum", "minimum", "logaddexp",
-    "_foreach_add", "_foreach_add_", "mul_", "div_",
+    "add", "sub", "cat", "stack", "maximum", "minimum", "logaddexp", "_foreach_add",
 })  # fmt: skip
 # Operators that overwrite their first input without reading it.
-_OVERWRITING = frozenset({"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"})
-# An LSTM has three sigmoids and two hyperbolic tangents, a GRU two and one.
-_MIN_GATE_SIGMOIDS = 2
+_OVERWRITING = frozenset({"copy", "fill", "zero", "normal", "uniform", "bernoulli"})
+# The input that grows with the number of samples; of other operators all do.
+_PRODUCTS = {"mm": 0, "addmm": 1, "addmv": 1, "mv": 0, "convolution": 0, "_convolution": 0}
+# What asks a simulator for its next state.
+_SIMULATOR = re.compile(SIMULATORS + r"\.(step|reset)$")
+
+_Run = list[list[int]]
+_Replaced = dict[int, tuple[Event, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +56,22 @@ class RepeatedLoop:
         runs: Each time that the step came to it: positions of the events by iteration. Only runs
             of `MIN_ITERATIONS` or more count.
         backward: Positions of the backward operators of what it computes.
-        is_outer: Whether no other repeated loop is around it.
     """
 
     node: Loop
     location: Location
-    runs: tuple[_Run, ...]
-    backward: tuple[int, ...]
-    is_outer: bool = True
-
-    @property
-    def num_iterations(self) -> int:
-        """Return the iterations of the longest run."""
-        return len(self.longest_run)
+    runs: list[_Run]
+    backward: list[int]
 
     @property
     def longest_run(self) -> _Run:
         """Return the iterations of the longest run."""
         return max(self.runs, key=len)
+
+    @property
+    def num_iterations(self) -> int:
+        """Return the iterations of the longest run."""
+        return len(self.longest_run)
 
     @property
     def events(self) -> tuple[int, ...]:
@@ -75,123 +80,100 @@ class RepeatedLoop:
         return tuple(sorted((*forward, *self.backward)))
 
 
-def find_loops(case: Case) -> tuple[RepeatedLoop, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopFlow:
+    """How data flows through one run of a loop.
+
+    Args:
+        state: What iterations hand on, the largest tensor of it; None where they are independent.
+        recurrent: Stacks of the operators that the next iteration waits for.
+        sequence_width: Last dimension of what each iteration alone reads, a part of something
+            larger or a tensor of its own; 0 where there is none.
+        own_parameters: Whether each iteration has parameters of its own, as layers do.
+        has_shared_input: Whether all iterations read the same whole tensor besides parameters.
+    """
+
+    state: TensorSpec | None
+    recurrent: frozenset[int]
+    sequence_width: int
+    own_parameters: bool
+    has_shared_input: bool
+
+
+def find_loops(case: Case) -> list[RepeatedLoop]:
     """Return the loops that repeat the same work within a step, outermost first.
 
     A loop around the optimizer is the one over steps. One whose body also runs the backward pass,
     or fetches batches, ends there: what it repeats is a part of a step.
-
-    Args:
-        case: The step; without stacks or sources there are none.
     """
-    trace = case.trace
-    finder = _Finder(trace, case.sources)
-    found: list[RepeatedLoop] = []
-    covered: set[int] = set()
-    for node, members in finder.runs_outer_first():
-        split = (finder.iterations(node, run) for run in members)
-        runs = tuple(run for run in split if len(run) >= MIN_ITERATIONS and _is_even(run))
-        if node in finder.training or not runs:
-            continue
-        first = runs[0][0][0]
-        found.append(
-            RepeatedLoop(
-                node=node,
-                location=_header(node, finder.files[node], trace.events[first]),
-                runs=runs,
-                backward=tuple(finder.backward.get(node, ())),
-                is_outer=first not in covered,
-            )
-        )
-        covered.update(index for run in runs for iteration in run for index in iteration)
-    return tuple(found)
-
-
-class _Finder:
-    """Assigns the events of a step to the loops around their lines."""
-
-    def __init__(self, trace: StepTrace, sources: Sources) -> None:
-        self._events = trace.events
-        self.files: dict[Loop, str] = {}
-        self._around = [self._loops_around(stack, sources) for stack in trace.stacks]
-        self.backward: dict[Loop, list[int]] = {}
-        self.training: set[Loop] = set()
-
-    def runs_outer_first(self) -> list[tuple[Loop, list[list[int]]]]:
-        """Return the positions of each loop's events, by unbroken run, outer loops first."""
-        runs: dict[Loop, list[list[int]]] = {}
-        depth: dict[Loop, int] = {}
-        is_open: set[Loop] = set()
-        for index, event in enumerate(self._events):
-            around = self._loops(event)
-            for number, node in enumerate(around):
-                depth[node] = min(number, depth.get(node, number))
-                if event.phase is Phase.BACKWARD:
-                    self.backward.setdefault(node, []).append(index)
-            if event.phase is Phase.OPTIMIZER:
-                self.training.update(around)
-            if event.phase is not Phase.FORWARD:
-                is_open.clear()
-                continue
-            if event.stack < 0:
-                around = tuple(is_open)  # a wait of unknown origin does not end a loop
-            is_open.intersection_update(around)
-            for node in around:
-                own = runs.setdefault(node, [])
-                if node not in is_open:
-                    own.append([])
-                own[-1].append(index)
-            is_open.update(around)
-        return sorted(runs.items(), key=lambda item: depth[item[0]])
-
-    def iterations(self, node: Loop, run: list[int]) -> _Run:
-        """Return the events of a run by iteration.
-
-        An iteration begins where the first event comes again that is in no loop further inside.
-        """
-        direct = (
-            index
-            for index in run
-            if not isinstance(self._events[index], HostWork)
-            and self._loops(self._events[index])[-1:] == (node,)
-        )
-        first = next(direct, None)
-        if first is None:
-            return ()
-        marker = _key(self._events[first])
-        split: list[list[int]] = [[]]
-        for index in run:
-            if _key(self._events[index]) == marker and index != first:
-                split.append([])
-            split[-1].append(index)
-        period = self._period(split)
-        return tuple(
-            tuple(index for part in split[start : start + period] for index in part)
-            for start in range(0, len(split), period)
-        )
-
-    def _period(self, split: list[list[int]]) -> int:
-        """Return after how many parts the work repeats: ``x[i] - y[i]`` begins twice."""
-        work = [tuple(_key(self._events[index]) for index in part) for part in split]
-        for period in range(1, _MAX_PERIOD + 1):
-            pairs = list(zip(work, work[period:], strict=False))
-            if 2 * sum(one == other for one, other in pairs) > len(pairs):
-                return period
-        return 1
-
-    def _loops(self, event: Event) -> tuple[Loop, ...]:
-        """Return the loops around the lines of an event, outermost first."""
-        return self._around[event.stack] if event.stack >= 0 else ()
-
-    def _loops_around(self, stack: Sequence[Location], sources: Sources) -> tuple[Loop, ...]:
+    events, files, around = case.trace.events, dict[Loop, str](), list[tuple[Loop, ...]]()
+    for stack in case.trace.stacks:
         # A comprehension is a function of its own, so its line is there twice.
-        found: dict[Loop, str] = {}
+        loops: dict[Loop, str] = {}
         for location in stack:
-            source = sources.find(location)
+            source = case.sources.find(location)
             for node in reversed(source.loops_around(location.line) if source else ()):
-                found[node] = location.file
-        self.files |= found
-        return tuple(found)
+                loops[node] = location.file
+        files |= loops
+        around.append(tuple(loops))
+    runs, backward = dict[Loop, list[list[int]]](), dict[Loop, list[int]]()
+    depth, is_open, training = dict[Loop, int](), set[Loop](), set[Loop]()
+    for index, event in enumerate(events):
+        nodes = around[event.stack] if event.stack >= 0 else ()
+        for number, node in enumerate(nodes):
+            depth[node] = min(number, depth.get(node, number))
+            if event.phase is Phase.BACKWARD:
+                backward.setdefault(node, []).append(index)
+        if event.phase is Phase.OPTIMIZER:
+            training.update(nodes)
+        if event.phase is not Phase.FORWARD:
+            is_open.clear()
+            continue
+        if event.stack < 0:
+            nodes = tuple(is_open)  # a wait of unknown origin does not end a loop
+        is_open.intersection_update(nodes)
+        for node in nodes:
+            if node not in is_open:
+                runs.setdefault(node, []).append([])
+            runs[node][-1].append(index)
+        is_open.update(nodes)
+    found: list[RepeatedLoop] = []
+    for node in sorted(runs.keys() - training, key=lambda one: (depth[one], runs[one][0][0])):
+        split = [_iterations(events, run, around, node) for run in runs[node]]
+        if long := [run for run in split if len(run) >= MIN_ITERATIONS]:
+            # In a comprehension the word ``for`` follows its element.
+            header = node if isinstance(node, LOOP_STATEMENTS) else node.generators[0].target
+            location = Location(file=files[node], line=header.lineno)
+            found.append(RepeatedLoop(
+                node=node, location=location, runs=long, backward=backward.get(node, [])
+            ))  # fmt: skip
+    return found
+
+
+def _iterations(
+    events: tuple[Event, ...], run: list[int], around: list[tuple[Loop, ...]], node: Loop
+) -> _Run:
+    """Return the events of a run by iteration; none if one of them does most of the work.
+
+    An iteration begins where the first event comes again that is in no loop further inside, as
+    often as there are iterations: ``x[i] - y[i]`` begins twice.
+    """
+
+    def key(index: int) -> tuple[object, ...]:
+        event = events[index]
+        return type(event), getattr(event, "name", getattr(event, "kind", "")), event.stack
+
+    own = (i for i in run if events[i].stack >= 0 and around[events[i].stack][-1:] == (node,))
+    counts = Counter(key(index) for index in own if not isinstance(events[index], HostWork))
+    most = Counter(counts.values()).most_common(1)[0][0] if counts else 0
+    usual = min((n for n in counts.values() if n >= MIN_ITERATIONS and most % n == 0), default=0)
+    if not usual:
+        return []
+    marker = next(one for one, count in counts.items() if count >= usual)
+    starts = [number for number, index in enumerate(run) if key(index) == marker]
+    cuts = [0, *starts[:: round(counts[marker] / usual)][1:], len(run)]
+    split = [run[start:end] for start, end in pairwise(cuts)]
+    return split if 2 * max(map(len, split)) <= len(run) else []
 
 
 def is_launch(event: Event) -> bool:
@@ -207,133 +189,78 @@ def ops_at(trace: StepTrace, indices: Iterable[int]) -> Iterator[Op]:
             yield event
 
 
-def typical_iteration(trace: StepTrace, run: _Run) -> tuple[int, ...]:
-    """Return an iteration that does what most of them do, by names and lines of its operators."""
+def typical_iteration(trace: StepTrace, run: _Run) -> list[int]:
+    """Return the last iteration that does what most of them do, by its operators."""
     work = [tuple((op.name, op.stack) for op in ops_at(trace, iteration)) for iteration in run]
     ((most, _),) = Counter(work).most_common(1)
-    return next(
-        own for own, does in zip(reversed(run), reversed(work), strict=True) if does == most
-    )
-
-
-def _is_even(run: _Run) -> bool:
-    """Return whether no iteration does most of the work: then what repeats is something else."""
-    return 2 * max(map(len, run)) <= sum(map(len, run))
-
-
-def _key(event: Event) -> tuple[object, ...]:
-    what = event.name if isinstance(event, Op) else getattr(event, "kind", "copy")
-    return (type(event).__name__, what, event.stack)
-
-
-def _header(node: Loop, file: str, event: Event) -> Location:
-    """Return the line of the word ``for``, which in a comprehension follows its element."""
-    is_statement = isinstance(node, ast.For | ast.AsyncFor | ast.While)
-    line = node.lineno if is_statement else node.generators[0].target.lineno
-    function = event.location.function if event.location else ""
-    return Location(file=file, line=line, function=function)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopFlow:
-    """How data flows through one run of a loop.
-
-    Args:
-        state: What iterations hand on, the largest tensor of it; None where they are independent.
-        recurrent: Positions of the operators of all iterations that the next one waits for.
-        reads_sequence: Whether each iteration reads a part of its own of something larger, or a
-            tensor of its own from outside of the loop.
-        sequence_width: Last dimension of that part; 0 where there is none.
-        own_parameters: Whether each iteration has parameters of its own, as layers do.
-        has_shared_input: Whether all iterations read the same whole tensor besides parameters.
-    """
-
-    state: TensorSpec | None
-    recurrent: frozenset[int]
-    reads_sequence: bool
-    sequence_width: int
-    own_parameters: bool
-    has_shared_input: bool
-
-    @property
-    def is_chained(self) -> bool:
-        """Return whether an iteration needs results of the one before."""
-        return self.state is not None
+    return next(run[i] for i in reversed(range(len(run))) if work[i] == most)
 
 
 def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
     """Return how data flows through the longest run of a loop."""
-    run = loop.longest_run
-    parameters = parameters_of(trace) | gradients_of(trace)
+    run, parameters = loop.longest_run, parameters_of(trace) | gradients_of(trace)
     issued = [list(ops_at(trace, iteration)) for iteration in run]
     working = [[op for op in ops if not is_view(op)] for ops in issued]
-    state, recurrent = _chain(trace, run, working)
-    inside = frozenset[int]().union(*map(written_by, working))
-    outside = [_smallest_read(ops, inside) for ops in working]
+    inside = frozenset[int]().union(*map(written_by, working)) | {-1}
     sizes: Counter[int] = Counter()
     for tensor in (tensor for op in trace.ops for tensor in (*op.inputs, *op.outputs)):
         sizes[tensor.storage] = max(sizes[tensor.storage], tensor.numel)
-    shared = {s for s in outside[-1] if all(s in own for own in outside)} - parameters
+    # What each iteration reads from outside of the loop: the smallest part of each block.
+    outside: list[dict[int, TensorSpec]] = []
+    for ops in working:
+        tensors = sorted((tensor for op in ops for tensor in op.inputs), key=lambda one: -one.numel)
+        outside.append({one.storage: one for one in tensors if one.storage not in inside})
+    readers = Counter(storage for own in outside for storage in own)
     parts = [
-        tensor
-        for storage in shared
-        if (tensor := outside[-1][storage]).shape and sizes[storage] >= 2 * tensor.numel
-    ]
-    unshared = _last_unshared(outside, parameters)
-    parts += [unshared] if unshared is not None and unshared.shape else []
+        [one.shape[-1] for storage, one in own.items() if one.shape and storage not in parameters
+         and (readers[storage] == 1 or sizes[storage] >= 2 * one.numel)]
+        for own in outside
+    ]  # fmt: skip
+    having = [widths for widths in parts if widths]
+    shared = {storage for storage, count in readers.items() if count == len(run)} - parameters
+    state, recurrent = _chain(trace, run, working)
     return LoopFlow(
         state=state,
         recurrent=recurrent,
-        reads_sequence=bool(parts),
-        sequence_width=max((tensor.shape[-1] for tensor in parts), default=0),
+        sequence_width=max(having[-1]) if 2 * len(having) > len(run) else 0,
         own_parameters=_has_own_parameters(issued, parameters),
-        has_shared_input=any(sizes[storage] == outside[-1][storage].numel for storage in shared),
+        has_shared_input=any(sizes[one] == outside[-1][one].numel for one in shared),
     )
 
 
-def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
-    """Return whether a loop is a recurrence over a sequence rather than a solver or layers."""
-    if not flow.is_chained or flow.own_parameters:
-        return False
-    typical = typical_iteration(trace, loop.longest_run)
-    names = [base_name(op) for op in ops_at(trace, typical)]
-    is_gated = names.count("sigmoid") >= _MIN_GATE_SIGMOIDS and "tanh" in names
-    return flow.reads_sequence or is_gated
-
-
-def _smallest_read(ops: list[Op], inside: frozenset[int]) -> dict[int, TensorSpec]:
-    """Return what an iteration reads from outside of the loop: the smallest part of each block."""
-    read: dict[int, TensorSpec] = {}
-    for tensor in (tensor for op in ops for tensor in op.inputs):
-        if tensor.storage not in inside and tensor.storage != -1:
-            known = read.get(tensor.storage, tensor)
-            read[tensor.storage] = min(known, tensor, key=lambda one: one.numel)
-    return read
+def _has_own_parameters(issued: list[list[Op]], parameters: frozenset[int]) -> bool:
+    """Return whether most iterations have a module, a parameter or a gradient of their own."""
+    modules = [tuple(op.module for op in ops if op.module) for ops in issued]
+    if all(modules) and 2 * len(set(modules)) > len(issued):
+        return True
+    touched = [read_by(ops) & parameters for ops in issued]
+    users = Counter(storage for own in touched for storage in own)
+    return 2 * sum(any(users[storage] == 1 for storage in own) for own in touched) > len(issued)
 
 
 def _chain(
     trace: StepTrace, run: _Run, working: list[list[Op]]
 ) -> tuple[TensorSpec | None, frozenset[int]]:
-    """Return the state that iterations hand on, and the operators that it goes through."""
+    """Return the state that most iterations hand on, and the stacks that it is computed on."""
     states: list[TensorSpec] = []
     recurrent: set[int] = set()
     for before, (made_by, ops) in zip(run, pairwise(working), strict=False):
         if carried := _carried(ops, written_by(made_by)):
             states.append(max(carried, key=lambda tensor: (len(tensor.shape) > 1, tensor.numel)))
-            recurrent |= _upstream(trace, before, {tensor.storage for tensor in carried})
-    if not states or 2 * len(states) < len(run) - 1:
-        return None, frozenset()
-    # What an iteration in the middle of the run does, the last one does too, for nobody.
-    lines = {trace.events[index].stack for index in recurrent}
-    recurrent |= {index for index in run[-1] if trace.events[index].stack in lines}
-    return states[-1], frozenset(recurrent)
+            wanted = {tensor.storage for tensor in carried}
+            for op in reversed(list(ops_at(trace, before))):
+                if not wanted.isdisjoint(written_by([op])):
+                    recurrent.add(op.stack)
+                    wanted |= read_by([op])
+    is_chain = states and 2 * len(states) >= len(run) - 1
+    return (states[-1], frozenset(recurrent)) if is_chain else (None, frozenset())
 
 
 def _carried(ops: list[Op], written: frozenset[int]) -> list[TensorSpec]:
     """Return the tensors of the iteration before that these operators need for their own work."""
     carried: list[TensorSpec] = []
     for number, op in enumerate(ops):
-        name = base_name(op)
+        name = bare_name(op)
         inputs = op.inputs[1:] if name in _OVERWRITING else op.inputs
         reads = [tensor for tensor in inputs if tensor.storage in written]
         if reads and not (name in _GATHERING and not _is_used(op, ops[number + 1 :])):
@@ -345,42 +272,205 @@ def _carried(ops: list[Op], written: frozenset[int]) -> list[TensorSpec]:
 
 def _is_used(op: Op, later: list[Op]) -> bool:
     """Return whether a result is read by more than the rest of a sum: `total + one + other`."""
-    results = {tensor.storage for tensor in op.outputs}
-    for number, other in enumerate(later):
-        if not any(tensor.storage in results for tensor in other.inputs):
-            continue
-        if base_name(other) not in _GATHERING or _is_used(other, later[number + 1 :]):
-            return True
-    return False
+    results = written_by([op])
+    readers = [n for n, other in enumerate(later) if not results.isdisjoint(read_by([other]))]
+    return any(
+        bare_name(later[n]) not in _GATHERING or _is_used(later[n], later[n + 1 :]) for n in readers
+    )
 
 
-def _upstream(trace: StepTrace, iteration: tuple[int, ...], wanted: set[int]) -> set[int]:
-    """Return the operators of an iteration that something wanted is computed by."""
-    found: set[int] = set()
-    for index in reversed(iteration):
-        op = trace.events[index]
-        if isinstance(op, Op) and any(tensor.storage in wanted for tensor in op.outputs):
-            found.add(index)
-            wanted |= {tensor.storage for tensor in op.inputs}
-    return found
+def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
+    """Return whether a loop is a recurrence over a sequence rather than a solver or layers."""
+    names = [bare_name(op) for op in ops_at(trace, typical_iteration(trace, loop.longest_run))]
+    # An LSTM has three sigmoids and two hyperbolic tangents, a GRU two and one.
+    is_gated = names.count("sigmoid") > 1 and "tanh" in names
+    has_sequence = flow.sequence_width > 0 or is_gated
+    return flow.state is not None and not flow.own_parameters and has_sequence
 
 
-def _last_unshared(
-    outside: list[dict[int, TensorSpec]], parameters: frozenset[int]
-) -> TensorSpec | None:
-    """Return the last tensor that one iteration alone reads, if most iterations have such one."""
-    readers = Counter(storage for own in outside for storage in own)
-    alone = {storage for storage, count in readers.items() if count == 1} - parameters
-    found = [[tensor for storage, tensor in own.items() if storage in alone] for own in outside]
-    having = [tensors for tensors in found if tensors]
-    return having[-1][0] if 2 * len(having) > len(outside) else None
+def worthwhile(case: Case) -> list[tuple[RepeatedLoop, LoopFlow]]:
+    """Return the loops that issue enough of the step, and stay on the device while they do."""
+    least = _MIN_ISSUED_FRACTION * _num_issued(case.trace.events)
+    return [
+        (loop, flow_of(case.trace, loop))
+        for loop in case.once(find_loops)
+        if _num_issued(case.trace.events[index] for index in loop.events)
+        >= max(least, loop.num_iterations)
+        and not _works_with_the_host(case, loop)
+    ]
 
 
-def _has_own_parameters(issued: list[list[Op]], parameters: frozenset[int]) -> bool:
-    """Return whether most iterations have a module, a parameter or a gradient of their own."""
-    modules = [tuple(op.module for op in ops if op.module) for ops in issued]
-    if all(modules) and 2 * len(set(modules)) > len(issued):
+def _num_issued(events: Iterable[Event]) -> int:
+    """Return what the host issues to the device: a view takes the host's time as well."""
+    return sum(
+        isinstance(e, Copy | Sync) or (isinstance(e, Op) and not e.is_on_host) for e in events
+    )
+
+
+def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
+    """Return whether iterations wait for a simulator, or feed one: a rollout, not a batch."""
+    calls = (node for node in ast.walk(loop.node) if isinstance(node, ast.Call))
+    if any(_SIMULATOR.search(dotted_name(call.func)) for call in calls):
         return True
-    touched = [read_by(ops) & parameters for ops in issued]
-    users = Counter(storage for own in touched for storage in own)
-    return 2 * sum(any(users[storage] == 1 for storage in own) for own in touched) > len(issued)
+    events = [[case.trace.events[index] for index in own] for own in loop.longest_run]
+    paused_ns = sum(e.duration_ns for own in events for e in own if isinstance(e, HostWork))
+    operators_ns = sum(e.host_ns for own in events for e in own if isinstance(e, Op))
+    pausing = sum(any(isinstance(event, HostWork) for event in own) for own in events)
+    if 2 * pausing >= len(events) and paused_ns > operators_ns:
+        return True
+    # Uploads what the network sees, then reads what it answers. A loss that asks the host for a
+    # matching reads first.
+    typical = typical_iteration(case.trace, loop.longest_run)
+    crossings = [e for i in typical if isinstance(e := case.trace.events[i], Copy | Sync)]
+    kinds = [isinstance(event, Copy) and event.is_to_device for event in crossings]
+    return True in kinds and False in kinds[kinds.index(True) :]
+
+
+def occurrence_of(
+    trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
+) -> Occurrence:
+    """Return what a rule reports of a loop.
+
+    Args:
+        trace: The step.
+        loop: The loop.
+        what: What issues the operators, and how often.
+        fix: What to change.
+        evidence: What is known of its iterations.
+        edit: The step after the fix.
+    """
+    typical = typical_iteration(trace, loop.longest_run)
+    per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
+    num_issued = _num_issued(trace.events[index] for index in loop.events)
+    return Occurrence(
+        title=f"{what} issues {num_issued} small operators in every step",
+        fix=fix,
+        evidence=f"the same {per_iteration} operators are issued {loop.num_iterations} times in a "
+        f"row from within this loop, {evidence}",
+        location=loop.location,
+        events=loop.events,
+        edit=edit,
+    )
+
+
+def batched(trace: StepTrace, loop: RepeatedLoop) -> Edit:
+    """Return the step whose loop is one pass over operators of as many times the size."""
+    return Edit(replaced=_at_once(trace, loop) | _backward_at_once(trace, loop, loop.backward))
+
+
+def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
+    """Return the step whose loop is a fused recurrent layer; None where it is none.
+
+    What does not wait for the time step before, such as an output layer, is done for all of them
+    at once.
+    """
+    typical = typical_iteration(trace, loop.longest_run)
+    counts = Counter(bare_name(op) for op in ops_at(trace, typical))
+    num_sigmoids, num_others = counts["sigmoid"], counts["tanh"] + counts["relu"]
+    has_product = any(counts[name] for name in ("mm", "addmm", "bmm", "mv", "addmv"))
+    state = flow.state
+    if state is None or not state.shape or not has_product:
+        return None
+    # cuDNN's number of the mode, how many gates it has, and how many layers are seen.
+    if not num_sigmoids:
+        mode, num_gates, num_layers = 1, 1, num_others
+    elif 3 * num_others >= 2 * num_sigmoids:
+        mode, num_gates, num_layers = 2, 4, max(1, num_sigmoids // 3)
+    else:
+        mode, num_gates, num_layers = 3, 3, max(1, num_sigmoids // 2)
+    if not num_layers:
+        return None
+    width = state.shape[-1]
+
+    def layer(index: int, run: _Run, *, is_backward: bool) -> Op:
+        """Return the layer in the place of an event: T steps, B sequences, H and I numbers."""
+        rows, given = max(1, state.numel // width), flow.sequence_width or width
+        read = width if is_backward else given
+        sizes = ((len(run), rows, read), (num_layers, rows, width), (num_gates * width, given),
+                 (num_gates * width, width), (len(run), rows, width))  # fmt: skip
+        made = [replace(state, shape=shape, storage=-1, layout="contiguous") for shape in sizes]
+        return replace(
+            op_at(trace, index),
+            name=f"aten._cudnn_rnn{'_backward' if is_backward else ''}.default",
+            inputs=tuple(made[:4]), outputs=(made[4], made[1]),
+            attributes={"mode": mode, "hidden_size": width, "num_layers": num_layers,
+                        "batch_first": False, "bidirectional": False},
+        )  # fmt: skip
+
+    replaced = {
+        index: () if trace.events[index].stack in flow.recurrent else new
+        for index, new in _at_once(trace, loop).items()
+        if isinstance(trace.events[index], Op)
+    }
+    for run in loop.runs:
+        first = next(index for index in run[0] if isinstance(trace.events[index], Op))
+        replaced[first] = (layer(first, run, is_backward=False), *replaced[first])
+    recurrent = [index for index in loop.backward if trace.events[index].stack in flow.recurrent]
+    others = [index for index in loop.backward if trace.events[index].stack not in flow.recurrent]
+    replaced |= dict.fromkeys(recurrent, ())
+    if recurrent:
+        replaced[recurrent[0]] = tuple(
+            layer(recurrent[0], run, is_backward=True) for run in loop.runs
+        )
+    return Edit(replaced=replaced | _backward_at_once(trace, loop, others))
+
+
+def _at_once(trace: StepTrace, loop: RepeatedLoop) -> _Replaced:
+    """Return what takes the place of the loop's events: those of one iteration, as much larger."""
+    parameters, replaced = parameters_of(trace), _Replaced()
+    for run in loop.runs:
+        kept = typical_iteration(trace, run)
+        for index in (index for iteration in run for index in iteration):
+            event = trace.events[index]
+            # The host's own work is not the loop's: it stays.
+            if not isinstance(event, HostWork) or event.kind != "script":
+                replaced[index] = (_larger(event, len(run), parameters),) if index in kept else ()
+    return replaced
+
+
+def _backward_at_once(trace: StepTrace, loop: RepeatedLoop, backward: list[int]) -> _Replaced:
+    """Return the backward operators of the loop, each kind once per run and as much larger."""
+    parameters, total = parameters_of(trace), sum(map(len, loop.runs))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index in backward:
+        event = trace.events[index]
+        if isinstance(event, Op):
+            shapes = tuple(len(tensor.shape) for tensor in event.inputs)
+            groups.setdefault((event.name, event.stack, shapes), []).append(index)
+    replaced: _Replaced = {}
+    for own in groups.values():
+        num_kept = max(1, round(len(own) * len(loop.runs) / total))
+        # Gradients of what all iterations share are added up between them: one addition fewer.
+        num_kept = 0 if len(own) == total - len(loop.runs) else num_kept
+        if num_kept < len(own):
+            factor = round(len(own) / max(1, num_kept))
+            replaced |= dict.fromkeys(own, ())
+            for index in own[:num_kept]:
+                replaced[index] = (_larger(trace.events[index], factor, parameters),)
+    return replaced
+
+
+def _larger(event: Event, factor: int, parameters: frozenset[int]) -> Event:
+    """Return an event that does the work of ``factor`` of its kind at once."""
+    if isinstance(event, Copy):
+        return replace(event, num_bytes=event.num_bytes * factor)
+    if not isinstance(event, Op):
+        return event
+
+    def grown(tensor: TensorSpec, dimension: int = 0) -> TensorSpec:
+        shape = list(tensor.shape) or [1]
+        shape[dimension] *= factor
+        is_fixed = tensor.storage in parameters
+        return tensor if is_fixed else replace(tensor, shape=tuple(shape))
+
+    inputs, position = event.inputs, _PRODUCTS.get(bare_name(event))
+    is_gradient = event.phase is Phase.BACKWARD and parameters.isdisjoint(read_by([event]))
+    if position is not None and is_gradient and {len(one.shape) for one in inputs[-2:]} == {2}:
+        # A gradient of weights: the inner dimension grows, the result does not.
+        first, second = grown(inputs[-2], 1), grown(inputs[-1])
+        return replace(event, inputs=(*inputs[:-2], first, second))
+    return replace(
+        event,
+        inputs=tuple(grown(one) if position in (None, n) else one for n, one in enumerate(inputs)),
+        outputs=tuple(map(grown, event.outputs)),
+    )

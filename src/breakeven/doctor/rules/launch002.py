@@ -95,7 +95,7 @@ def _loop(case: Case) -> tuple[Location, tuple[int, ...], int] | None:
     """Return the outermost loop of the script that is a solver's."""
     for loop in case.once(find_loops):
         flow = flow_of(case.trace, loop)
-        is_solver = flow.is_chained and not flow.own_parameters
+        is_solver = flow.state is not None and not flow.own_parameters
         if is_solver and not is_over_time(case.trace, loop, flow):
             return loop.location, loop.events, loop.num_iterations
     return None

@@ -35,13 +35,15 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_fixes import batched, occurrence_of, worthwhile
 from breakeven.doctor.repeated_loops import (
     LoopFlow,
     RepeatedLoop,
-    is_view,
+    batched,
+    is_launch,
+    occurrence_of,
     ops_at,
     typical_iteration,
+    worthwhile,
 )
 from breakeven.doctor.rule import Case, Found
 from breakeven.trace import ModelCall, StepTrace
@@ -56,7 +58,7 @@ _MIN_RAGGED = 8
 def detect(case: Case) -> Found:
     covered: set[int] = set()
     for loop, flow in case.once(worthwhile):
-        if flow.is_chained or covered.intersection(loop.longest_run[0]):
+        if flow.state is not None or covered.intersection(loop.longest_run[0]):
             continue
         if _is_over_samples(case, loop, flow):
             covered.update(loop.events)
@@ -84,7 +86,7 @@ def _is_over_samples(case: Case, loop: RepeatedLoop, flow: LoopFlow) -> bool:
     return is_uniform or loop.num_iterations >= _MIN_RAGGED
 
 
-def _shapes(trace: StepTrace, iteration: tuple[int, ...]) -> tuple[object, ...]:
+def _shapes(trace: StepTrace, iteration: list[int]) -> tuple[object, ...]:
     return tuple(
         (op.name, *(tensor.shape for tensor in op.inputs)) for op in ops_at(trace, iteration)
     )
@@ -107,7 +109,7 @@ def _keeps_samples(trace: StepTrace, call: ModelCall) -> bool:
     It may be one of features, or of the nodes of one graph.
     """
     indices = range(call.first_event, call.first_event + call.num_events)
-    ops = [op for op in ops_at(trace, indices) if not is_view(op) and op.outputs]
+    ops = [op for op in ops_at(trace, indices) if is_launch(op) and op.outputs]
     return bool(ops) and all(
         op.outputs[0].shape[:1] == (call.num_samples,) for op in (ops[0], ops[-1])
     )

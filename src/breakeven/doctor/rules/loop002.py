@@ -37,8 +37,13 @@ Known limits:
 
 from __future__ import annotations
 
-from breakeven.doctor.loop_fixes import batched, fused, occurrence_of, worthwhile
-from breakeven.doctor.repeated_loops import is_over_time
+from breakeven.doctor.repeated_loops import (
+    batched,
+    fused,
+    is_over_time,
+    occurrence_of,
+    worthwhile,
+)
 from breakeven.doctor.rule import Case, Found
 
 CAUSE = "TIME_LOOP"
