@@ -1,13 +1,13 @@
 """Copies to the device: of what, made by what, and how they could be done or spared.
 
-Batches that NumPy makes of an array in memory are followed through the source.
+Batches that NumPy makes of an array in memory are followed through the source of one function.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -16,7 +16,15 @@ from msgspec.structs import replace as replaced
 from breakeven.doctor.crossings import Made, Upload, made_on_host, round_trips, uploads
 from breakeven.doctor.events import copy_at, with_tensors
 from breakeven.doctor.rule import Case, num_copies
-from breakeven.source import Function, SourceFile, arguments_of, bound_arguments, nodes_in, text_of
+from breakeven.source import (
+    Function,
+    SourceFile,
+    arguments_of,
+    dotted_name,
+    last_name,
+    nodes_in,
+    text_of,
+)
 from breakeven.trace import Copy, Event, HostArray, HostWork, Location, Op, StepTrace, TensorSpec
 from breakeven.units import format_bytes
 
@@ -31,7 +39,7 @@ _PLAIN: Final = frozenset({
 _CASTS: Final = frozenset({"astype", "asarray", "array", "float32", "float64"})
 _ARITHMETIC: Final = frozenset({"div", "divide", "multiply", "subtract", "true_divide"})
 # Names, calls and parts of expressions that a value may pass through.
-_MAX_DEPTH: Final = 40
+_MAX_DEPTH: Final = 30
 
 
 def queued(copy: Copy) -> Copy:
@@ -114,56 +122,83 @@ class NumpyBatch:
     prepared: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chain:
-    """The way from a part of an array to a value."""
-
-    array: HostArray
-    cast: Location | None = None
-    num_passes: int = 0
-    is_plain: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """Where a name is looked up: a function with what it was called with, or the module."""
-
-    source: SourceFile
-    function: Function | None
-    given: dict[str, tuple[ast.expr, _Scope]] = field(
-        default_factory=dict["str", "tuple[ast.expr, _Scope]"]
-    )
-
-
 def numpy_batch(case: Case, index: int) -> NumpyBatch | None:
     """Return how NumPy made the batch that is copied at a position; None where that is not plain.
 
-    The array is known by what the recorded run held under that name, the way by the source; a call
-    that may do something else each time (a random crop) ends it.
+    The array is known by what the recorded run held under that name, the way by the source of one
+    function; a call that may do something else each time (a random crop) ends it.
     """
     copy = copy_at(case.trace, index)
     source = case.sources.find(copy.location)
     if source is None or copy.location is None or not case.facts.arrays:
         return None
-    walk = _Follow(case)
-    scope = _Scope(source, source.function_around(copy.location.line))
     numel = copy.num_bytes // element_bytes(copy.dtype)
-    fitting = [
-        chain
-        for call in _moves_at(source, copy.location.line)
-        for chain in walk.chains(call, scope, 0)
-        if _is_batch_of(chain.array, numel)
-    ]
+    function = source.function_around(copy.location.line)
+    moving = [one for one in source.calls_on(copy.location.line) if last_name(one) in _PLAIN]
+    ways = [own for call in moving for own in _ways(case, source, function, (call,))]
+    fitting = [own for own in ways if _is_batch_of(own[0], numel)]
     # Labels of one number each would fit anything; the images fit themselves alone.
-    best = max(fitting, key=lambda chain: prod(chain.array.shape[1:]), default=None)
-    if best is None or not best.is_plain:
+    array, way = max(
+        fitting, key=lambda own: (prod(own[0].shape[1:]), len(own[1])), default=(None, ())
+    )
+    calls = [node for node in way if isinstance(node, ast.Call)]
+    if array is None or not all(last_name(call) in _PLAIN for call in calls):
         return None
+    casts = [call for call in calls if last_name(call) in _CASTS and "float" in ast.unparse(call)]
+    names = {node.id for node in way if isinstance(node, ast.Name)}
+    in_place = (
+        node
+        for node in source.nodes(ast.AugAssign)
+        if dotted_name(node.target) in names and source.function_of(node) is function
+    )
+    arithmetic = (
+        node
+        for node in way
+        if isinstance(node, ast.BinOp)
+        or (isinstance(node, ast.Call) and last_name(node) in _ARITHMETIC)
+    )
     return NumpyBatch(
-        array=best.array,
-        cast=best.cast,
-        num_passes=best.num_passes,
+        array=array,
+        cast=source.location(casts[0]) if casts else None,
+        num_passes=len([*in_place, *arithmetic]),
         prepared=_work_before(case, index),
     )
+
+
+def _ways(
+    case: Case, source: SourceFile, function: Function | None, way: tuple[ast.AST, ...]
+) -> Iterator[tuple[HostArray, tuple[ast.AST, ...]]]:
+    """Yield the known arrays whose parts reach the first node of a way, with all nodes from there.
+
+    Args:
+        case: The step, with the arrays that the script held.
+        source: The file.
+        function: Whose assignments are followed; None for the module's.
+        way: The nodes so far.
+    """
+    node = way[-1]
+    if isinstance(node, ast.Subscript) and text_of(node.slice) is None:
+        name = text_of(node.value.slice) if isinstance(node.value, ast.Subscript) else ""
+        name = name or last_name(node.value)  # `data["images"][index]`
+        for array in case.facts.arrays:
+            if array.name == name:
+                yield array, way
+                return
+    if isinstance(node, ast.Name):
+        parts: list[ast.AST] = [
+            own.value
+            for own in source.bindings
+            if any(part.id == node.id for part in nodes_in(own.target, ast.Name))
+            and source.function_of(own.statement) is function
+        ]
+    elif isinstance(node, ast.Call):
+        own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        parts = [*own, *arguments_of(node)]
+    else:
+        parts = list(ast.iter_child_nodes(node))
+    for part in parts if len(way) < _MAX_DEPTH else ():
+        if part not in way:
+            yield from _ways(case, source, function, (*way, part))
 
 
 def converted_on_device(case: Case, index: int, batch: NumpyBatch) -> tuple[Op, ...]:
@@ -208,12 +243,6 @@ def element_bytes(dtype: str) -> int:
     return HostArray(name="", dtype=dtype or "float32", shape=()).element_bytes
 
 
-def _moves_at(source: SourceFile, line: int) -> list[ast.Call]:
-    """Return the calls at a line that make or move a tensor, and are in no other such call."""
-    calls = [call for call in source.calls_on(line) if _last_name(call.func) in _PLAIN]
-    return [call for call in calls if not any(above in calls for above in source.parents(call))]
-
-
 def _work_before(case: Case, index: int) -> tuple[int, ...]:
     """Return the Python before a copy, since the device was last given something."""
     found: list[int] = []
@@ -224,113 +253,3 @@ def _work_before(case: Case, index: int) -> tuple[int, ...]:
         elif not (isinstance(event, Op) and event.is_on_host):
             break
     return tuple(reversed(found))
-
-
-class _Follow:
-    """Follows values backwards through assignments, calls and what functions return."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._arrays = {array.name: array for array in reversed(case.facts.arrays)}
-        # Values on the way to the node, since names are often made from themselves.
-        self._open: set[ast.AST] = set()
-
-    def chains(self, node: ast.AST, scope: _Scope, depth: int) -> Iterator[_Chain]:
-        """Yield the ways from parts of known arrays to a node."""
-        if depth > _MAX_DEPTH:
-            return
-        if isinstance(node, ast.Subscript):
-            array = self._arrays.get(_last_name(node.value))
-            if array is not None and text_of(node.slice) is None:
-                yield _Chain(array=array)
-                return
-            yield from self.chains(node.value, scope, depth + 1)
-        elif isinstance(node, ast.Name):
-            for value, own in _values_of(node.id, scope):
-                yield from self._of_name(node.id, value, own, depth)
-        elif isinstance(node, ast.Call):
-            yield from self._of_call(node, scope, depth)
-        elif isinstance(node, ast.BinOp):
-            for part in (node.left, node.right):
-                for chain in self.chains(part, scope, depth + 1):
-                    yield replace(chain, num_passes=chain.num_passes + 1)
-        else:
-            for part in ast.iter_child_nodes(node):
-                yield from self.chains(part, scope, depth + 1)
-
-    def _of_name(self, name: str, value: ast.AST, scope: _Scope, depth: int) -> Iterator[_Chain]:
-        more = sum(
-            isinstance(node.target, ast.Name) and node.target.id == name
-            for node in scope.source.nodes(ast.AugAssign)
-            if scope.source.function_of(node) is scope.function
-        )
-        if value in self._open:
-            return
-        self._open.add(value)
-        for chain in self.chains(value, scope, depth + 1):
-            yield replace(chain, num_passes=chain.num_passes + more)
-        self._open.discard(value)
-
-    def _of_call(self, call: ast.Call, scope: _Scope, depth: int) -> Iterator[_Chain]:
-        name = _last_name(call.func)
-        own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-        made = _function_called(self._case, name) if name not in _PLAIN else None
-        if made is not None:
-            source, function = made
-            given = bound_arguments(call, function).items()
-            inner = _Scope(source, function, {name: (value, scope) for name, value in given})
-            for result in nodes_in(function, ast.Return, ast.Yield):
-                if result.value is not None:
-                    yield from self.chains(result.value, inner, depth + 1)
-            return
-        for part in (*own, *arguments_of(call)):
-            for chain in self.chains(part, scope, depth + 1):
-                is_cast = name in _CASTS and ("float" in ast.unparse(call))
-                yield replace(
-                    chain,
-                    cast=scope.source.location(call) if is_cast else chain.cast,
-                    num_passes=chain.num_passes + (name in _ARITHMETIC),
-                    is_plain=chain.is_plain and name in _PLAIN,
-                )
-
-
-def _last_name(node: ast.AST) -> str:
-    match node:
-        case ast.Subscript():  # `data["images"][index]`
-            return text_of(node.slice) or ""
-        case ast.Attribute():
-            return node.attr
-        case ast.Name():
-            return node.id
-        case _:
-            return ""
-
-
-def _values_of(name: str, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
-    """Yield what is assigned to a name where it is looked up, else in the module."""
-    if name in scope.given:
-        yield scope.given[name]
-        return
-    for own in (scope, _Scope(scope.source, None)):
-        found = [
-            value
-            for target, value in _assigned(own.source)
-            if any(part.id == name for part in nodes_in(target, ast.Name))
-            and own.source.function_of(target) is own.function
-        ]
-        yield from ((value, own) for value in found)
-        if found:
-            return
-
-
-def _assigned(source: SourceFile) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield what is assigned, and what loops run over, by target."""
-    yield from ((own.target, own.value) for own in source.bindings)
-    yield from ((loop.target, loop.iter) for loop in source.nodes(ast.For))
-
-
-def _function_called(case: Case, name: str) -> tuple[SourceFile, Function] | None:
-    """Return the script's only function or method of a name."""
-    nodes = case.sources.nodes(ast.FunctionDef)
-    found = [(source, node) for source, node in nodes if node.name == name]
-    return found[0] if len(found) == 1 else None

@@ -43,34 +43,24 @@ PLAIN = """
         x = torch.from_numpy(x).cuda()  # copied
 """
 IN_PLACE = """
-    def load(i):
+    for step in range(10):
         x = images[i].astype("float32")  # cast
         x -= mean
         x /= std
         x *= 2
-        return x, labels[i]
-
-    for step in range(10):
-        x, y = load(step)
-        x, y = torch.tensor(x).to(device), torch.tensor(y).to(device)  # copied
+        x, y = torch.tensor(x).to(device), torch.tensor(labels[i]).to(device)  # copied
 """
-OF_A_CLASS = """
+OF_AN_ATTRIBUTE = """
     class Photos:
-        def batches(self, size):
-            for start in range(0, 1000, size):
-                yield normalised(self.images[start : start + size])
-
-    def normalised(pixels):
-        scaled = np.asarray(pixels, dtype=np.float32)  # cast
-        return np.ascontiguousarray((scaled / 255 - 0.5).transpose(0, 3, 1, 2) / 0.25)
-
-    for pixels in Photos().batches(64):
-        x = torch.from_numpy(pixels)
-        loss = model(x.cuda())  # copied
+        def next(self, start, size):
+            pixels = self.images[start : start + size]
+            scaled = np.asarray(pixels, dtype=np.float32)  # cast
+            x = np.ascontiguousarray((scaled / 255 - 0.5).transpose(0, 3, 1, 2) / 0.25)
+            return torch.from_numpy(x).cuda()  # copied
 """
 
 
-@pytest.mark.parametrize("source", [PLAIN, IN_PLACE, OF_A_CLASS])
+@pytest.mark.parametrize("source", [PLAIN, IN_PLACE, OF_AN_ATTRIBUTE])
 def test_way_from_the_array_to_the_copy(source: str) -> None:
     found = made(source)
     (cast,) = marked(source, "# cast")
@@ -87,6 +77,7 @@ def test_way_from_the_array_to_the_copy(source: str) -> None:
         "x = torch.from_numpy(np.random.permutation(images[i])).cuda()  # copied",
         "x = torch.from_numpy(others[i] / 255).cuda()  # copied",
         "x = make().cuda()  # copied",
+        "def load(i):\n    return images[i] / 255\nx = torch.tensor(load(0)).cuda()  # copied",
         "x = torch.from_numpy(x).cuda()  # copied",
     ],
 )

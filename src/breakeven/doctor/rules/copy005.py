@@ -28,20 +28,19 @@ Fix:
 Known limits:
     Less than 64 KiB per copy is not reported. The gain shown moves casts and arithmetic that are
     found between the narrow type and the copy. Of NumPy's work it leaves the part that collects
-    the samples, by the bytes that each operation moves; arrays are known by name, and what
-    calls other than conversions change is left alone.
+    the samples, by the bytes that each operation moves; arrays are known by name and followed
+    within one function, and what calls other than conversions change is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from breakeven.doctor.copies import converted_on_device, element_bytes, gathered, numpy_batch, whole
 from breakeven.doctor.crossings import Upload, memory_writers, uploads
-from breakeven.doctor.events import MemoryWriters, bare_name, copy_at, op_at
+from breakeven.doctor.events import bare_name, copy_at, op_at
 from breakeven.doctor.rule import Case, Found, Occurrence, by_line
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Location, Op, TensorSpec
@@ -51,75 +50,105 @@ CAUSE = "H2D_WIDE"
 
 # Fewer bytes than these are copied within the fixed cost of a copy, some 10 µs at 10 GB/s.
 _MIN_SAVED_BYTES = 1 << 16
-
-# Operators that only change numbers one by one, or put samples side by side.
-_PREPARING = frozenset({
-    "_to_copy", "div", "mul", "sub", "add", "rsub", "stack", "cat", "permute", "contiguous",
-    "clone", "unsqueeze", "view", "_unsafe_view", "reshape", "transpose", "expand", "detach",
-    "alias", "copy", "select", "slice", "squeeze",
-})  # fmt: skip
-
-# Those of them that a batch needs on the host whatever its type.
+# Operators that a batch needs on the host whatever its type.
 _COLLATING = frozenset({"stack", "cat", "unsqueeze", "view", "select", "slice", "detach", "alias"})
-
+# Those, and operators that only change numbers one by one.
+_PREPARING = _COLLATING | {
+    "_to_copy", "div", "mul", "sub", "add", "rsub", "permute", "contiguous", "clone",
+    "_unsafe_view", "reshape", "transpose", "expand", "copy", "squeeze",
+}  # fmt: skip
 # A cast that follows a copy stands this close.
 _NEAR = 12
 
 _Replaced = dict[int, tuple[Event, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wide:
-    """Lines that make a batch wide, and the step without that."""
-
-    location: Location | None
-    title: str
-    fix: str
-    replaced: _Replaced
-
-
 def detect(case: Case) -> Found:
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    for find in (_cast_before, _cast_by_numpy, _cast_after):
-        for wide in find(case, batches):
-            copied = _num_bytes(case.trace.events[index] for index in wide.replaced)
-            narrow = _num_bytes(event for own in wide.replaced.values() for event in own)
-            yield Occurrence(
-                title=wide.title,
-                fix=wide.fix,
-                evidence=f"{format_bytes(copied)} copied in the recorded step, "
-                f"{format_bytes(narrow)} without the cast",
-                location=wide.location,
-                events=tuple(sorted(wide.replaced)),
-                edit=Edit(replaced=wide.replaced),
-            )
+    on_gpu = "cast and normalise it on the GPU"
+    for narrow, location, replaced in _cast_before(case, batches):
+        title = f"a batch of {narrow} is made wider on the host, and then copied to the GPU"
+        yield _found(case, location, title, f"copy the batch as {narrow}, and {on_gpu}", replaced)
+    for narrow, location, replaced in _cast_by_numpy(case, batches):
+        title = f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU"
+        yield _found(case, location, title, f"copy the batch as {narrow}, and {on_gpu}", replaced)
+    for narrow, location, replaced in _cast_after(case, batches):
+        title = f"a batch is copied to the GPU as float64 and cast to {narrow} there"
+        yield _found(
+            case, location, title, f"cast the data to {narrow} on the host, once", replaced
+        )
 
 
-def _num_bytes(events: Iterable[Event]) -> int:
-    return sum(event.num_bytes for event in events if isinstance(event, Copy))
+def _found(
+    case: Case, location: Location | None, title: str, fix: str, replaced: _Replaced
+) -> Occurrence:
+    copied, narrow = (
+        sum(event.num_bytes for event in events if isinstance(event, Copy))
+        for events in (
+            [case.trace.events[index] for index in replaced],
+            [event for own in replaced.values() for event in own],
+        )
+    )
+    return Occurrence(
+        title=title,
+        fix=fix,
+        evidence=f"{format_bytes(copied)} copied in the recorded step, "
+        f"{format_bytes(narrow)} without the cast",
+        location=location,
+        events=tuple(sorted(replaced)),
+        edit=Edit(replaced=replaced),
+    )
+
+
+_Wide = tuple[str, Location | None, _Replaced]
 
 
 def _cast_before(case: Case, batches: list[int]) -> Iterator[_Wide]:
     """Yield what the host casts before it is copied, by the line that casts."""
-    origins = case.once(memory_writers)
-    found: dict[int, list[_Cast]] = {}
+    found: dict[int, list[tuple[str, _Replaced]]] = {}
     for index in batches:
-        cast = _find_cast(case, origins, index)
-        if cast is not None and cast.saved_bytes >= _MIN_SAVED_BYTES:
-            found.setdefault(cast.chain[0], []).append(cast)
+        copy, (chain, narrow, wide_bytes) = copy_at(case.trace, index), _chain_of(case, index)
+        if (
+            narrow is None
+            or copy.num_bytes * (1 - narrow.element_bytes / wide_bytes) < _MIN_SAVED_BYTES
+        ):
+            continue
+        numel = copy.num_bytes // wide_bytes
+        # What the host did for each sample is done for the whole batch.
+        kinds = {op.name: op for position in reversed(chain) if (op := op_at(case.trace, position))}
+        moved = [whole(op, numel) for op in reversed(kinds.values())]
+        copied = replace(copy, num_bytes=numel * narrow.element_bytes, dtype=narrow.dtype)
+        replaced: _Replaced = {**dict.fromkeys(chain, ()), index: (copied, *moved)}
+        found.setdefault(chain[0], []).append((narrow.dtype, replaced))
     for location, firsts in by_line(case.trace, found):
         casts = [cast for first in firsts for cast in found[first]]
-        replaced: _Replaced = {}
-        for cast in casts:
-            replaced.update(dict.fromkeys(cast.chain, ()))
-            replaced[cast.copy] = _cast_on_device(case, cast)
-        narrow = casts[0].narrow
-        yield _Wide(
-            location=location,
-            title=f"a batch of {narrow} is made wider on the host, and then copied to the GPU",
-            fix=f"copy the batch as {narrow}, and cast and normalise it on the GPU",
-            replaced=replaced,
-        )
+        yield casts[0][0], location, {k: v for _, own in casts for k, v in own.items()}
+
+
+def _chain_of(case: Case, index: int) -> tuple[list[int], TensorSpec | None, int]:
+    """Follow a copied batch back to the cast that made it wider.
+
+    Returns:
+        Positions of the operators of the host that the device can do instead; the narrow tensor,
+        None where nothing made it wider; and bytes of a number as it is copied.
+    """
+    chain: set[int] = set()
+    narrow, wide_bytes = None, 0
+    pending = [(copy_at(case.trace, index).storage, index)]
+    while pending:
+        position = case.once(memory_writers).writer(*pending.pop())
+        op = None if position is None or position in chain else op_at(case.trace, position)
+        if position is None or op is None or not op.is_on_host or bare_name(op) not in _PREPARING:
+            continue
+        wide_bytes = wide_bytes or op.outputs[0].element_bytes
+        chain.add(position)
+        given, made = op.inputs[0] if op.inputs else op.outputs[0], op.outputs[0]
+        if bare_name(op) == "_to_copy" and given.element_bytes < made.element_bytes:
+            narrow = narrow or given
+        else:
+            pending.extend((tensor.storage, position) for tensor in op.inputs)
+    moved = [one for one in sorted(chain) if bare_name(op_at(case.trace, one)) not in _COLLATING]
+    return moved, narrow, wide_bytes
 
 
 def _cast_by_numpy(case: Case, batches: list[int]) -> Iterator[_Wide]:
@@ -128,128 +157,29 @@ def _cast_by_numpy(case: Case, batches: list[int]) -> Iterator[_Wide]:
         copy, batch = copy_at(case.trace, index), numpy_batch(case, index)
         if batch is None or not copy.dtype:
             continue
-        numel = copy.num_bytes // element_bytes(copy.dtype)
-        narrow_bytes = numel * batch.array.element_bytes
-        if copy.num_bytes - narrow_bytes < _MIN_SAVED_BYTES:
-            continue
-        narrow = batch.array.dtype
-        on_device = converted_on_device(case, index, batch)
-        yield _Wide(
-            location=batch.cast or copy.location,
-            title=f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU",
-            fix=f"copy the batch as {narrow}, and cast and normalise it on the GPU",
-            replaced=gathered(case, index, batch)
-            | {index: (_resized(copy, narrow_bytes, narrow), *on_device)},
-        )
+        num_bytes = copy.num_bytes // element_bytes(copy.dtype) * batch.array.element_bytes
+        if copy.num_bytes - num_bytes >= _MIN_SAVED_BYTES:
+            copied = replace(copy, num_bytes=num_bytes, dtype=batch.array.dtype)
+            then = (copied, *converted_on_device(case, index, batch))
+            replaced = gathered(case, index, batch) | {index: then}
+            yield batch.array.dtype, batch.cast or copy.location, replaced
 
 
 def _cast_after(case: Case, batches: list[int]) -> Iterator[_Wide]:
     """Yield copies of float64 that the device makes narrower at once, by the line that copies."""
-    found: dict[int, tuple[int, TensorSpec]] = {}
+    found: dict[int, tuple[str, _Replaced]] = {}
     for index in batches:
-        cast = _narrowing(case, index)
-        if cast is not None:
-            narrow = op_at(case.trace, cast).outputs[0]
-            if copy_at(case.trace, index).num_bytes - narrow.num_bytes >= _MIN_SAVED_BYTES:
-                found[index] = cast, narrow
+        copy = copy_at(case.trace, index)
+        near = range(index + 1, min(index + _NEAR, len(case.trace.events)))
+        for position, op in ((one, case.trace.events[one]) for one in near):
+            if not isinstance(op, Op) or op.is_on_host or bare_name(op) != "_to_copy":
+                continue
+            given, narrow = op.inputs[0], op.outputs[0]
+            if given.dtype == "float64" and given.num_bytes == copy.num_bytes:
+                if copy.num_bytes - narrow.num_bytes >= _MIN_SAVED_BYTES:
+                    copied = replace(copy, num_bytes=narrow.num_bytes, dtype=narrow.dtype)
+                    found[index] = narrow.dtype, {index: (copied,), position: ()}
+                break
     for location, copies in by_line(case.trace, found):
-        replaced: _Replaced = {}
-        for index in copies:
-            cast, narrow = found[index]
-            copy = _resized(copy_at(case.trace, index), narrow.num_bytes, narrow.dtype)
-            replaced |= {index: (copy,), cast: ()}
-        dtype = found[copies[0]][1].dtype
-        yield _Wide(
-            location=location,
-            title=f"a batch is copied to the GPU as float64 and cast to {dtype} there",
-            fix=f"cast the data to {dtype} on the host, once",
-            replaced=replaced,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cast:
-    """A copy of what the host made wider.
-
-    Args:
-        copy: Its position.
-        chain: Operators of the host from the cast on that the device can do instead.
-        narrow: dtype before.
-        narrow_bytes: Of one element.
-        wide_bytes: Of one element as it is copied.
-        saved_bytes: What a copy of the narrow type saves.
-    """
-
-    copy: int
-    chain: tuple[int, ...]
-    narrow: str
-    narrow_bytes: int
-    wide_bytes: int
-    saved_bytes: float
-
-
-def _find_cast(case: Case, origins: MemoryWriters, index: int) -> _Cast | None:
-    """Follow a copied batch back to the casts that made it wider."""
-    copy = copy_at(case.trace, index)
-    chain: set[int] = set()
-    casts: list[Op] = []
-    wide_bytes = 0
-    pending = [(copy.storage, index)]
-    while pending:
-        position = origins.writer(*pending.pop())
-        if position is None or position in chain:
-            continue
-        op = op_at(case.trace, position)
-        if not op.is_on_host or bare_name(op) not in _PREPARING:
-            continue
-        wide_bytes = wide_bytes or op.outputs[0].element_bytes
-        chain.add(position)
-        if _is_widening(op):
-            casts.append(op)
-        else:
-            pending.extend((tensor.storage, position) for tensor in op.inputs)
-    if not casts:
-        return None
-    narrow = casts[0].inputs[0]
-    return _Cast(
-        copy=index,
-        chain=tuple(sorted(i for i in chain if bare_name(op_at(case.trace, i)) not in _COLLATING)),
-        narrow=narrow.dtype,
-        narrow_bytes=narrow.element_bytes,
-        wide_bytes=wide_bytes,
-        saved_bytes=copy.num_bytes * (1 - narrow.element_bytes / wide_bytes),
-    )
-
-
-def _cast_on_device(case: Case, cast: _Cast) -> tuple[Event, ...]:
-    """Return the copy of the narrow type, and what the host did before for the whole batch."""
-    copy = copy_at(case.trace, cast.copy)
-    num_elements = copy.num_bytes // cast.wide_bytes
-    kinds = {op.name: op for index in reversed(cast.chain) if (op := op_at(case.trace, index))}
-    moved = [whole(op, num_elements) for op in reversed(kinds.values())]
-    return (_resized(copy, num_elements * cast.narrow_bytes, cast.narrow), *moved)
-
-
-def _narrowing(case: Case, index: int) -> int | None:
-    """Return the operator of the device that casts a copied batch of float64 to something less."""
-    copy = copy_at(case.trace, index)
-    for position in range(index + 1, min(index + _NEAR, len(case.trace.events))):
-        op = case.trace.events[position]
-        if not isinstance(op, Op) or op.is_on_host or bare_name(op) != "_to_copy":
-            continue
-        source = op.inputs[0]
-        if source.dtype == "float64" and source.num_bytes == copy.num_bytes:
-            return position if op.outputs[0].element_bytes < source.element_bytes else None
-    return None
-
-
-def _is_widening(op: Op) -> bool:
-    return (
-        bare_name(op) == "_to_copy"
-        and op.inputs[0].element_bytes < op.outputs[0].element_bytes
-        and op.inputs[0].numel == op.outputs[0].numel
-    )
-
-
-def _resized(copy: Copy, num_bytes: int, dtype: str) -> Copy:
-    return replace(copy, num_bytes=num_bytes, dtype=dtype)
+        own = [found[index] for index in copies]
+        yield own[0][0], location, {k: v for _, replaced in own for k, v in replaced.items()}
