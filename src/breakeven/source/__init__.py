@@ -29,7 +29,6 @@ from breakeven.source.nodes import Loop as Loop
 from breakeven.source.nodes import LoopStatement as LoopStatement
 from breakeven.source.nodes import arguments_of as arguments_of
 from breakeven.source.nodes import blocks_of as blocks_of
-from breakeven.source.nodes import bound_arguments as bound_arguments
 from breakeven.source.nodes import dotted_name as dotted_name
 from breakeven.source.nodes import headers_of as headers_of
 from breakeven.source.nodes import is_constant as is_constant

@@ -140,13 +140,6 @@ def parameters_of(node: ast.AST) -> set[str]:
     return {part.arg for part in nodes_in(node, ast.arg)}
 
 
-def bound_arguments(call: ast.Call, function: Function) -> dict[str, ast.expr]:
-    """Return what a call gives to the parameters of a function, ``self`` left out."""
-    names = [parameter.arg for parameter in function.args.args]
-    given = zip(names[names[:1] == ["self"] :], call.args, strict=False)
-    return dict(given) | {one.arg: one.value for one in call.keywords if one.arg}
-
-
 def is_constant(node: ast.AST | None, value: object) -> bool:
     """Return whether ``node`` is the literal ``value``, such as ``True`` or 0."""
     return (

@@ -12,7 +12,6 @@ from breakeven.source import (
     SourceFile,
     SyntaxTree,
     blocks_of,
-    bound_arguments,
     dotted_name,
     headers_of,
     own_nodes,
@@ -132,12 +131,6 @@ def test_a_value_reaches_what_is_made_of_it_in_its_scope(source: SourceFile) -> 
 def test_what_a_scope_runs_itself_leaves_its_functions_out() -> None:
     tree = ast.parse("f()\ndef g():\n    h()\nk(lambda: m())\n")
     assert {dotted_name(call.func) for call in own_nodes(tree, ast.Call)} == {"f", "k"}
-
-
-def test_a_call_gives_values_to_parameters_without_self() -> None:
-    tree = SyntaxTree(ast.parse("def f(self, a, b=1): ...\nx.f(1, b=2)\n"))
-    given = bound_arguments(next(tree.nodes(ast.Call)), next(tree.nodes(ast.FunctionDef)))
-    assert {name: ast.unparse(value) for name, value in given.items()} == {"a": "1", "b": "2"}
 
 
 def test_written_names_are_told_with_their_owners_and_parts() -> None:
