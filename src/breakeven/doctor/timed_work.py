@@ -130,9 +130,9 @@ def _lines(case: Case, source: SourceFile) -> tuple[set[int], set[int]]:
         lines = {at.line for at in places if at is not None and at.file == source.path}
         if isinstance(event, Op) and not event.is_on_host and event.phase is not Phase.DATA:
             work |= lines
-        elif isinstance(event, Sync):
-            waits |= lines
-        elif isinstance(event, Copy) and event.is_blocking and not event.is_to_device:
+        elif isinstance(event, Sync) or (
+            isinstance(event, Copy) and event.is_blocking and not event.is_to_device
+        ):
             waits |= lines
     for function in _MAX_NAMES * tuple(source.nodes(ast.FunctionDef)):
         for lines in (work, waits):
