@@ -27,7 +27,6 @@ from breakeven.report.builders.validate import validation_document
 from breakeven.report.builders.validate_stored import (
     VALIDATION_SCHEMA_VERSION,
     ValidationDocument,
-    accuracy_report,
     stored_validation,
 )
 from breakeven.report.document import Document
@@ -54,7 +53,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of document. All of its schema versions so far are read: each has only added.
+    """A kind of document. All of its schema versions so far are read.
 
     Args:
         command: Prints it with ``--json``.
@@ -70,7 +69,6 @@ class Kind:
         build: Makes the document to be shown of a report.
         parts: Makes those that a terminal shows one after the other, where that is not one.
         write: Turns a report into what is stored.
-        read: Turns that back into a report.
     """
 
     command: str
@@ -85,7 +83,6 @@ class Kind:
     build: Callable[..., Document] | None = None
     parts: Callable[[Any], Iterable[Document]] | None = None
     write: Callable[[Any], Any] = _same
-    read: Callable[[Any], Any] = _same
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", self.schema or self.command)
@@ -163,8 +160,6 @@ KINDS = (
             "What `breakeven compare --json` prints. Times are in nanoseconds, ratios are those "
             "of the second run to the first; low and high bound a 90 % interval."
         ),
-        key="only_before",
-        rerun="compare A.json B.json --json > FILE",
     ),
     Kind(
         command="validate",
@@ -175,11 +170,8 @@ KINDS = (
             "What `breakeven validate --json` prints. Times are in milliseconds, as in tables, "
             "errors and shares are fractions; low and high bound a 90 % interval."
         ),
-        key="protocol",
-        rerun="validate TABLE.csv -o FILE --force",
         stored=ValidationDocument,
         write=stored_validation,
-        read=accuracy_report,
     ),
     Kind(
         command="calibrate",

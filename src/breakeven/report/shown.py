@@ -18,6 +18,7 @@ from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.text import printable
 
 _PAGES = (".html", ".htm")
+_WITH_PAGES = ("check", "explain", "sweep", "tune")
 
 
 def show(
@@ -73,18 +74,26 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
     """
     kind = kind_of(report)
     assert kind.build is not None
+    is_page = suffix.lower() in _PAGES
+    if is_page and kind.command not in _WITH_PAGES:
+        raise UsageError(
+            f"a report of breakeven {kind.command} is not written as a page",
+            hint=f"breakeven {kind.command} shows it, and writes it with --json",
+        )
     document = kind.build(report)
-    if suffix.lower() in _PAGES:
+    if is_page:
         return render_page(document)
     if document.charts is None:
         raise UsageError(
-            f"a report of breakeven {kind.command} is no chart: it is written as a page",
-            hint="name a file that ends in .html",
+            f"a report of breakeven {kind.command} has no chart",
+            hint="name a file that ends in .html"
+            if kind.command in _WITH_PAGES
+            else f"breakeven {kind.command} shows it, and writes it with --json",
         )
     ensure_can_chart(suffix)
     if not document.charts:
         raise BreakevenError(
-            "there is no step time to draw", hint="the same with .html shows everything else"
+            "there is no step time to draw", hint="breakeven report FILE shows all else"
         )
     draw = chart_png if suffix.lower() == ".png" else render_svg
     return draw(document.charts, heading=document.heading)

@@ -11,14 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.errors import StoredDataError
-from breakeven.report.builders.validate_words import FIRST_GROUPINGS, NEAREST_GROUPINGS
 from breakeven.report.kinds import KINDS, Kind, kind_of
 from breakeven.timing import Estimate
 from breakeven.verdict import (
-    AccuracyReport,
     AxisRole,
     CheckReport,
-    ComparisonReport,
     DeviceKind,
     DeviceResult,
     ExplainReport,
@@ -71,7 +68,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
         raise StoredDataError(f"{path} is cut off: it is empty", hint=_RERUN)
     kind = _kind(path, document)
     try:
-        report = kind.read(_decode(document, kind.stored))
+        report = _decode(document, kind.stored)
         _ensure_whole(report)
         return with_fields(report)
     except msgspec.ValidationError as error:
@@ -153,15 +150,6 @@ def _ensure_whole(report: Any) -> None:
                 raise msgspec.ValidationError("parts of the step that do not add up to it")
         case SweepReport():
             _ensure_whole_sweep(report)
-        case ComparisonReport():
-            times = {(time.point.group, time.point.device) for time in report.times}
-            if any((one.group, one.device) not in times for one in report.devices):
-                raise msgspec.ValidationError("a device without a time")
-        case AccuracyReport():
-            if not report.summary.keys() >= {*FIRST_GROUPINGS, *NEAREST_GROUPINGS}:
-                raise msgspec.ValidationError("a summary without all of its groupings")
-            if "all" not in report.summary["all"]:
-                raise msgspec.ValidationError("a summary without that of all rows")
         case SystemsReport():
             for system in report.systems:
                 for sweep in system.sweeps:
@@ -171,9 +159,6 @@ def _ensure_whole(report: Any) -> None:
 
 def _ratios(report: Any) -> Iterator[tuple[float, float, float]]:
     """Yield all ratios of times with their intervals: low, ratio, high."""
-    if isinstance(report, ComparisonReport):
-        for change in (*report.times, *report.devices):
-            yield change.low, change.ratio, change.high
     if isinstance(report, CheckReport | ExplainReport):
         for found in (report.verdict, report.program):
             if found is not None:
@@ -196,12 +181,6 @@ def _times(report: Any) -> Iterator[tuple[float, float, float]]:
             results += (result for step in report.plan for result in step.results)
         case SweepReport():
             results += report.points
-        case AccuracyReport():
-            for row in report.rows:
-                yield row.value_ns, row.value_ns, row.value_ns
-                if row.prediction is not None:
-                    estimate = row.prediction.estimate
-                    yield estimate.low_ns, estimate.value_ns, estimate.high_ns
         case SystemsReport():
             for system in report.systems:
                 results += (point for sweep in system.sweeps for point in sweep.points)

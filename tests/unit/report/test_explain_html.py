@@ -186,7 +186,7 @@ def test_hostile_names_are_text_and_nothing_else(text: str) -> None:
 
 
 def test_an_explanation_is_no_chart() -> None:
-    with pytest.raises(UsageError, match="page"):
+    with pytest.raises(UsageError, match="has no chart"):
         chart_document(made_up.launch_bound(), ".svg")
 
 

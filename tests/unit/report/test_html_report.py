@@ -15,12 +15,11 @@ from test_chart_model import contrast
 
 from breakeven.errors import Caveat
 from breakeven.report import chart_document
-from breakeven.report.builders.systems import claim_counts
 from breakeven.report.text import duration_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
-from breakeven.verdict import SweepReport, SystemsReport
+from breakeven.verdict import SweepReport
 from factories import reports as made_up
-from factories import sweeps, systems, tunings
+from factories import sweeps, tunings
 from factories.pages import Reader
 
 HOSTILE = (
@@ -36,15 +35,8 @@ HOSTILE = (
 )
 
 
-def with_sweep() -> SystemsReport:
-    report = systems.report()
-    first = msgspec.structs.replace(report.systems[0], sweeps=(sweeps.widths(),))
-    return msgspec.structs.replace(report, systems=(first, *report.systems[1:]))
-
-
 ALL: dict[str, Any] = {**{f"check {name}": make for name, make in made_up.ALL.items()}}
 ALL |= {f"sweep {name}": make for name, make in sweeps.ALL.items()}
-ALL |= {"systems": with_sweep}
 ALL |= {f"tune {name}": make for name, make in tunings.ALL.items()}
 
 
@@ -117,28 +109,6 @@ def test_a_check_leads_with_the_verdict_and_names_file_and_line() -> None:
 def test_a_device_that_is_too_small_says_so() -> None:
     text = chart_document(made_up.gpu_wins(), ".html").decode()
     assert "too big for its memory" in text
-
-
-def test_published_rows_stand_above_ours_and_claims_have_their_outcome() -> None:
-    text = chart_document(with_sweep(), ".html").decode()
-    rows = re.findall(r'<tr class="(\w+)">', text)
-    assert rows[:3] == ["agrees", "disagrees", "open"]
-    assert rows[3:6] == ["published", "measured", "predicted"]
-    assert claim_counts(with_sweep()) in text
-    assert "neural-ode was not run: neural_ode.py took longer than 120 s" in text
-    assert "GTX 1060 Mobile, TensorFlow: parameters 700k, published in a lecture of 2019" in text
-
-
-def test_an_estimate_of_another_source_than_its_row_says_so() -> None:
-    report = systems.report()
-    table = report.systems[0].tables[0]
-    row = msgspec.structs.replace(
-        table.rows[2], cells=("T4", systems.estimate(1.25, Source.MEASURED), 800, 0.8, None)
-    )
-    tables = (msgspec.structs.replace(table, rows=(row,)),)
-    system = msgspec.structs.replace(report.systems[0], tables=tables)
-    text = chart_document(msgspec.structs.replace(report, systems=(system,)), ".html").decode()
-    assert re.search(r"1\.\d+ ms \([^)]*\) measured</td>", text)
 
 
 def test_failures_and_caveats_of_points_are_told() -> None:

@@ -8,14 +8,12 @@ import msgspec
 
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound
-from breakeven.timing import Estimate, Source
 from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import (
     AccuracyReport,
     AccuracySummary,
     LeaveOut,
-    RowPrediction,
     RowResult,
     Unpredictable,
     UnreadRow,
@@ -138,40 +136,6 @@ def stored_validation(report: AccuracyReport) -> ValidationDocument:
         rows=tuple(_row(row) for row in report.rows),
         summary=ValidationSummary(by=report.summary),
         unread=report.unread,
-    )
-
-
-def accuracy_report(document: ValidationDocument) -> AccuracyReport:
-    """Return a validation that was stored."""
-    return AccuracyReport(
-        table=document.table,
-        protocol=document.protocol,
-        rows=tuple(_row_result(row) for row in document.rows),
-        summary=document.summary.by,
-        unread=document.unread,
-    )
-
-
-def _row_result(row: ValidationRow) -> RowResult:
-    outcome: RowPrediction | Unpredictable
-    if row.predicted_ms is None or row.low_ms is None or row.high_ms is None:
-        outcome = Unpredictable(code=row.reason_code or "", reason=row.reason or "")
-    else:
-        outcome = RowPrediction(
-            estimate=Estimate(
-                value_ns=row.predicted_ms * NS_PER_MS,
-                low_ns=row.low_ms * NS_PER_MS,
-                high_ns=row.high_ms * NS_PER_MS,
-                source=Source.PREDICTED,
-            ),
-            bound=row.bound,
-            caveats=row.caveats,
-            is_calibrated_on=row.is_calibrated_on,
-        )
-    return RowResult(
-        value_ns=row.value_ms * NS_PER_MS,
-        outcome=outcome,
-        **{field: getattr(row, field) for field in _AS_THEY_ARE},
     )
 
 
