@@ -41,6 +41,7 @@ END_TO_END = Path(__file__).parent / "e2e"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    parser.addoption("--update-frozen", action="store_true", help="rewrite tests/frozen/reports")
     parser.addoption(
         "--require-gpu", action="store_true", help="fail tests that need a GPU and find none"
     )
