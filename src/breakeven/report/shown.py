@@ -18,7 +18,7 @@ from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.text import printable
 
 _PAGES = (".html", ".htm")
-_WITH_PAGES = ("check", "explain", "sweep", "tune")
+_WITHOUT_PAGE = frozenset({"workloads"})
 
 
 def show(
@@ -75,7 +75,7 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
     kind = kind_of(report)
     assert kind.build is not None
     is_page = suffix.lower() in _PAGES
-    if is_page and kind.command not in _WITH_PAGES:
+    if is_page and kind.command in _WITHOUT_PAGE:
         raise UsageError(
             f"a report of breakeven {kind.command} is not written as a page",
             hint=f"breakeven {kind.command} shows it, and writes it with --json",
@@ -86,9 +86,7 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
     if document.charts is None:
         raise UsageError(
             f"a report of breakeven {kind.command} has no chart",
-            hint="name a file that ends in .html"
-            if kind.command in _WITH_PAGES
-            else f"breakeven {kind.command} shows it, and writes it with --json",
+            hint="name a file that ends in .html",
         )
     ensure_can_chart(suffix)
     if not document.charts:
