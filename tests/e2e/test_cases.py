@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher
-from breakeven.doctor import diagnosis
 from breakeven.errors import BreakevenError
 from breakeven.explain import explain_target
 from breakeven.simulate import Bound, Finding
@@ -89,9 +88,6 @@ Explain = Callable[[str], ExplainReport]
 def explain() -> Iterator[Explain]:
     """Return a function that explains a case, each once."""
     with ExitStack() as stack:
-        # What other processes do to the times is not the rules' doing.
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(diagnosis, "_slowdown", lambda _: 1.0)
         launcher = stack.enter_context(Launcher())
 
         @cache

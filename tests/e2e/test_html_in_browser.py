@@ -12,7 +12,7 @@ import pytest
 from headless_browser import CHROMIUM, Browser
 
 from breakeven.report import chart_document
-from factories import explanations, sweeps, systems
+from factories import explanations, sweeps
 from factories import reports as made_up
 
 pytestmark = [
@@ -28,7 +28,6 @@ REPORTS: dict[str, Callable[[], Any]] = {
     "nothing": sweeps.nothing,
     "hostile": sweeps.hostile,
     "large": sweeps.large,
-    "systems": systems.report,
     "explain": explanations.launch_bound,
 }
 
@@ -90,7 +89,7 @@ def test_the_script_runs_without_a_complaint_or_a_request(
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", ["check", "hostile", "large", "systems", "explain"])
+@pytest.mark.parametrize("name", ["check", "hostile", "large", "explain"])
 def test_the_page_fits_a_phone(name: str, load: Callable[..., Browser]) -> None:
     browser = load(name, width=360, height=700)
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -183,7 +182,7 @@ def test_the_pointer_shows_the_nearest_point(load: Callable[..., Browser]) -> No
 
 
 def test_the_page_prints_dark_ink_on_white(load: Callable[..., Browser]) -> None:
-    browser = load("systems", "dark")
+    browser = load("check", "dark")
     assert browser.pdf().startswith(b"%PDF-")
     browser.call("Emulation.setEmulatedMedia", media="print")
     try:
