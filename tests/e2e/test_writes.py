@@ -41,7 +41,7 @@ def written(run: CheckRun) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", sampled(["overlay", "guarded"], "overlay"))
+@pytest.mark.parametrize("protection", sampled(["overlay", "redirected"], "overlay"))
 def test_writes_are_seen_by_the_script_and_gone_afterwards(
     run_check: CheckScript,
     work_folder: Path,

@@ -135,7 +135,7 @@ def numpy_batch(case: Case, index: int) -> NumpyBatch | None:
     numel = copy.num_bytes // element_bytes(copy.dtype)
     function = source.function_around(copy.location.line)
     moving = [one for one in source.calls_on(copy.location.line) if last_name(one) in _PLAIN]
-    ways = [own for call in moving for own in _ways(case, source, function, (call,))]
+    ways = [own for call in moving for own in _ways(case, source, function, (call,), set())]
     fitting = [own for own in ways if _is_batch_of(own[0], numel)]
     # Labels of one number each would fit anything; the images fit themselves alone.
     array, way = max(
@@ -166,7 +166,11 @@ def numpy_batch(case: Case, index: int) -> NumpyBatch | None:
 
 
 def _ways(
-    case: Case, source: SourceFile, function: Function | None, way: tuple[ast.AST, ...]
+    case: Case,
+    source: SourceFile,
+    function: Function | None,
+    way: tuple[ast.AST, ...],
+    seen: set[ast.AST],
 ) -> Iterator[tuple[HostArray, tuple[ast.AST, ...]]]:
     """Yield the known arrays whose parts reach the first node of a way, with all nodes from there.
 
@@ -175,6 +179,7 @@ def _ways(
         source: The file.
         function: Whose assignments are followed; None for the module's.
         way: The nodes so far.
+        seen: Nodes that any way has passed: each is followed once.
     """
     node = way[-1]
     if isinstance(node, ast.Subscript) and text_of(node.slice) is None:
@@ -191,14 +196,17 @@ def _ways(
             if any(part.id == node.id for part in nodes_in(own.target, ast.Name))
             and source.function_of(own.statement) is function
         ]
+        # The last one leads through those before it.
+        parts.reverse()
     elif isinstance(node, ast.Call):
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         parts = [*own, *arguments_of(node)]
     else:
         parts = list(ast.iter_child_nodes(node))
     for part in parts if len(way) < _MAX_DEPTH else ():
-        if part not in way:
-            yield from _ways(case, source, function, (*way, part))
+        if part not in seen:
+            seen.add(part)
+            yield from _ways(case, source, function, (*way, part), seen)
 
 
 def converted_on_device(case: Case, index: int, batch: NumpyBatch) -> tuple[Op, ...]:

@@ -188,8 +188,8 @@ def side_effect_facts(
 def _writes_text(writes: FileWrites) -> str:
     if writes.protection is WriteProtection.NONE:
         return "written for real, as asked for"
-    is_guarded = writes.protection is WriteProtection.GUARDED
-    limit = " (what programs and libraries write past Python stays)" if is_guarded else ""
+    led = " (what programs and libraries write past Python is real)"
+    limit = led if writes.protection is WriteProtection.REDIRECTED else ""
     if not writes.num_files:
         return f"none written{limit}"
     names = [_file_name(write) for write in writes.files[:_MAX_NAMES]]
@@ -197,8 +197,7 @@ def _writes_text(writes: FileWrites) -> str:
         names.append("…")
     size = f", {format_bytes(writes.num_bytes, 2)}" if writes.num_bytes else ""
     written = f"{plural(writes.num_files, 'file')}{size} ({', '.join(names)})"
-    undone = "taken back after each run" if is_guarded else "written to a layer that is thrown away"
-    return f"{written}, {undone}{limit}"
+    return f"{written}, written to a layer that is thrown away{limit}"
 
 
 def _file_name(write: FileWrite) -> str:

@@ -69,9 +69,9 @@ def error_of_run(
         and writes.protection is not WriteProtection.NONE
     ):
         known = (
-            "what it writes is thrown away after each run, and lies meanwhile in "
-            f"{tempfile.gettempdir()}; if it does not fail so without breakeven ({command}), give "
-            "it --keep-writes, or name a folder with more space by TMPDIR"
+            f"its files go to a layer that is thrown away, in {tempfile.gettempdir()}; if it does "
+            f"not fail so without breakeven ({command}), give it --keep-writes, or name a folder "
+            "with more space by TMPDIR"
         )
     return script_error(failure, target, output, known=known)
 

@@ -361,8 +361,8 @@ class WriteProtection(StrEnum):
 
     # A layer over the file system, which sees whatever writes.
     OVERLAY = "overlay"
-    # To the files, whose state of before is restored after the run as far as Python wrote them.
-    GUARDED = "guarded"
+    # A folder to which Python's own functions are led.
+    REDIRECTED = "redirected"
     # To the files themselves.
     NONE = "none"
 

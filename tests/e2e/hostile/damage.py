@@ -28,7 +28,7 @@ SCRIPTS = (
     answered("deletes the folder that it is in, and stays there", """
         shutil.rmtree(os.getcwd())
         train()
-    """, needs_layer=True),
+    """),
     answered("deletes the home of its user", """
         shutil.rmtree("../home")
         train()

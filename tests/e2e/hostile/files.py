@@ -86,11 +86,11 @@ SCRIPTS = (
     answered("makes a fifo", """
         os.mkfifo("fifo")
         train()
-    """, needs_layer=True),
+    """),
     answered("makes a node", """
         os.mknod("node", 0o600)
         train()
-    """, needs_layer=True),
+    """),
     answered("makes a socket", """
         import socket
         server = socket.socket(socket.AF_UNIX)
@@ -166,7 +166,7 @@ SCRIPTS = (
         os.write(file, b"text")
         os.mkdir("new", dir_fd=folder)
         train()
-    """, needs_layer=True),
+    """),
     answered("keeps a database with a journal", """
         import sqlite3
         database = sqlite3.connect("runs.sqlite")
@@ -255,5 +255,5 @@ SCRIPTS = (
     refused("waits for a fifo that nobody writes", r"within 1 s; stuck at .*train\.py:7", """
         os.mkfifo("fifo")
         open("fifo").read()
-    """, time_limit_s=1.0, needs_layer=True),
+    """, time_limit_s=1.0),
 )  # fmt: skip

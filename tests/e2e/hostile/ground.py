@@ -17,8 +17,6 @@ from breakeven.capture import Launcher
 
 # Scripts that write where others do give their files this name.
 MARK = "hostile-mark"
-# An overlay leaves folders themselves as they are; a guard makes those anew that were deleted.
-_KEEPS_FOLDERS = os.environ.get("BREAKEVEN_WRITE_PROTECTION") != "guarded"
 # How long what a run left may take to end.
 _GRACE_S = 5.0
 _POLL_S = 0.02
@@ -167,8 +165,6 @@ def shared_memory() -> set[str]:
 def _state_of(path: Path) -> tuple[object, ...]:
     status = path.lstat()
     content: object = None
-    if stat.S_ISDIR(status.st_mode) and not _KEEPS_FOLDERS:
-        return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns
     if path.is_symlink():
         content = path.readlink()
     elif stat.S_ISREG(status.st_mode):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import sqlite3
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 import torch
 
 from breakeven.capture.protect import overlay
-from breakeven.capture.protect.guarded_files import take_back_all
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
 from breakeven.capture.requests import Keep
 from breakeven.codegen import kept_steps
@@ -63,9 +60,7 @@ def run_behind(layer: Layer, work: Work, before: Work = lambda: None) -> FileWri
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert status == 0, "see the output"
-    writes = layer.writes()
-    layer.remove()
-    return writes
+    return layer.writes()
 
 
 def changes(writes: FileWrites, folder: Path) -> dict[str, tuple[str, int]]:
@@ -94,7 +89,9 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("layer", [WriteProtection.OVERLAY, WriteProtection.GUARDED], indirect=True)
+@pytest.mark.parametrize(
+    "layer", [WriteProtection.OVERLAY, WriteProtection.REDIRECTED], indirect=True
+)
 def test_what_a_run_writes_is_told_and_not_done(layer: Layer, folder: Path) -> None:
     writes = run_behind(layer, spoil(folder))
     assert {file.name: file.read_text() for file in folder.iterdir()} == {
@@ -208,111 +205,7 @@ def test_nothing_is_told_of_files_that_were_written_themselves(tmp_path: Path) -
     assert layer.writes() == FileWrites(protection=WriteProtection.NONE)
 
 
-def facts(folder: Path) -> dict[str, tuple[int, int, bytes | str]]:
-    """Return mode, time and content of all that a folder holds."""
-    found: dict[str, tuple[int, int, bytes | str]] = {}
-    for path in sorted(folder.rglob("*")):
-        status = path.lstat()
-        content: bytes | str = ""
-        if path.is_symlink():
-            content = str(path.readlink())
-        elif path.is_file():
-            content = path.read_bytes()
-        time_ns = 0 if path.is_dir() else status.st_mtime_ns
-        found[str(path.relative_to(folder))] = (status.st_mode, time_ns, content)
-    return found
-
-
-def replace_atomically() -> None:
-    for number in range(3):
-        Path("model.tmp").write_text(f"step {number}")
-        Path("model.tmp").replace("model.pt")
-
-
-def move_folders() -> None:
-    Path("tree").rename("moved")
-    Path("moved", "leaf").write_text("changed")
-    Path("tree").mkdir()
-    Path("tree", "leaf").write_text("another")
-
-
-def change_facts() -> None:
-    Path("model.pt").chmod(0o400)
-    os.utime("old", (1, 1))
-    os.truncate("old", 1)
-    Path("tree").chmod(0o700)
-
-
-def write_through_links() -> None:
-    Path("link").write_text("through")
-    Path("link").unlink()
-    Path("link").symlink_to("nowhere")
-    os.link("old", "hard")
-
-
-def append() -> None:
-    with Path("old").open("a") as file:
-        file.write("more")
-    sqlite3.connect("data.sqlite").execute("create table t (x)")
-
-
-@pytest.mark.parametrize("layer", [WriteProtection.GUARDED], indirect=True)
-@pytest.mark.parametrize(
-    "work",
-    [
-        replace_atomically,
-        move_folders,
-        change_facts,
-        write_through_links,
-        append,
-        lambda: shutil.rmtree("tree"),
-        lambda: shutil.move("tree/leaf", "model.pt"),
-    ],
-)
-def test_guard_restores_what_was_there(
-    layer: Layer, folder: Path, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "tree" / "empty").mkdir(parents=True)
-    (folder / "tree" / "leaf").write_text("leaf")
-    (folder / "link").symlink_to("model.pt")
-    monkeypatch.chdir(folder)
-    before = facts(folder)
-    writes = run_behind(layer, work)
-    assert facts(folder) == before
-    assert writes.num_files > 0 or work is change_facts
-
-
-@pytest.mark.parametrize("layer", [WriteProtection.GUARDED], indirect=True)
-def test_guard_undoes_what_a_forked_process_did(layer: Layer, folder: Path) -> None:
-    def work() -> None:
-        (folder / "model.pt").write_text("noise")
-        child = os.fork()
-        if child == 0:
-            (folder / "model.pt").write_text("more noise")
-            (folder / "old").unlink()
-            os._exit(0)
-        os.waitpid(child, 0)
-
-    before = facts(folder)
-    run_behind(layer, work)
-    assert facts(folder) == before
-
-
-@pytest.mark.parametrize("layer", [WriteProtection.GUARDED], indirect=True)
-def test_guard_undoes_a_run_whose_server_is_gone(layer: Layer, folder: Path) -> None:
-    before = facts(folder)
-    child = os.fork()
-    if child == 0:
-        layer.enter()
-        spoil(folder)()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert facts(folder) != before
-    take_back_all(layer.folder.parent)
-    assert facts(folder) == before
-
-
-@pytest.mark.parametrize("layer", [WriteProtection.GUARDED], indirect=True)
+@pytest.mark.parametrize("layer", [WriteProtection.REDIRECTED], indirect=True)
 def test_first_that_is_written_may_be_torchs(layer: Layer, folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir()

@@ -324,6 +324,11 @@ def test_sums_and_lists_without_history(statement: str) -> None:
     assert kept(LOOP_WITH.format(statement)) == []
 
 
+def test_a_loss_of_detached_parts_has_history() -> None:
+    loop = LOOP_WITH.replace("criterion(model(x), y)", "criterion(model(x), teacher(x).detach())")
+    assert kept(loop.format("total += loss")) == [6]
+
+
 def test_sums_under_no_grad_have_no_history() -> None:
     assert kept(LOOP_WITH.format("with torch.no_grad():\n        total += loss")) == []
 

@@ -70,6 +70,16 @@ def test_way_from_the_array_to_the_copy(source: str) -> None:
     assert (found.cast.line, found.num_passes, found.prepared) == (cast, 3, (0,))
 
 
+def test_many_assignments_of_one_name_are_followed_once_each() -> None:
+    steps = "".join(f"    x = x / {number}\n" for number in range(2, 11))
+    found = made(
+        "for step in range(10):\n    x = images[i]\n"
+        f"{steps}    x = torch.from_numpy(x).cuda()  # copied"
+    )
+    assert found is not None
+    assert found.num_passes == 9
+
+
 @pytest.mark.parametrize(
     "source",
     [

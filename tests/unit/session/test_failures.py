@@ -278,7 +278,7 @@ def test_absent_module_that_is_here_is_not_to_be_installed(
     ("exception", "protection", "is_told"),
     [
         ("OSError", WriteProtection.OVERLAY, True),
-        ("PermissionError", WriteProtection.GUARDED, True),
+        ("PermissionError", WriteProtection.REDIRECTED, True),
         ("OSError", WriteProtection.NONE, False),
         ("ValueError", WriteProtection.OVERLAY, False),
     ],

@@ -39,7 +39,6 @@ from breakeven.capture.process.run_processes import (
     RunProcesses,
 )
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
-from breakeven.capture.protect.guarded_files import take_back_all
 from breakeven.capture.requests import (
     KEEP_NOTHING,
     HostRequest,
@@ -219,7 +218,6 @@ class Launcher:
     def close(self) -> None:
         """End whatever runs."""
         self._processes.close()
-        take_back_all(self.folder)
         self._scratch.cleanup()
 
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from breakeven.capture.protect.guarded_files import take_back_all
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
 
 _WATCH_POLL_S = 0.1
@@ -53,9 +52,7 @@ def _end_at_once() -> NoReturn:
 
     The folder of temporary files is the parent's to remove, which may have been killed, though.
     """
-    folder = Path(os.environ["TMPDIR"])
-    take_back_all(folder)
-    remove_tree(folder)
+    remove_tree(Path(os.environ["TMPDIR"]))
     os._exit(0)
 
 

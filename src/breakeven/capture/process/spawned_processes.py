@@ -154,10 +154,7 @@ class _SpawnedRun:
         end_tree(self.process)  # data loader workers, for instance
         end_run(str(self._folder))
         reader.join(_READ_LIMIT_S)
-        writes = None
-        if self._layer is not None:
-            writes = self._layer.writes()
-            self._layer.remove()
+        writes = self._layer.writes() if self._layer is not None else None
         remove_tree(self._folder)
         self._messages.put(Ended(exit_code=exit_code, writes=writes))
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from breakeven.capture.protect.guarded_files import GuardedFiles, guarded_writes, take_back
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
+from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request
 from breakeven.capture.target import Target
 from breakeven.codegen import kept_steps
@@ -84,7 +84,7 @@ class Scratch:
         """Return what this system allows."""
         is_wanted = os.environ.get(_WANTED, WriteProtection.OVERLAY) == WriteProtection.OVERLAY
         if not (is_wanted and self._may_fork):
-            return WriteProtection.GUARDED
+            return WriteProtection.REDIRECTED
         self._protection = WriteProtection.OVERLAY
         layer = self.layer()
         child = os.fork()
@@ -95,7 +95,7 @@ class Scratch:
             os._exit(1)
         _, status = os.waitpid(child, 0)
         layer.remove()
-        return WriteProtection.GUARDED if status else WriteProtection.OVERLAY
+        return WriteProtection.REDIRECTED if status else WriteProtection.OVERLAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +122,18 @@ class Layer:
         """
         if self.protection is WriteProtection.OVERLAY:
             Overlay(self.folder, self.kept, self.used).enter()
-        elif self.protection is WriteProtection.GUARDED:
+        elif self.protection is WriteProtection.REDIRECTED:
+            from breakeven.capture.protect.redirected_files import RedirectedFiles
+
             sys.dont_write_bytecode = True
-            GuardedFiles(self.folder, (*self.kept, self.folder.parent)).enter()
+            RedirectedFiles(self.folder, (*self.kept, self.folder.parent)).enter()
 
     def writes(self) -> FileWrites:
         """Return what the run wrote, whose processes are gone."""
         if self.protection is WriteProtection.NONE or not self.folder.exists():
             return FileWrites(protection=self.protection)
         is_overlay = self.protection is WriteProtection.OVERLAY
-        of_kind = overlay_writes if is_overlay else guarded_writes
+        of_kind = overlay_writes if is_overlay else redirected_writes
         ours = f"{self.folder.parent}{os.sep}"
         files = [
             write
@@ -147,8 +149,7 @@ class Layer:
         )
 
     def remove(self) -> None:
-        """Undo what a guarded run wrote, and throw the layer away."""
-        take_back(self.folder)
+        """Throw the layer away."""
         remove_tree(self.folder)
 
 

@@ -81,7 +81,7 @@ class LoaderWatch(Patches):
         # Batches that are handed out again and again, so that workers rest; None while they work.
         self._repeated: ByIdentity[DataLoader[Any], Any] | None = None
         self._next = _BaseDataLoaderIter.__next__
-        self._num_alone = 0
+        self._num_alone, self._taking_ns = 0, 0
 
     def _apply(self) -> None:
         watch = self
@@ -186,11 +186,10 @@ class LoaderWatch(Patches):
         found: list[tuple[float, float]] = []
 
         def time() -> None:
-            begun_ns = thread_time_ns()
             with suppress(Exception):  # of a worker, or of the script's own iterator
                 pace_ns = self._pace()
                 if pace_ns:
-                    found.append((pace_ns, (thread_time_ns() - begun_ns) / self._num_alone))
+                    found.append((pace_ns, self._taking_ns / self._num_alone))
 
         # A loader may wait for what only a step puts there; the process ends without this thread.
         thread = threading.Thread(target=time, daemon=True)
@@ -234,7 +233,9 @@ class LoaderWatch(Patches):
         return (perf_counter_ns() - begun_ns) / num_batches if num_batches else 0.0
 
     def _take_alone(self, iterator: Any) -> None:
+        begun_ns = thread_time_ns()
         self._next(iterator)
+        self._taking_ns += thread_time_ns() - begun_ns
         self._num_alone += 1
 
     def num_workers_of_last_fetch(self) -> int:
