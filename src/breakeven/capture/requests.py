@@ -54,8 +54,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
             all that is unseeded seeded alike, instead of timing it; 0 to time it. Of steps that
             take longer than ``budget_s`` in all, at least two.
         raw_numbers_path: The file that they are written to.
-        num_probe_steps: Run the script until it has taken so many steps, to see whether it fails by
-            itself: with nothing replaced but, with ``has_cuda``, CUDA by the CPU; 0 for no probe.
+        num_probe_steps: Run the script until it has taken so many steps, to see how long it is:
+            with nothing replaced but, with ``has_cuda``, CUDA by the CPU; 0 for no probe.
         weight_noise_roundoffs: Move the weights by so many unit roundoffs in such a run, before the
             first step and after each.
         weight_noise_seed: Which of them up, and which down.

@@ -38,7 +38,7 @@ _HINTS = {
 # What torchvision raises where its library of operators does not load.
 _NO_TORCHVISION_OPERATORS = "operator torchvision::"
 # What a layer over its files may do to a script, and the files themselves do not.
-_FILE_ERRORS = frozenset({"FileExistsError", "OSError", "PermissionError"})
+_FILE_ERRORS = frozenset({"OSError", "PermissionError"})
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -126,7 +126,7 @@ def _explain(failure: RunFailure, target: Target, known: str) -> tuple[str, str]
             return (
                 f"{target.label} ended {_status(failure)} {_after(failure)}{_at(failure)}",
                 "breakeven needs two optimizer steps; give the script the arguments it needs "
-                "after `--`" + (f"; {known}" if known else ""),
+                "after `--`",
             )
         case FailureKind.NO_STEP:
             return _explain_no_step(failure, target)

@@ -109,7 +109,7 @@ class Launcher:
         return answer
 
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the script as it is for a few steps, to see whether it fails by itself.
+        """Run the script as it is until it has taken so many steps, or ends.
 
         Args:
             request: What to run, and how many steps.

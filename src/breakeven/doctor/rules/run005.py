@@ -113,7 +113,7 @@ def _losses(scope: ast.AST, makers: set[str]) -> set[str]:
         name = ast.unparse(node.targets[0])
         if isinstance(node.value, ast.Call) and last_name(node.value) in makers:
             found.add(name)
-        elif name in found & set(_names(node.value)) and any(
+        elif name in found & _names(node.value) and any(
             last_name(one) in _DETACHING for one in ast.walk(node.value)
         ):
             found.discard(name)  # `loss = loss.item()`
