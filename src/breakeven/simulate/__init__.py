@@ -33,10 +33,8 @@ from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
 from breakeven.simulate.multi_gpu import shared_times as shared_times
 from breakeven.simulate.predict import StepPrediction as StepPrediction
-from breakeven.simulate.predict import Timelines as Timelines
 from breakeven.simulate.predict import predict_steps as predict_steps
-from breakeven.simulate.predict import settled as settled
-from breakeven.simulate.predict import simulate as simulate
+from breakeven.simulate.priced_step import price as price
 from breakeven.simulate.program import CAPTURED as CAPTURED
 from breakeven.simulate.program import FAST as FAST
 from breakeven.simulate.program import SLOW as SLOW
@@ -48,8 +46,7 @@ from breakeven.simulate.program import Edit as Edit
 from breakeven.simulate.program import Program as Program
 from breakeven.simulate.program import Scenario as Scenario
 from breakeven.simulate.program import build_program as build_program
-from breakeven.simulate.replay import Span as Span
-from breakeven.simulate.replay import Timeline as Timeline
+from breakeven.simulate.repeated_step import RepeatedStep as RepeatedStep
 from breakeven.simulate.shared_step import MULTI_GPU_TABLE_VERSION as MULTI_GPU_TABLE_VERSION
 from breakeven.simulate.shared_step import DataParallelCosts as DataParallelCosts
 from breakeven.simulate.shared_step import DdpCosts as DdpCosts
@@ -63,6 +60,11 @@ from breakeven.simulate.shared_step import load_multi_gpu_table as load_multi_gp
 from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.shared_step import setup_of as setup_of
+from breakeven.simulate.timelines import Span as Span
+from breakeven.simulate.timelines import Timeline as Timeline
+from breakeven.simulate.timelines import Timelines as Timelines
+from breakeven.simulate.timelines import simulate as simulate
+from breakeven.simulate.timelines import timeline_of as timeline_of
 from breakeven.simulate.what_if import Finding as Finding
 from breakeven.simulate.what_if import Severity as Severity
 from breakeven.simulate.what_if import Side as Side
