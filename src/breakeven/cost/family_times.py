@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.attention import BACKWARD, BLOCK, implementation_on, rate_of
 from breakeven.cost.compute_units import (
     clock_headroom,
     loads_per_element,
@@ -21,6 +20,15 @@ from breakeven.cost.efficiency import (
     EfficiencyTable,
     load_efficiencies,
     transferred_efficiency,
+)
+from breakeven.cost.implementations import (
+    BACKWARD,
+    BLOCK,
+    is_in_one_kernel,
+    rate_of,
+    step_cycles,
+    steps_on,
+    variant_on,
 )
 from breakeven.cost.kernel import TILE_SET_NAMES, Algorithm, Family, Kernel, TileSet
 from breakeven.cost.launch_costs import replayed_floors
@@ -37,7 +45,6 @@ from breakeven.cost.roofline import (
     step_weights_ns,
     tiled_compute_ns,
 )
-from breakeven.cost.small_recurrence import is_in_one_kernel, step_cycles, steps_on
 from breakeven.device import DeviceSpec, Precision, generation_of
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
@@ -201,15 +208,6 @@ def _is_forward_fp64(kernel: Kernel) -> bool:
 def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
     """Return which units of ``device`` compute ``kernel``."""
     return resolve_arithmetic(kernel, device).arithmetic
-
-
-def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
-    """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
-    if kernel.family is Family.RECURRENT:
-        return steps_on(kernel, device).variant
-    if kernel.family is not Family.ATTENTION:
-        return kernel.variant
-    return implementation_on(device, kernel.variant)
 
 
 # What the columns of a factorization wait for each other: threads of a block, for a root or a

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
 from breakeven.cost.family_times import (
     KernelTimes,
+    arithmetic_of,
     datasheet_ns,
     group_key,
     kernel_times,
@@ -27,14 +28,13 @@ from breakeven.cost.gpu_calibration import (
     load_calibrations,
     own_effect_keys,
 )
-from breakeven.cost.grouped_convolution import pack_groups
 from breakeven.cost.host_cost import HostPart, host_op_parts
+from breakeven.cost.implementations import packed_groups, step_by_step
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lower_compiled import is_compiled
 from breakeven.cost.lowering import lower
-from breakeven.cost.relatives import UNTIMED_LOG_SIGMA, untimed_kind
-from breakeven.cost.small_recurrence import step_by_step
+from breakeven.cost.proxy_families import UNTIMED_LOG_SIGMA, untimed_kind
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
     Era,
@@ -186,8 +186,15 @@ class StepCosts:
     ) -> KernelTimes:
         """Return the times before any correction by what steps showed."""
         times = kernel_times(kernels, devices, efficiencies=table)
-        if not self._era.is_before_cudnn_8:
-            pack_groups(times, kernels, devices, efficiencies=table)
+        rows = [row for row, kernel in enumerate(kernels) if kernel.variant.startswith("grouped")]
+        if rows and not self._era.is_before_cudnn_8:
+            # Only matrix units compute groups together.
+            packed = [packed_groups(kernels[row]) for row in rows]
+            is_packed = [[arithmetic_of(kernel, device) == "tensor" for device in devices]
+                         for kernel in packed]  # fmt: skip
+            packed_ns = kernel_times(packed, devices, efficiencies=table).time_ns
+            plain_ns = times.time_ns[rows]
+            times.time_ns[rows] = np.where(is_packed, np.minimum(packed_ns, plain_ns), plain_ns)
         return times
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
