@@ -9,24 +9,24 @@ from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
-from breakeven.simulate.captured_step import captured_step as captured_step
-from breakeven.simulate.compile_request import CompileMode as CompileMode
-from breakeven.simulate.compile_request import compile_mode_of as compile_mode_of
-from breakeven.simulate.compile_request import may_change_layout as may_change_layout
-from breakeven.simulate.compile_request import (
+from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
+from breakeven.simulate.compiled_step import CompileMode as CompileMode
+from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
+from breakeven.simulate.compiled_step import captured_step as captured_step
+from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
+from breakeven.simulate.compiled_step import compiled_step as compiled_step
+from breakeven.simulate.compiled_step import may_change_layout as may_change_layout
+from breakeven.simulate.compiled_step import (
     optimizer_compile_mode_of as optimizer_compile_mode_of,
 )
-from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
-from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
-from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable
 from breakeven.simulate.cost_table import cost_table as cost_table
 from breakeven.simulate.cpu_step import CpuStep as CpuStep
+from breakeven.simulate.cpu_step import MeasuredStep as MeasuredStep
+from breakeven.simulate.cpu_step import anchored_host as anchored_host
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
-from breakeven.simulate.host_anchor import MeasuredStep as MeasuredStep
-from breakeven.simulate.host_anchor import anchored_host as anchored_host
-from breakeven.simulate.host_anchor import scaled_host as scaled_host
+from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
 from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
