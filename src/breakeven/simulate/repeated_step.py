@@ -102,8 +102,8 @@ class RepeatedStep:
 
     def __init__(self, step: PricedStep, queue_depth: int = LAUNCH_QUEUE_DEPTH) -> None:
         self.step = step
-        self._maps = _maps(step)
-        self._joined = _joined(self._maps)
+        maps = _maps(step)
+        self._joined = _joined(maps)
         self._state = np.zeros(self._joined[:, :, -1].shape[1:])
         (self._launched,) = np.nonzero(step.counts)
         # A queue that holds a whole step never starves the device while the host waits for room.
@@ -117,10 +117,9 @@ class RepeatedStep:
             self._starts_ns = np.full((num, *step.own_ns.shape[1:]), -np.inf)
             self._more_ns, self._last_ns = _of_launches(step)
             # From the host's being through with a point to the end of what the device does there.
-            self._lag_ns = self._maps[_DEVICE, _HOST] - self._maps[_HOST, _HOST]
-            self._elapsed_ns = [
-                np.cumsum(self._maps[side, side], axis=0) for side in (_HOST, _DEVICE)
-            ]
+            self._lag_ns = maps[_DEVICE, _HOST] - maps[_HOST, _HOST]
+            self._wait_ns = maps[_HOST, _DEVICE, 1:]
+            self._elapsed_ns = [np.cumsum(maps[side, side], axis=0) for side in (_HOST, _DEVICE)]
         self.period_ns = self._settled()
 
     @property
@@ -182,7 +181,7 @@ class RepeatedStep:
         while True:
             starts_ns = device_ns[1:][at] - self._last_ns[at]
             room_ns = np.concatenate((self._starts_ns, starts_ns))[self._makes_room]
-            earliest_ns[1:] = device_ns[:-1] + self._maps[_HOST, _DEVICE, 1:]
+            earliest_ns[1:] = device_ns[:-1] + self._wait_ns
             earliest_ns[1:][at] = room_ns + self._more_ns[at]
             host_ns = np.maximum(host_ns, _running(earliest_ns, on_host_ns))
             later_ns = _running(host_ns + self._lag_ns, on_device_ns)
