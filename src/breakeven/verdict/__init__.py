@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.accuracy import RowResult as RowResult
     from breakeven.verdict.accuracy import Unpredictable as Unpredictable
     from breakeven.verdict.accuracy import UnreadRow as UnreadRow
-    from breakeven.verdict.captured import CapturedStep as CapturedStep
     from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
     from breakeven.verdict.comparison import Change as Change
     from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.comparison import TimeChange as TimeChange
     from breakeven.verdict.comparison import compare_reports as compare_reports
     from breakeven.verdict.comparison_parts import PointName as PointName
+    from breakeven.verdict.compiled import CapturedStep as CapturedStep
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
     from breakeven.verdict.compiled import compiled_steps as compiled_steps

@@ -13,12 +13,6 @@ from breakeven.verdict.difference import (
     RecordedNumbers,
     StepNumbers,
     TensorNumbers,
-    as_own,
-    differing,
-    missing,
-    not_finite,
-    other_num_steps,
-    other_random_numbers,
 )
 from breakeven.verdict.tune_report import Numerics
 
@@ -61,89 +55,71 @@ def compare_numbers(
         return Difference(kind=DifferenceKind.NOTHING, step=1)
     own = None if repeat is None else _first_unequal(baseline, repeat)
     if numerics is Numerics.EXACT:
-        return as_own(own) or _first_unequal(baseline, candidate)
+        return own.as_own() if own else _first_unequal(baseline, candidate)
     if own is not None and numerics is Numerics.REORDERED and repeat is not None:
-        drawn = other_random_numbers(baseline, repeat)
+        drawn = _other_random_numbers(baseline, repeat)
         if drawn is not None:
-            return as_own(drawn)
-    return _Comparison(baseline, numerics, repeat, perturbed).first_difference(candidate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """Holds runs against a baseline, within a tolerance."""
-
-    baseline: RecordedNumbers
-    numerics: Numerics
-    repeat: RecordedNumbers | None
-    perturbed: Sequence[RecordedNumbers]
-
-    def first_difference(self, candidate: RecordedNumbers) -> Difference | None:
-        """Return the first difference beyond the tolerance."""
-        for number, (own, other) in enumerate(
-            zip(self.baseline.steps, candidate.steps, strict=False), 1
-        ):
-            if found := self._difference_in_step(number, own, other):
-                return found
-        if found := other_num_steps(self.baseline, candidate):
+            return drawn.as_own()
+    for number in range(1, 1 + min(len(baseline.steps), len(candidate.steps))):
+        found = _difference_in_step(number, baseline, candidate, numerics, repeat, perturbed)
+        if found is not None:
             return found
-        if self.numerics is Numerics.LOWER_PRECISION:
-            # A random decision that hangs on a computed number may turn out differently.
-            return None
-        return other_random_numbers(self.baseline, candidate)
+    if found := _other_num_steps(baseline, candidate):
+        return found
+    # A random decision that hangs on a computed number may turn out differently.
+    is_lower = numerics is Numerics.LOWER_PRECISION
+    return None if is_lower else _other_random_numbers(baseline, candidate)
 
-    def _difference_in_step(
-        self, number: int, baseline: StepNumbers, candidate: StepNumbers
-    ) -> Difference | None:
-        repeats = _by_key(self.repeat, number)
-        perturbed = [_by_key(run, number) for run in self.perturbed]
-        norm = math.hypot(*(gradient.norm for gradient in baseline.gradients))
-        undecided: list[float] = []
-        num_decided = 0
-        for own, other, is_loss in _pairs(baseline, candidate):
-            if own is None or other is None:
-                return missing(number, own, other)
-            if own.num_not_finite or other.num_not_finite:
-                if own.num_not_finite != other.num_not_finite:
-                    return not_finite(number, own, other)
-                continue
-            if own.shape != other.shape:
-                return missing(number, own, None)
-            scale = self._scale(own, norm, is_loss=is_loss)
-            tolerance = self._tolerance(own, is_loss=is_loss)
-            repeat = repeats.get(own.key)
-            spread = SPREAD_FACTOR * _relative(own, repeat, scale)
-            if repeat is not None and spread >= MOST_OWN_FACTOR * tolerance:
-                return as_own(differing(number, own, repeat, spread / SPREAD_FACTOR, tolerance))
-            grown = (_relative(own, run.get(own.key), scale) for run in perturbed)
-            growth = SPREAD_FACTOR * max(grown, default=0.0)
-            allowed = max(tolerance, spread, growth)
-            if allowed >= _MOST_GROWTH[self.numerics]:
-                undecided.append(growth / SPREAD_FACTOR)
-                continue
-            num_decided += 1
-            difference = _relative(own, other, scale)
-            if difference > allowed:
-                return differing(number, own, other, difference, allowed)
-        if number == 1 and undecided and not num_decided:
-            return Difference(
-                kind=DifferenceKind.UNDECIDED, step=1, difference_fraction=max(undecided)
-            )
-        return None
 
-    def _tolerance(self, tensor: TensorNumbers, *, is_loss: bool) -> float:
+def _difference_in_step(
+    number: int,
+    baseline: RecordedNumbers,
+    candidate: RecordedNumbers,
+    numerics: Numerics,
+    repeat: RecordedNumbers | None,
+    perturbed: Sequence[RecordedNumbers],
+) -> Difference | None:
+    """Return the first difference beyond the tolerance in one step."""
+    step = baseline.steps[number - 1]
+    repeats = _by_key(repeat, number)
+    moved = [_by_key(run, number) for run in perturbed]
+    norm = math.hypot(*(gradient.norm for gradient in step.gradients))
+    # A loss that cancels to zero, as that of a policy's first update, is off by rounding of its
+    # terms, which are as large as it becomes later.
+    loss_scale = max((loss.norm for each in baseline.steps for loss in each.losses), default=0.0)
+    undecided: list[float] = []
+    num_decided = 0
+    for own, other, is_loss in _pairs(step, candidate.steps[number - 1]):
+        if own is None or other is None:
+            return _missing(number, own, other)
+        if own.num_not_finite or other.num_not_finite:
+            if own.num_not_finite != other.num_not_finite:
+                return _not_finite(number, own, other)
+            continue
+        if own.shape != other.shape:
+            return _missing(number, own, None)
+        scale = loss_scale if is_loss else scale_of(own.norm, norm)
         # Without an autocast region, numbers are computed in their own format.
-        dtypes = (tensor.dtype, self.baseline.arithmetic or tensor.dtype)
-        found = tolerance_of(Compared.RUNS, self.numerics, *dtypes)
-        return found.loss if is_loss else found.tensor
-
-    def _scale(self, tensor: TensorNumbers, step_norm: float, *, is_loss: bool) -> float:
-        """Return beside what a difference is judged."""
-        if not is_loss:
-            return scale_of(tensor.norm, step_norm)
-        # A loss that cancels to zero, as that of a policy's first update, is off by rounding of
-        # its terms, which are as large as it becomes later.
-        return max(loss.norm for step in self.baseline.steps for loss in step.losses)
+        dtypes = (own.dtype, baseline.arithmetic or own.dtype)
+        allowed = tolerance_of(Compared.RUNS, numerics, *dtypes)
+        tolerance = allowed.loss if is_loss else allowed.tensor
+        again = repeats.get(own.key)
+        spread = SPREAD_FACTOR * _relative(own, again, scale)
+        if again is not None and spread >= MOST_OWN_FACTOR * tolerance:
+            return _differing(number, own, again, spread / SPREAD_FACTOR, tolerance).as_own()
+        grown = (_relative(own, run.get(own.key), scale) for run in moved)
+        growth = SPREAD_FACTOR * max(grown, default=0.0)
+        most = max(tolerance, spread, growth)
+        if most >= _MOST_GROWTH[numerics]:
+            undecided.append(growth / SPREAD_FACTOR)
+            continue
+        num_decided += 1
+        difference = _relative(own, other, scale)
+        if difference > most:
+            return _differing(number, own, other, difference, most)
+    if number == 1 and undecided and not num_decided:
+        return Difference(kind=DifferenceKind.UNDECIDED, step=1, difference_fraction=max(undecided))
+    return None
 
 
 def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
@@ -151,12 +127,12 @@ def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Differe
     for number, (own, others) in enumerate(zip(baseline.steps, other.steps, strict=False), 1):
         for one, another, _ in _pairs(own, others):
             if one is None or another is None or one.shape != another.shape:
-                return missing(number, one, None if one else another)
+                return _missing(number, one, None if one else another)
             if one.digest != another.digest or one.dtype != another.dtype:
                 if one.num_not_finite != another.num_not_finite:
-                    return not_finite(number, one, another)
-                return differing(number, one, another, _relative(one, another, one.norm), 0.0)
-    return other_num_steps(baseline, other) or other_random_numbers(baseline, other)
+                    return _not_finite(number, one, another)
+                return _differing(number, one, another, _relative(one, another, one.norm), 0.0)
+    return _other_num_steps(baseline, other) or _other_random_numbers(baseline, other)
 
 
 def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> Difference | None:
@@ -166,8 +142,76 @@ def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> 
     for number, step in enumerate(candidate.steps, 1):
         for tensor in _tensors(step):
             if tensor.num_not_finite:
-                return not_finite(number, None, tensor)
+                return _not_finite(number, None, tensor)
     return None
+
+
+def _differing(
+    step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
+) -> Difference:
+    """Return that two tensors differ by ``fraction``, of which ``allowed`` is allowed."""
+    return Difference(
+        kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
+        step=step,
+        tensor=_called(own),
+        baseline=_shown_value(own),
+        candidate=_shown_value(other),
+        difference_fraction=fraction,
+        allowed_fraction=allowed,
+    )
+
+
+def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
+    """Return that a tensor is in one of two runs alone."""
+    tensor = own or other
+    assert tensor is not None
+    return Difference(
+        kind=DifferenceKind.MISSING,
+        step=step,
+        tensor=_called(tensor),
+        baseline=float(own is not None),
+        candidate=float(other is not None),
+    )
+
+
+def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
+    """Return that a tensor has values that are not finite; ``own`` is None where it had none."""
+    return Difference(
+        kind=DifferenceKind.NOT_FINITE,
+        step=step,
+        tensor=_called(other),
+        baseline=own.num_not_finite if own else 0,
+        candidate=other.num_not_finite,
+    )
+
+
+def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has more steps, if so."""
+    counts = len(baseline.steps), len(other.steps)
+    if counts[0] == counts[1]:
+        return None
+    return Difference(
+        kind=DifferenceKind.NUM_STEPS,
+        step=min(counts) + 1,
+        baseline=counts[0],
+        candidate=counts[1],
+    )
+
+
+def _other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has drawn other random numbers, if so."""
+    if baseline.rng_digest == other.rng_digest:
+        return None
+    return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
+
+
+def _called(tensor: TensorNumbers) -> str:
+    return tensor.name if tensor.is_loss else f"the gradient of {tensor.name}"
+
+
+def _shown_value(tensor: TensorNumbers) -> float:
+    """Return the value of a loss, and the norm of anything larger."""
+    return tensor.values[0] if tensor.num_elements == 1 else tensor.norm
 
 
 def _tensors(step: StepNumbers) -> Sequence[TensorNumbers]:
