@@ -111,8 +111,8 @@ def explain_json_page() -> str:
 
 def operators_page() -> str:
     """Return the operators that a step is generated for, by the module that does."""
-    import breakeven.codegen.lowering  # noqa: F401 - it registers them
-    from breakeven.codegen import operators, pointwise
+    import faststep.codegen.lowering  # noqa: F401 - it registers them
+    from faststep.codegen import operators, pointwise
 
     by_module: dict[str, list[str]] = {}
     for name in sorted(operators.covered_operators()):
