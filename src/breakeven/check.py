@@ -217,7 +217,7 @@ def _report(
     """
     compared = step.compared
     found = compared.diagnosed_on(compared.best.device, scaled=scaled)
-    edits = {one.finding.code: one.occurrence.edit for one in found}
+    edits = {one.finding.code: one.match.edit for one in found}
     disturbed = disturbed_findings(compared.trace.facts, None) if found else ()
     more = (*caveats, *length.caveats(step.as_set.loader), *disturbed)
     return CheckReport(

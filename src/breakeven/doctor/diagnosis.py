@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from breakeven.doctor.framework import fix_of, frames_below
-from breakeven.doctor.rule import Case, Occurrence, Rule
+from breakeven.doctor.rule import Match, Rule, RuleInput
 from breakeven.doctor.rules import all_rules
 from breakeven.errors import Caveat
 from breakeven.simulate import Finding, Severity, Side, WhatIf, WhatIfResult
@@ -21,16 +21,16 @@ _HIGH_FRACTION, _MEDIUM_FRACTION, _LOW_FRACTION = 0.2, 0.05, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosed:
+class Diagnosis:
     """A finding, and the change of the step that its figures are of.
 
     Args:
         finding: What every report shows.
-        occurrence: What the rule found.
+        match: What the rule found.
     """
 
     finding: Finding
-    occurrence: Occurrence
+    match: Match
 
     @property
     def place(self) -> tuple[str, str | None, int | None]:
@@ -44,8 +44,8 @@ class Diagnosed:
 
 
 def diagnose(
-    case: Case, codes: Set[str] | None = None, what_if: WhatIf | None = None
-) -> tuple[Diagnosed, ...]:
+    case: RuleInput, codes: Set[str] | None = None, what_if: WhatIf | None = None
+) -> tuple[Diagnosis, ...]:
     """Return what slows a step down on its device, by what its fix would gain.
 
     Each gain is that of its fix alone, from simulating the step with and without it; gains of
@@ -58,17 +58,17 @@ def diagnose(
     """
     what_if = what_if or WhatIf(case.program, case.device, case.host)
     found = [
-        Diagnosed(finding=_finding(case, rule, occurrence, what_if), occurrence=occurrence)
+        Diagnosis(finding=_finding(case, rule, match, what_if), match=match)
         for rule in all_rules()
         if codes is None or rule.code in codes
-        for occurrence in rule.detect(case)
+        for match in rule.detect(case)
     ]
     return tuple(sorted(found, key=lambda one: _rank(one.finding)))
 
 
-def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) -> Finding:
-    result = _simulated(occurrence, what_if)
-    gain = occurrence.gain
+def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Finding:
+    result = _simulated(match, what_if)
+    gain = match.gain
     if result is not None:
         fractions = (result.gain_fraction, result.gain_low_fraction, result.gain_high_fraction)
     elif gain is not None:
@@ -76,37 +76,37 @@ def _finding(case: Case, rule: Rule, occurrence: Occurrence, what_if: WhatIf) ->
     else:
         fractions = (0.0, 0.0, 0.0)
     value, low, high = (_clipped(fraction) for fraction in fractions)
-    location = occurrence.location
+    location = match.location
     return Finding(
         code=rule.code,
         cause=rule.cause,
-        title=occurrence.title,
+        title=match.title,
         file=location.file if location else None,
         line=location.line if location else None,
-        share_fraction=_share(occurrence, what_if),
+        share_fraction=_share(match, what_if),
         gain_fraction=value,
         gain_low_fraction=min(low, value),
         gain_high_fraction=max(high, value),
-        severity=_severity(occurrence, value),
-        side=occurrence.side,
-        evidence=occurrence.evidence,
-        fix=fix_of(case, rule.code, occurrence),
+        severity=_severity(match, value),
+        side=match.side,
+        evidence=match.evidence,
+        fix=fix_of(case, rule.code, match),
         fixed_ns=None if result is None else result.fixed.value_ns,
         fixed_low_ns=None if result is None else result.fixed.low_ns,
         fixed_high_ns=None if result is None else result.fixed.high_ns,
-        frames=frames_below(case, occurrence),
+        frames=frames_below(case, match),
     )
 
 
-def _simulated(occurrence: Occurrence, what_if: WhatIf) -> WhatIfResult | None:
+def _simulated(match: Match, what_if: WhatIf) -> WhatIfResult | None:
     """Return the step after the fix; None where the rule gives no change to simulate."""
-    if occurrence.edit is None and occurrence.scenario == what_if.scenario:
+    if match.edit is None and match.scenario == what_if.scenario:
         return None
-    return what_if.fixed(occurrence.edit, occurrence.scenario)
+    return what_if.fixed(match.edit, match.scenario)
 
 
-def _severity(occurrence: Occurrence, gain_fraction: float) -> Severity:
-    if occurrence.is_error:
+def _severity(match: Match, gain_fraction: float) -> Severity:
+    if match.is_error:
         return Severity.ERROR
     if gain_fraction >= _HIGH_FRACTION:
         return Severity.HIGH
@@ -121,11 +121,11 @@ def _rank(finding: Finding) -> tuple[bool, bool, float]:
     return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
 
 
-def _share(occurrence: Occurrence, what_if: WhatIf) -> float:
-    """Return the part of the step that the occurrence takes on the busier of the timelines."""
-    if occurrence.share_fraction is not None:
-        return _clipped(occurrence.share_fraction)
-    events, step_ns = sorted(set(occurrence.events)), what_if.timeline.step_ns
+def _share(match: Match, what_if: WhatIf) -> float:
+    """Return the part of the step that the match takes on the busier of the timelines."""
+    if match.share_fraction is not None:
+        return _clipped(match.share_fraction)
+    events, step_ns = sorted(set(match.events)), what_if.timeline.step_ns
     spent = (sum(own.get(index, 0.0) for index in events) for own in what_if.spent_ns)
     return _clipped(max(spent) / step_ns) if step_ns > 0 else 0.0
 

@@ -95,6 +95,13 @@ def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
     return replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
 
 
+def on_device(event: Event) -> Op:
+    """Return the operator as the device would run it."""
+    assert isinstance(event, Op)
+    moved = with_tensors(event, lambda spec: replace(spec, device="cuda:0"))
+    return replace(moved, device="cuda:0")
+
+
 def read_by(ops: Iterable[Op]) -> frozenset[int]:
     """Return the memory blocks that operators read, where the trace knows them."""
     return frozenset(tensor.storage for op in ops for tensor in op.inputs) - {-1}

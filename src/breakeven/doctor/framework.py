@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from breakeven.doctor.events import common_start, line_of
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Match, RuleInput
 
 TRANSFORMERS_FIXES = {
     "BATCH001": "{fix}: TrainingArguments(per_device_train_batch_size=...)",
@@ -162,12 +162,12 @@ class Framework(Enum):
     )
 
 
-def framework_of(case: Case) -> Framework | None:
+def framework_of(case: RuleInput) -> Framework | None:
     """Return what runs the step; None for a loop of the user's own."""
     return case.once(_framework_of)
 
 
-def _framework_of(case: Case) -> Framework | None:
+def _framework_of(case: RuleInput) -> Framework | None:
     entries = {frames[0] for event in case.trace.events if (frames := case.trace.frames_of(event))}
     return next(
         (framework for framework in Framework if any(_runs(framework, one) for one in entries)),
@@ -175,7 +175,7 @@ def _framework_of(case: Case) -> Framework | None:
     )
 
 
-def entry_class(case: Case, framework: Framework) -> str:
+def entry_class(case: RuleInput, framework: Framework) -> str:
     """Return the class whose function the user's line calls: ``PPO``; empty for a function."""
     entries = (case.trace.frames_of(event)[:1] for event in case.trace.events)
     entry = next(one[0] for one in entries if one and _runs(framework, one[0]))
@@ -190,23 +190,23 @@ def _runs(framework: Framework, entry: str) -> bool:
     )
 
 
-def frames_below(case: Case, occurrence: Occurrence) -> tuple[str, ...]:
+def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
     """Return the functions of a framework that all of a finding lies in, below its line."""
     trace = case.trace
-    line = line_of(occurrence.location)
-    members = [trace.events[index] for index in occurrence.events]
+    line = line_of(match.location)
+    members = [trace.events[index] for index in match.events]
     return common_start(trace.frames_of(event) for event in members if line_of(event) == line)
 
 
-def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence) -> bool:
+def is_below_framework(case: RuleInput, framework: Framework, match: Match) -> bool:
     """Return whether a finding is of what a framework does, and no line of the user's own.
 
     That is so for what has no line, for what lies below a line that starts the framework's step,
     and for the line that holds the framework's settings.
     """
-    location = occurrence.location
+    location = match.location
     if location is None or any(
-        case.trace.frames_of(case.trace.events[index]) for index in occurrence.events
+        case.trace.frames_of(case.trace.events[index]) for index in match.events
     ):
         return True
     if line_of(location) in case.once(_lines_of_frameworks):
@@ -214,7 +214,7 @@ def is_below_framework(case: Case, framework: Framework, occurrence: Occurrence)
     return case.sources.call_at(location, *framework.value.holders) is not None
 
 
-def _lines_of_frameworks(case: Case) -> frozenset[tuple[str, int] | None]:
+def _lines_of_frameworks(case: RuleInput) -> frozenset[tuple[str, int] | None]:
     trace = case.trace
     return frozenset(line_of(event) for event in trace.events if trace.frames_of(event))
 
@@ -227,29 +227,29 @@ FRAMEWORK_FIXES = {
 }
 
 
-def fix_of(case: Case, code: str, occurrence: Occurrence) -> str:
+def fix_of(case: RuleInput, code: str, match: Match) -> str:
     """Return what to change: an argument of the framework where one runs the step.
 
     Args:
         case: The step.
         code: Of the rule.
-        occurrence: What it found, with its fix for a loop of the user's own.
+        match: What it found, with its fix for a loop of the user's own.
     """
     framework = framework_of(case)
-    if framework is None or not is_below_framework(case, framework, occurrence):
-        return occurrence.fix
-    if framework is Framework.TRANSFORMERS and _is_made_by_user(case, occurrence):
-        return occurrence.fix
+    if framework is None or not is_below_framework(case, framework, match):
+        return match.fix
+    if framework is Framework.TRANSFORMERS and _is_made_by_user(case, match):
+        return match.fix
     text = FRAMEWORK_FIXES[framework].get(code)
     if text is not None:
         algorithm = entry_class(case, framework)
-        return _filled(text, algorithm, occurrence.fix)
-    frames = frames_below(case, occurrence)
+        return _filled(text, algorithm, match.fix)
+    frames = frames_below(case, match)
     if not frames or framework is Framework.ACCELERATE:
-        return occurrence.fix
+        return match.fix
     method = _method(frames)
     where = f"in a subclass that overrides {method}: " if method else ""
-    return f"inside {framework.value.name}: not an argument; {where}{occurrence.fix}"
+    return f"inside {framework.value.name}: not an argument; {where}{match.fix}"
 
 
 def _filled(text: str, algorithm: str, fix: str) -> str:
@@ -262,10 +262,10 @@ def _filled(text: str, algorithm: str, fix: str) -> str:
     )
 
 
-def _is_made_by_user(case: Case, occurrence: Occurrence) -> bool:
+def _is_made_by_user(case: RuleInput, match: Match) -> bool:
     """Return whether the finding's line makes the loader or the optimizer that it is about."""
     names = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
-    return case.sources.call_at(occurrence.location, *names) is not None
+    return case.sources.call_at(match.location, *names) is not None
 
 
 def _method(frames: tuple[str, ...]) -> str:

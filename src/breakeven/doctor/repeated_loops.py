@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from breakeven.doctor.crossings import SIMULATORS
 from breakeven.doctor.events import (
     bare_name,
     gradients_of,
@@ -21,7 +20,8 @@ from breakeven.doctor.events import (
     read_by,
     written_by,
 )
-from breakeven.doctor.rule import Case, Occurrence
+from breakeven.doctor.rule import Match, RuleInput
+from breakeven.doctor.transfers import SIMULATORS
 from breakeven.simulate import Edit
 from breakeven.source import LOOP_STATEMENTS, Loop, dotted_name
 from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync, TensorSpec
@@ -100,7 +100,7 @@ class LoopFlow:
     has_shared_input: bool
 
 
-def find_loops(case: Case) -> list[RepeatedLoop]:
+def find_loops(case: RuleInput) -> list[RepeatedLoop]:
     """Return the loops that repeat the same work within a step, outermost first.
 
     A loop around the optimizer is the one over steps. One whose body also runs the backward pass,
@@ -288,7 +288,7 @@ def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
     return flow.state is not None and not flow.own_parameters and has_sequence
 
 
-def worthwhile(case: Case) -> list[tuple[RepeatedLoop, LoopFlow]]:
+def worthwhile(case: RuleInput) -> list[tuple[RepeatedLoop, LoopFlow]]:
     """Return the loops that issue enough of the step, and stay on the device while they do."""
     least = _MIN_ISSUED_FRACTION * _num_issued(case.trace.events)
     return [
@@ -307,7 +307,7 @@ def _num_issued(events: Iterable[Event]) -> int:
     )
 
 
-def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
+def _works_with_the_host(case: RuleInput, loop: RepeatedLoop) -> bool:
     """Return whether iterations wait for a simulator, or feed one: a rollout, not a batch."""
     calls = (node for node in ast.walk(loop.node) if isinstance(node, ast.Call))
     if any(_SIMULATOR.search(dotted_name(call.func)) for call in calls):
@@ -326,9 +326,9 @@ def _works_with_the_host(case: Case, loop: RepeatedLoop) -> bool:
     return True in kinds and False in kinds[kinds.index(True) :]
 
 
-def occurrence_of(
+def match_of(
     trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
-) -> Occurrence:
+) -> Match:
     """Return what a rule reports of a loop.
 
     Args:
@@ -342,7 +342,7 @@ def occurrence_of(
     typical = typical_iteration(trace, loop.longest_run)
     per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
     num_issued = _num_issued(trace.events[index] for index in loop.events)
-    return Occurrence(
+    return Match(
         title=f"{what} issues {num_issued} small operators in every step",
         fix=fix,
         evidence=f"the same {per_iteration} operators are issued {loop.num_iterations} times in a "

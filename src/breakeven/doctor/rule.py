@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, TypeVar
 
 from breakeven.cost import Kernel
@@ -41,7 +42,7 @@ _Kind = TypeVar("_Kind", Copy, HostWork, Op, Sync)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Case:
+class RuleInput:
     """A step on the device on which it is examined.
 
     Args:
@@ -77,7 +78,7 @@ class Case:
         sources: Sources | None = None,
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
-    ) -> Case:
+    ) -> RuleInput:
         """Return a step as it is predicted on a device; by the cost model that ships by default."""
         program = step if isinstance(step, Program) else build_program(step, costs=costs)
         host = host.for_device(device)
@@ -93,7 +94,7 @@ class Case:
             cpu=cpu,
         )
 
-    def once(self, work: Callable[[Case], _Result]) -> _Result:
+    def once(self, work: Callable[[RuleInput], _Result]) -> _Result:
         """Return what ``work`` finds out about this step; several rules ask for the same."""
         if work not in self.known:
             self.known[work] = work(self)
@@ -132,7 +133,7 @@ class Case:
         return [index for index, work in self.each(HostWork) if work.kind == kind]
 
 
-def _by_kind(case: Case) -> dict[type[Event], list[tuple[int, Any]]]:
+def _by_kind(case: RuleInput) -> dict[type[Event], list[tuple[int, Any]]]:
     found: dict[type[Event], list[tuple[int, Any]]] = {}
     for index, event in enumerate(case.trace.events):
         found.setdefault(type(event), []).append((index, event))
@@ -155,7 +156,7 @@ class KnownGain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
+class Match:
     """One place at which a rule applies.
 
     Args:
@@ -185,29 +186,38 @@ class Occurrence:
     is_error: bool = False
 
 
-Found = Iterable[Occurrence]
+Matches = Iterable[Match]
 """The places at which a rule applies; none in a healthy step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
-    """One reason why a step is slower than it could be: a module of ``doctor.rules``.
+    """One reason why a step is slower than it could be: a function of ``doctor.rules``.
 
     Args:
-        code: Stable code, the name of the module: ``SYNC001``.
+        code: Stable code: ``SYNC001``.
         cause: Root cause that the rule detects: ``SYNC_ITEM``.
-        page: What there is to know about it: the docstring of the module.
-        find: Its ``detect``.
+        find: The function, which yields the places at which the rule applies.
     """
 
     code: str
     cause: str
-    page: str
-    find: Callable[[Case], Found]
+    find: Callable[[RuleInput], Matches]
 
-    def detect(self, case: Case) -> tuple[Occurrence, ...]:
+    def detect(self, case: RuleInput) -> tuple[Match, ...]:
         """Return the places at which the rule applies."""
         return tuple(self.find(case))
+
+    @property
+    def page(self) -> str:
+        """Return what there is to know about it, as Markdown: the file named by its code."""
+        pages = files("breakeven.doctor.rules")
+        return pages.joinpath(f"{self.code}.md").read_text(encoding="utf-8")
+
+
+def rule(code: str, cause: str) -> Callable[[Callable[[RuleInput], Matches]], Rule]:
+    """Make a function a rule."""
+    return lambda find: Rule(code=code, cause=cause, find=find)
 
 
 def by_line(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from breakeven.doctor.rule import Case
+from breakeven.doctor.rule import RuleInput
 from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
 from breakeven.trace import Call, Location, Op
 
@@ -15,12 +15,12 @@ _STARTS = (".fit", ".train")
 _TRAINERS = ("Trainer", "TrainingArguments", "Seq2SeqTrainingArguments", "ModelCheckpoint")
 
 
-def recorded_calls(case: Case, *names: str) -> tuple[Call, ...]:
+def recorded_calls(case: RuleInput, *names: str) -> tuple[Call, ...]:
     """Return the run's noted calls whose dotted name ends with one of ``names``."""
     return tuple(call for call in case.facts.calls if is_named(call.name, *names))
 
 
-def called_at(case: Case, *names: str) -> Location | None:
+def called_at(case: RuleInput, *names: str) -> Location | None:
     """Return the user's line that calls one of ``names``: as recorded, else by the source."""
     recorded = (call.location for call in recorded_calls(case, *names) if call.location)
     in_source = (source.location(call) for source, call in case.sources.calls(*names))
@@ -43,7 +43,7 @@ def assigned_at(
     return None
 
 
-def trainer_setting(case: Case, location: Location | None, *names: str) -> Location | None:
+def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:
     """Return where a trainer is set up for what its loop does, for a line that starts that loop.
 
     Args:

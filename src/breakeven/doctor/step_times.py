@@ -9,7 +9,7 @@ from typing import Final
 
 from breakeven.cost import Kernel
 from breakeven.device import DeviceSpec, Precision
-from breakeven.doctor.rule import Case, KnownGain
+from breakeven.doctor.rule import KnownGain, RuleInput
 from breakeven.doctor.source_lines import called_at
 from breakeven.simulate import Bound, Edit, Scenario, WhatIf
 from breakeven.source import dotted_name
@@ -25,7 +25,7 @@ _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def device_times_ns(
-    case: Case, is_wanted: Callable[[Kernel], bool] = lambda kernel: True
+    case: RuleInput, is_wanted: Callable[[Kernel], bool] = lambda kernel: True
 ) -> dict[int, float]:
     """Return the device time of the step's kernels, in nanoseconds, by the position of the event.
 
@@ -55,7 +55,7 @@ class DevicePace:
     recording to the next; they have rules of their own. Making one prices the whole step.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: RuleInput) -> None:
         self._what_if = WhatIf(case.program, case.device, case.host)
         self.step_ns = self._what_if.fixed(None, _WITHOUT_HOST_WORK).fixed.value_ns
         self._busy_ns = case.prediction.device_busy_ns
@@ -125,13 +125,13 @@ def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> 
     return found if found.gain.fraction > _MIN_GAIN else None
 
 
-def threads_and_cores(case: Case) -> tuple[int, int]:
+def threads_and_cores(case: RuleInput) -> tuple[int, int]:
     """Return the threads that torch computes with, and the processors that it may use."""
     known: CpuFacts | RunFacts = case.cpu or case.facts
     return known.num_threads, known.num_cores
 
 
-def line_of_threads(case: Case) -> Location | None:
+def line_of_threads(case: RuleInput) -> Location | None:
     """Return the line that sets the number of threads; None where torch's default rules."""
     assigned = (
         source.location(node)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from breakeven.doctor import Case, Finding, diagnose
+from breakeven.doctor import Finding, RuleInput, diagnose
 from breakeven.simulate import Severity
 from breakeven.trace import HostWork, LoaderFacts, Op, RunFacts, ScaledTrace, StepTrace
 from factories.steps import HOST, MadeUpCosts, made_up_device, op, tensor
@@ -45,7 +45,7 @@ def found(batch_size: int, *, is_scaled: bool = True, **step_options) -> dict[st
     scaled = ScaledTrace(first, second) if is_scaled else None
     return {
         one.finding.code: one.finding
-        for one in diagnose(Case.of(first, GPU, HOST, costs=CostsByRows(), scaled=scaled))
+        for one in diagnose(RuleInput.of(first, GPU, HOST, costs=CostsByRows(), scaled=scaled))
     }
 
 
@@ -72,7 +72,9 @@ def test_a_step_that_grows_with_its_batch_is_not_flat() -> None:
             return super().lower(new, settings)
 
     first, second = step(8), step(16)
-    findings = diagnose(Case.of(first, GPU, HOST, costs=Busy(), scaled=ScaledTrace(first, second)))
+    findings = diagnose(
+        RuleInput.of(first, GPU, HOST, costs=Busy(), scaled=ScaledTrace(first, second))
+    )
     assert "BATCH001" not in {one.finding.code for one in findings}
 
 
@@ -85,7 +87,7 @@ def test_loading_does_not_hide_that_a_batch_is_small(is_scaled: bool) -> None:
 
     first, second = loading(2), loading(4)
     scaled = ScaledTrace(first, second) if is_scaled else None
-    found = diagnose(Case.of(first, GPU, HOST, costs=CostsByRows(), scaled=scaled))
+    found = diagnose(RuleInput.of(first, GPU, HOST, costs=CostsByRows(), scaled=scaled))
     (finding,) = (one.finding for one in found if one.finding.code == "BATCH001")
 
     # Of 11,000 ns the 10,000 of loading grow with the samples, the 1,000 of launching do not.
@@ -107,7 +109,7 @@ def test_one_batch_size_tells_nothing_of_a_busy_device() -> None:
             new = replace(op, attributes={**op.attributes, "kernel_ns": [500.0]})
             return super().lower(new, settings)
 
-    findings = diagnose(Case.of(step(4), GPU, HOST, costs=Busy()))
+    findings = diagnose(RuleInput.of(step(4), GPU, HOST, costs=Busy()))
     assert "BATCH001" not in {one.finding.code for one in findings}
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from breakeven.cost import Family, Kernel, Lowering
-from breakeven.doctor import Case, Sources, diagnose
+from breakeven.doctor import RuleInput, Sources, diagnose
 from breakeven.errors import Caveat
 from breakeven.simulate import Finding, Severity
 from breakeven.trace import (
@@ -61,7 +61,7 @@ def findings(
         faults=faults,
         caveats=(*caveats, NEVER_ON_DEVICE) if is_never_on_device else caveats,
     )
-    found = diagnose(Case.of(trace, GPU, HOST, costs=Costs(), sources=Sources.of(texts)))
+    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=Costs(), sources=Sources.of(texts)))
     return {
         (one.finding.code, one.finding.line): one.finding
         for one in found

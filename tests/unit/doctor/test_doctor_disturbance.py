@@ -25,7 +25,11 @@ MS = 1_000_000
 def test_largest_load_is_told(recorded: float, tried: float | None, told: str) -> None:
     estimate = Estimate(value_ns=MS, low_ns=MS, high_ns=MS, source=Source.MEASURED)
     cpu = tried and CpuFacts(
-        name="Made-up CPU", estimate=estimate, num_threads=8, num_cores=8, load_fraction=tried
+        name="Made-up CPU",
+        estimate=estimate,
+        num_threads=8,
+        num_cores=8,
+        load_fraction=tried,
     )
     caveats = disturbed_findings(RunFacts(load_fraction=recorded), cpu or None)
     assert [caveat.code for caveat in caveats] == ["disturbed-findings"] * bool(told)

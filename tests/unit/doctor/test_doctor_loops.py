@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host, shipped_costs
 from breakeven.device import find_device
-from breakeven.doctor import Case, Diagnosed, Finding, Sources, diagnose
+from breakeven.doctor import Diagnosis, Finding, RuleInput, Sources, diagnose
 from breakeven.simulate import CostModel
 from breakeven.trace import (
     Copy,
@@ -67,7 +67,7 @@ class Script:
 
     def diagnosed(
         self, facts: RunFacts | None = None, *, costs: CostModel | None = None
-    ) -> dict[str, Diagnosed]:
+    ) -> dict[str, Diagnosis]:
         """Return what the rules find, by code; costs are made up where none are given."""
         trace = StepTrace(
             events=tuple(self.events), stacks=tuple(self.stacks), facts=facts or RunFacts()
@@ -75,7 +75,7 @@ class Script:
         sources = Sources.of([SourceText(path=FILE, text=self.text)])
         device, host = (GPU, HOST) if costs is None else (find_device("A100"), reference_host())
         found = diagnose(
-            Case.of(trace, device, host, costs=costs or MadeUpCosts(), sources=sources)
+            RuleInput.of(trace, device, host, costs=costs or MadeUpCosts(), sources=sources)
         )
         return {one.finding.code: one for one in found}
 
@@ -332,7 +332,7 @@ def test_a_recurrence_is_found_at_its_for() -> None:
 
 def test_a_fused_layer_takes_the_place_of_the_cell_and_the_head_is_done_once() -> None:
     script = recurrence(20)
-    edit = script.diagnosed(costs=shipped_costs())["LOOP002"].occurrence.edit
+    edit = script.diagnosed(costs=shipped_costs())["LOOP002"].match.edit
     assert edit is not None
 
     after = edit.apply(StepTrace(events=tuple(script.events))).ops

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Case, Diagnosed, Finding, Sources, diagnose
+from breakeven.doctor import Diagnosis, Finding, RuleInput, Sources, diagnose
 from breakeven.trace import (
     Copy,
     Event,
@@ -67,16 +67,16 @@ FUSED = (listed("aten._fused_adam_.default", PARAMETER, GRADIENT),)
 
 def diagnosed(
     *events: Event, text: str = "", optimizers: tuple[OptimizerFacts, ...] = ()
-) -> dict[str, list[Diagnosed]]:
+) -> dict[str, list[Diagnosis]]:
     trace = StepTrace(events=events, num_parameters=5 * NUM, facts=RunFacts(optimizers=optimizers))
     sources = Sources.of([SourceText(path="train.py", text=text)] if text else [])
-    found: dict[str, list[Diagnosed]] = {}
-    for one in diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)):
+    found: dict[str, list[Diagnosis]] = {}
+    for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)):
         found.setdefault(one.finding.code, []).append(one)
     return found
 
 
-def finding(code: str, found: dict[str, list[Diagnosed]]) -> Finding:
+def finding(code: str, found: dict[str, list[Diagnosis]]) -> Finding:
     (one,) = found[code]
     return one.finding
 
@@ -148,7 +148,7 @@ LISTS = (
 
 def real_findings(
     *events: Event, size: int = 8, optimizers: tuple[OptimizerFacts, ...]
-) -> dict[str, Diagnosed]:
+) -> dict[str, Diagnosis]:
     """Return what is found on a real device, in a step of as many layers as parameters."""
     batch = tensor(size, size, device="cuda:0")
     weights = [tensor(size, 64, storage=PARAMETER + i, device="cuda:0") for i in range(NUM)]
@@ -156,7 +156,7 @@ def real_findings(
         Op(name="aten.mm.default", inputs=(batch, weight), outputs=(batch,)) for weight in weights
     ]
     trace = StepTrace(events=(*layers, *events), facts=RunFacts(optimizers=optimizers))
-    found = diagnose(Case.of(trace, find_device("A100"), reference_host()))
+    found = diagnose(RuleInput.of(trace, find_device("A100"), reference_host()))
     return {one.finding.code: one for one in found}
 
 
@@ -164,8 +164,8 @@ def test_a_fused_update_is_advice() -> None:
     one = real_findings(*LISTS, optimizers=(adam(),))["OPT002"]
 
     assert (one.finding.cause, one.finding.line) == ("OPT_UNFUSED", 2)
-    assert one.occurrence.edit is not None
-    fused = [new for own in one.occurrence.edit.replaced.values() for new in own]
+    assert one.match.edit is not None
+    fused = [new for own in one.match.edit.replaced.values() for new in own]
     update = [event for event in fused if isinstance(event, Op)]
     assert [o.name for o in update] == ["aten._fused_adam_.default"]
     assert len(update[0].inputs) == 5 * NUM  # parameters, gradients, two moments, counters
@@ -264,7 +264,7 @@ def embedding(*lookups: Op, text: str = TABLE) -> list[Finding]:
     )
     trace = StepTrace(events=(*lookups, update))
     sources = Sources.of([SourceText(path="net.py", text=text)])
-    found = diagnose(Case.of(trace, find_device("A100"), reference_host(), sources=sources))
+    found = diagnose(RuleInput.of(trace, find_device("A100"), reference_host(), sources=sources))
     return [one.finding for one in found if one.finding.code == "OPT004"]
 
 
@@ -304,7 +304,7 @@ def test_a_table_that_is_tied_to_the_output_layer_has_a_dense_gradient_anyway() 
 def test_a_table_that_is_a_small_part_of_the_model_stays() -> None:
     table = lookup(1_000_000, 512)
     trace = StepTrace(events=(table,), num_parameters=100_000_000)
-    found = diagnose(Case.of(trace, find_device("A100"), reference_host()))
+    found = diagnose(RuleInput.of(trace, find_device("A100"), reference_host()))
     assert "OPT004" not in {one.finding.code for one in found}
 
 
@@ -405,7 +405,7 @@ def train():
         stacks=tuple(zip(called, own, strict=True)),
     )
     sources = Sources.of([SourceText(path="train.py", text=text)])
-    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
+    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
 
     (one,) = (each.finding for each in found if each.finding.code == "HOST001")
     assert one.line == 14

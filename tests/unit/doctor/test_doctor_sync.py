@@ -7,7 +7,7 @@ import textwrap
 import msgspec
 import pytest
 
-from breakeven.doctor import Case, Sources, diagnose
+from breakeven.doctor import RuleInput, Sources, diagnose
 from breakeven.simulate import Finding
 from breakeven.trace import Copy, Event, HostWork, Phase, SourceText, StepTrace, Sync
 from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
@@ -19,7 +19,9 @@ def findings(*events: Event, source: str = "") -> dict[tuple[str, int | None], F
     """Return the findings about waits, by code and line."""
     texts = (SourceText(path="train.py", text=textwrap.dedent(source)),) if source else ()
     found = diagnose(
-        Case.of(StepTrace(events=events), GPU, HOST, costs=MadeUpCosts(), sources=Sources.of(texts))
+        RuleInput.of(
+            StepTrace(events=events), GPU, HOST, costs=MadeUpCosts(), sources=Sources.of(texts)
+        )
     )
     return {
         (one.finding.code, one.finding.line): one.finding
@@ -410,7 +412,7 @@ def test_gradients_that_come_back_tell_of_a_part_on_the_host() -> None:
     part = op(host_ns=500, name="aten.nll.default", device="cpu", line=8, inputs=(tensor(100),))
     gradient = msgspec.structs.replace(part, phase=Phase.BACKWARD)
     events = (*forward(), read, part, gradient, upload(70, 7, Phase.BACKWARD), *backward())
-    found = diagnose(Case.of(StepTrace(events=events), GPU, HOST, costs=MadeUpCosts()))
+    found = diagnose(RuleInput.of(StepTrace(events=events), GPU, HOST, costs=MadeUpCosts()))
     codes = {(one.finding.code, one.finding.line) for one in found}
 
     assert ("DEV003", 8) in codes
@@ -425,7 +427,7 @@ def test_an_average_of_the_weights_on_the_host() -> None:
             op(host_ns=50, name="aten.lerp_.Scalar", device="cpu", line=12, inputs=(tensor(5),)),
         ]
     found = diagnose(
-        Case.of(StepTrace(events=(*events, update(4))), GPU, HOST, costs=MadeUpCosts())
+        RuleInput.of(StepTrace(events=(*events, update(4))), GPU, HOST, costs=MadeUpCosts())
     )
     keys = {(one.finding.code, one.finding.cause, one.finding.line) for one in found}
 

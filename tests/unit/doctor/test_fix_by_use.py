@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 
-from breakeven.doctor.rule import Occurrence
-from breakeven.doctor.waits import use_of
+from breakeven.doctor.rule import Match
+from breakeven.doctor.rules.sync import use_of
 from breakeven.source import SourceFile
 from breakeven.trace import Event, SourceText, Sync
 from factories.cases import FILE, made_up_case, marked, rule_of
@@ -101,7 +101,7 @@ def test_a_tensor_and_a_branch_that_are_read() -> None:
 
 def detected(
     code: str, source: str, kind: str, num_bytes: int, *, num_reads: int
-) -> tuple[Occurrence, ...]:
+) -> tuple[Match, ...]:
     (line,) = marked(source)
     read = Sync(kind=kind, num_bytes=num_bytes, location=at(line))
     events: list[Event] = [event for _ in range(num_reads) for event in (op(100), read)]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from breakeven.doctor import Case, Finding, all_rules, diagnose
+from breakeven.doctor import Finding, RuleInput, all_rules, diagnose
 from breakeven.doctor.framework import FRAMEWORK_FIXES, Framework
 from breakeven.source import Sources
 from breakeven.trace import (
@@ -62,7 +62,7 @@ def findings(
         faults=faults,
     )
     sources = Sources.of((SourceText(path="train.py", text=dedent(source)),) if source else ())
-    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
+    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
     return {one.finding.code: one.finding for one in found}
 
 
@@ -101,7 +101,7 @@ def test_a_library_that_runs_no_step_is_no_framework() -> None:
         stacks=((at(FIT),),),
         frames=(("transformers.generation.utils:GenerationMixin.generate",),),
     )
-    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts()))
+    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
     assert "TrainingArguments" not in " ".join(one.finding.fix for one in found)
 
 
@@ -176,7 +176,7 @@ def test_each_algorithm_has_an_argument_of_its_own_for_the_size_of_a_step(
         stacks=((at(FIT),),),
         frames=((f"stable_baselines3.{algorithm}.learn",),),
     )
-    found = diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts()))
+    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
     assert fix in [one.finding.fix for one in found]
 
 
@@ -246,7 +246,7 @@ def test_frames_are_those_that_all_events_share() -> None:
     )
     (found,) = (
         one.finding
-        for one in diagnose(Case.of(trace, GPU, HOST, costs=MadeUpCosts()))
+        for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
         if one.finding.code == "SYNC001"
     )
     assert found.frames == ("a:T.fit", "a:T.log")

@@ -1,4 +1,4 @@
-"""A new rule is one new file of the source."""
+"""A new rule is a function and a page."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from pathlib import Path
 import breakeven
 
 PACKAGE = Path(breakeven.__file__).parent
-RULE = '''\
-"""SYNC999: the script says how long it slept.
-
-What it does:
-    Finds ``time.sleep`` in the script.
-"""
-
-from __future__ import annotations
-
-from breakeven.doctor.rule import Case, Found, Occurrence
-
-CAUSE = "SLEPT"
+RULE = """\
+from breakeven.doctor.rule import Match, Matches, RuleInput, rule
 
 
-def detect(case: Case) -> Found:
+@rule("SYNC999", "SLEPT")
+def sleeps(case: RuleInput) -> Matches:
     for source, call in case.sources.calls("time.sleep"):
-        yield Occurrence(title="the step sleeps", fix="wake up", location=source.location(call))
-'''
+        yield Match(title="the step sleeps", fix="wake up", location=source.location(call))
+"""
+PAGE = """\
+# SYNC999: the script says how long it slept
+
+Cause: `SLEPT`
+
+## What it does
+
+Finds `time.sleep` in the script.
+"""
 ASKED = """
 from breakeven.cli import main
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Case, Sources, diagnose
+from breakeven.doctor import RuleInput, Sources, diagnose
 from breakeven.trace import Op, SourceText, StepTrace
 
 assert main(["rules", "SLEPT"]) == 0
 script = SourceText(path="train.py", text="import time\\nfor step in range(9): time.sleep(1)")
 trace = StepTrace(events=(Op(name="aten.relu.default", inputs=(), outputs=()),))
-case = Case.of(trace, find_device("A100"), reference_host(), sources=Sources.of((script,)))
+case = RuleInput.of(trace, find_device("A100"), reference_host(), sources=Sources.of((script,)))
 for one in diagnose(case):
     print(one.finding.code, one.finding.file, one.finding.line, one.finding.title)
 """
 
 
-def test_a_new_file_is_listed_as_a_rule_and_finds_what_it_is_about(tmp_path: Path) -> None:
+def test_a_new_rule_is_listed_and_finds_what_it_is_about(tmp_path: Path) -> None:
     rules = Path("doctor", "rules")
     copy_with_links(PACKAGE, tmp_path / "breakeven", but=rules.parts)
-    (tmp_path / "breakeven" / rules / "sync999.py").write_text(RULE, encoding="utf-8")
+    (tmp_path / "breakeven" / rules / "sleep.py").write_text(RULE, encoding="utf-8")
+    (tmp_path / "breakeven" / rules / "SYNC999.md").write_text(PAGE, encoding="utf-8")
 
     done = subprocess.run(
         (sys.executable, "-c", ASKED),

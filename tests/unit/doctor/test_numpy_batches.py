@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from breakeven.capture import trace_step
-from breakeven.doctor.copies import NumpyBatch, numpy_batch
-from breakeven.doctor.rule import Case
+from breakeven.doctor.numpy_batch import NumpyBatch, numpy_batch
+from breakeven.doctor.rule import RuleInput
 from breakeven.trace import Copy, HostArray, HostWork, Op, Phase, RunFacts
 from factories.cases import made_up_case, marked, rule_of
 from factories.steps import at, op
@@ -22,7 +22,7 @@ BATCH_BYTES = 4 * 64 * 3 * 32 * 32
 WORK = HostWork(kind="script", duration_ns=1_600_000, phase=Phase.FORWARD)
 
 
-def case(source: str, num_bytes: int = BATCH_BYTES, **changed: Any) -> Case:
+def case(source: str, num_bytes: int = BATCH_BYTES, **changed: Any) -> RuleInput:
     (line,) = marked(source, "# copied")
     copy = Copy(
         source="cpu", destination="cuda:0", num_bytes=num_bytes, dtype="float32", storage=1,

@@ -1,4 +1,4 @@
-"""One module for each rule, named by its code: it is registered by being there."""
+"""The rules, a file for each family, and their pages; they are registered by being there."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ from breakeven.doctor.rule import Rule
 
 # Where fixes gain the same, findings come in this order; a family that is not named comes last.
 _FAMILIES = (
-    "dev", "launch", "batch", "mem", "loop", "sync", "copy", "opt", "load", "host", "run", "time",
-    "prec", "kern", "cpu",
+    "DEV", "LAUNCH", "BATCH", "MEM", "LOOP", "SYNC", "COPY", "OPT", "LOAD", "HOST", "RUN", "TIME",
+    "PREC", "KERN", "CPU",
 )  # fmt: skip
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule, by family and code."""
-    return tuple(map(_rule, sorted((found.name for found in iter_modules(__path__)), key=_place)))
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    found = {one for module in modules for one in vars(module).values() if isinstance(one, Rule)}
+    return tuple(sorted(found, key=_place))
 
 
-def _place(name: str) -> tuple[int, str]:
-    family = name.rstrip("0123456789")
-    return _FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), name
-
-
-def _rule(name: str) -> Rule:
-    module = import_module(f"{__name__}.{name}")
-    return Rule(
-        code=name.upper(), cause=module.CAUSE, page=module.__doc__ or "", find=module.detect
-    )
+def _place(rule: Rule) -> tuple[int, str]:
+    family = rule.code.rstrip("0123456789")
+    return _FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), rule.code

@@ -1,0 +1,165 @@
+"""BATCH and MEM: the size of the batch, and whether its step fits the device."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from breakeven.doctor.rule import KnownGain, Match, Matches, RuleInput, rule
+from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.trace import HostWork, StepTrace
+from breakeven.units import format_bytes, format_duration
+
+# Reports of batches that were too small are about these; above, a larger batch changes how well
+# the network learns, and a step that launches still bound is LAUNCH001's to report.
+_LARGEST_SMALL_BATCH = 16
+# Sizes that are simulated: the batch times powers of two.
+_FACTORS = (2, 4, 8, 16, 32, 64, 128)
+# A step is flat in the batch if four times the samples take at most this many times as long.
+_MAX_GROWTH = 1.6
+# A batch ceases to matter where this part of the largest throughput is reached.
+_SUFFICIENT_FRACTION = 0.8
+
+
+@rule("BATCH001", "BATCH_SMALL")
+def small_batch(case: RuleInput) -> Matches:
+    base = case.trace.batch_size
+    if base is None or not 1 <= base <= _LARGEST_SMALL_BATCH or not case.prediction.fits:
+        return
+    if case.step_ns <= 0:
+        return
+    paced = _paced_by_device(case.trace)
+    (without,) = _predicted(case, paced)
+    pace_ns = without.estimate.value_ns
+    if case.scaled is None:
+        yield from _limited(case, base, pace_ns)
+        return
+    larger = _at_larger_batches(case, base)
+    if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * pace_ns:
+        return
+    per_sample = [prediction.estimate.value_ns / _size(prediction) for prediction in larger]
+    limit_ns = min(per_sample)
+    chosen = next(
+        prediction
+        for prediction, time_ns in zip(larger, per_sample, strict=True)
+        if limit_ns >= _SUFFICIENT_FRACTION * time_ns
+    )
+    yield Match(
+        title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
+        f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
+        + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
+        fix=f"a batch of {_size(chosen)} samples"
+        + (" or more" if chosen is larger[-1] else ", from which on it hardly matters"),
+        evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
+        gain=_gain_per_sample(case, case.scaled.at(_size(chosen)), _size(chosen) / base),
+        share_fraction=_idle_fraction(case),
+    )
+
+
+def _limited(case: RuleInput, base: int, pace_ns: float) -> Matches:
+    """Yield the match of a step that was recorded at one batch size only.
+
+    Whatever a larger batch does, it takes no longer than the step and, for each further batch,
+    what grows with the samples: kernels, copies, and the host's own work.
+    """
+    step_ns, busy_ns = case.step_ns, case.prediction.device_busy_ns
+    if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:
+        return
+    growing_ns = busy_ns + sum(work.duration_ns for _, work in case.each(HostWork))
+    factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
+    longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
+    yield Match(
+        title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
+        f"{format_duration(growing_ns)} grow with the samples",
+        fix=f"a batch of {factor * base} samples or more",
+        evidence=f"{factor * base} samples would take {format_duration(longest_ns)} at most",
+        gain=KnownGain(
+            fraction=1 - longest_ns / factor / step_ns,
+            low_fraction=0.0,
+            high_fraction=1 - 1 / factor,
+        ),
+        share_fraction=_idle_fraction(case),
+    )
+
+
+def _predicted(case: RuleInput, *traces: StepTrace) -> tuple[StepPrediction, ...]:
+    return tuple(predict_steps(traces, (case.device,), case.host, costs=case.program.costs))
+
+
+def _paced_by_device(trace: StepTrace) -> StepTrace:
+    """Return the step without the host's own work: that has rules of its own, and grows."""
+    kept = (event for event in trace.events if not isinstance(event, HostWork))
+    return replace(trace, events=tuple(kept))
+
+
+def _idle_fraction(case: RuleInput) -> float:
+    return max(0.0, 1 - case.prediction.device_busy_ns / case.step_ns)
+
+
+def _size(prediction: StepPrediction) -> int:
+    assert prediction.batch_size is not None
+    return prediction.batch_size
+
+
+def _at_larger_batches(case: RuleInput, base: int) -> list[StepPrediction]:
+    """Return the step at larger batches, as far as there are samples and memory for them."""
+    assert case.scaled is not None
+    num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
+    sizes = (base * factor for factor in _FACTORS)
+    wanted = [size for size in sizes if not num_samples or size <= num_samples]
+    predictions = _predicted(case, *(_paced_by_device(case.scaled.at(size)) for size in wanted))
+    return [prediction for prediction in predictions if prediction.fits]
+
+
+def _gain_per_sample(case: RuleInput, larger: StepTrace, growth: float) -> KnownGain:
+    """Return what a sample takes less of; both steps are off in the same direction or apart."""
+    (chosen,) = _predicted(case, larger)
+    after = chosen.estimate
+    fraction, low, high = (
+        1 - time_ns / growth / case.step_ns
+        for time_ns in (after.value_ns, after.high_ns, after.low_ns)
+    )
+    return KnownGain(
+        fraction=max(0.0, fraction),
+        low_fraction=max(0.0, min(1.0, low)),
+        high_fraction=max(0.0, min(1.0, high)),
+    )
+
+
+@rule("MEM001", "MEMORY_FULL")
+def full_memory(case: RuleInput) -> Matches:
+    if case.prediction.fits:
+        return
+    largest = _largest_batch(case)
+    if largest is None:
+        fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
+    elif largest:
+        fix = f"a batch of {largest} samples at most, gradients accumulated over several"
+    else:
+        fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
+        fix += "with more memory"
+    yield Match(
+        title=f"the step needs {format_bytes(case.prediction.peak_memory_bytes)} of memory, "
+        f"{case.device.name} has {format_bytes(case.device.memory_bytes)}",
+        fix=fix,
+        evidence="the largest sum of tensors that are alive at once, and CUDA's own memory",
+        share_fraction=0.0,
+        is_error=True,
+    )
+
+
+def _largest_batch(case: RuleInput) -> int | None:
+    """Return the largest batch that fits, 0 where none does, None where it is not known."""
+    if case.scaled is None:
+        return None
+    first, second = case.scaled.first, case.scaled.second
+    assert first.batch_size is not None
+    assert second.batch_size is not None
+    context_bytes = case.prediction.peak_memory_bytes - case.trace.peak_memory_bytes
+    room_bytes = case.device.memory_bytes - context_bytes - first.peak_memory_bytes
+    slope = (second.peak_memory_bytes - first.peak_memory_bytes) / (
+        second.batch_size - first.batch_size
+    )
+    # Where memory does not grow with the batch, no batch makes the step fit.
+    return max(0, math.floor(first.batch_size + room_bytes / slope)) if slope > 0 else 0
