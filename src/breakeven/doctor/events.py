@@ -24,7 +24,7 @@ PRODUCTS: Final = frozenset(
     (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
 )
 ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
-_Frame = TypeVar("_Frame", str, Location)
+_Frame = TypeVar("_Frame")
 _UPDATES = ("aten._foreach_", "aten._fused_")
 
 

@@ -11,10 +11,10 @@ accelerate 1.15; a test compares them with the versions that are installed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
-from breakeven.doctor.events import common_start, line_of
+from breakeven.doctor.events import common_start, line_of, lines_where
 from breakeven.doctor.rule import Match, RuleInput
 
 TRANSFORMERS_FIXES = {
@@ -115,20 +115,19 @@ ACCELERATE_FIXES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traits:
+class _Traits(NamedTuple):
     """How a framework is known.
 
     Args:
         name: As its users call it.
         packages: Those whose function the user's line calls.
-        function: What that function is called, its class in front where that is always the same;
+        function: What that function is called, its class in front if that is always the same;
             empty for any.
         holders: What the user calls with the settings.
     """
 
     name: str
-    packages: frozenset[str]
+    packages: tuple[str, ...]
     function: str
     holders: tuple[str, ...]
 
@@ -137,86 +136,18 @@ class Framework(Enum):
     """A library that runs training steps; of two, the first runs the other."""
 
     TRANSFORMERS = _Traits(
-        name="transformers",
-        packages=frozenset({"transformers", "trl"}),
-        function="train",
-        holders=("Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"),
-    )
+        "transformers", ("transformers", "trl"), "train",
+        ("Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"),
+    )  # fmt: skip
     LIGHTNING = _Traits(
-        name="Lightning",
-        packages=frozenset({"lightning", "pytorch_lightning"}),
-        function="Trainer.fit",
-        holders=("Trainer", "ModelCheckpoint"),
-    )
+        "Lightning", ("lightning", "pytorch_lightning"), "Trainer.fit",
+        ("Trainer", "ModelCheckpoint"),
+    )  # fmt: skip
     STABLE_BASELINES = _Traits(
-        name="stable_baselines3",
-        packages=frozenset({"stable_baselines3", "sb3_contrib"}),
-        function="learn",
-        holders=("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"),
-    )
-    ACCELERATE = _Traits(
-        name="accelerate",
-        packages=frozenset({"accelerate"}),
-        function="",
-        holders=("Accelerator",),
-    )
-
-
-def framework_of(case: RuleInput) -> Framework | None:
-    """Return what runs the step; None for a loop of the user's own."""
-    return case.once(_framework_of)
-
-
-def _framework_of(case: RuleInput) -> Framework | None:
-    entries = {frames[0] for event in case.trace.events if (frames := case.trace.frames_of(event))}
-    return next(
-        (framework for framework in Framework if any(_runs(framework, one) for one in entries)),
-        None,
-    )
-
-
-def entry_class(case: RuleInput, framework: Framework) -> str:
-    """Return the class whose function the user's line calls: ``PPO``; empty for a function."""
-    entries = (case.trace.frames_of(event)[:1] for event in case.trace.events)
-    entry = next(one[0] for one in entries if one and _runs(framework, one[0]))
-    return entry.rpartition(":")[2].rpartition(".")[0]
-
-
-def _runs(framework: Framework, entry: str) -> bool:
-    module, _, qualified = entry.partition(":")
-    function = framework.value.function
-    return module.partition(".")[0] in framework.value.packages and (
-        not function or qualified == function or qualified.endswith("." + function)
-    )
-
-
-def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
-    """Return the functions of a framework that all of a finding lies in, below its line."""
-    trace = case.trace
-    line = line_of(match.location)
-    members = [trace.events[index] for index in match.events]
-    return common_start(trace.frames_of(event) for event in members if line_of(event) == line)
-
-
-def is_below_framework(case: RuleInput, framework: Framework, match: Match) -> bool:
-    """Return whether a finding is of what a framework does, and no line of the user's own.
-
-    That is so for what has no line, for what lies below a line that starts the framework's step,
-    and for the line that holds the framework's settings.
-    """
-    location = match.location
-    if location is None or any(
-        case.trace.frames_of(case.trace.events[index]) for index in match.events
-    ):
-        return True
-    if line_of(location) in case.once(_lines_of_frameworks):
-        return True
-    return case.sources.call_at(location, *framework.value.holders) is not None
-
-
-def _lines_of_frameworks(case: RuleInput) -> frozenset[tuple[str, int] | None]:
-    trace = case.trace
-    return frozenset(line_of(event) for event in trace.events if trace.frames_of(event))
+        "stable_baselines3", ("stable_baselines3", "sb3_contrib"), "learn",
+        ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3"),
+    )  # fmt: skip
+    ACCELERATE = _Traits("accelerate", ("accelerate",), "", ("Accelerator",))
 
 
 FRAMEWORK_FIXES = {
@@ -228,53 +159,73 @@ FRAMEWORK_FIXES = {
 
 
 def fix_of(case: RuleInput, code: str, match: Match) -> str:
-    """Return what to change: an argument of the framework where one runs the step.
+    """Return what to change: an argument of the framework if one runs the step.
 
     Args:
         case: The step.
         code: Of the rule.
         match: What it found, with its fix for a loop of the user's own.
     """
-    framework = framework_of(case)
-    if framework is None or not is_below_framework(case, framework, match):
+    framework, algorithm = case.once(_running_framework)
+    if framework is None or not _is_below(case, framework, match):
         return match.fix
-    if framework is Framework.TRANSFORMERS and _is_made_by_user(case, match):
+    # The loader or the optimizer that a finding is about may be made by the user.
+    own = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
+    if framework is Framework.TRANSFORMERS and case.sources.call_at(match.location, *own):
         return match.fix
-    text = FRAMEWORK_FIXES[framework].get(code)
-    if text is not None:
-        algorithm = entry_class(case, framework)
-        return _filled(text, algorithm, match.fix)
+    if text := FRAMEWORK_FIXES[framework].get(code):
+        # Braces of Python code stay, so this is no format string.
+        return (
+            text.replace("{algorithm}", algorithm)
+            .replace("{size}", _SIZES.get(algorithm, "batch_size"))
+            .replace("{eps}", ", eps=1e-5" if algorithm.endswith(_WITH_EPSILON) else "")
+            .replace("{fix}", match.fix)
+        )
     frames = frames_below(case, match)
     if not frames or framework is Framework.ACCELERATE:
         return match.fix
-    method = _method(frames)
-    where = f"in a subclass that overrides {method}: " if method else ""
+    # The innermost method of the framework: `Trainer.compute_loss`.
+    names = (frame.rpartition(":")[2] for frame in frames if not frame.startswith("torch."))
+    methods = [name for name in names if "." in name and "<locals>" not in name]
+    where = f"in a subclass that overrides {methods[-1]}: " if methods else ""
     return f"inside {framework.value.name}: not an argument; {where}{match.fix}"
 
 
-def _filled(text: str, algorithm: str, fix: str) -> str:
-    # Braces of Python code stay, so this is no format string.
+def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
+    """Return the functions of a framework that all of a finding lies in, below its line."""
+    trace = case.trace
+    line = line_of(match.location)
+    members = [trace.events[index] for index in match.events]
+    return common_start(trace.frames_of(event) for event in members if line_of(event) == line)
+
+
+def _running_framework(case: RuleInput) -> tuple[Framework | None, str]:
+    """Return what runs the step, and the class whose function the user's line calls: ``PPO``."""
+    entries = {frames[0] for event in case.trace.events if (frames := case.trace.frames_of(event))}
+    for framework in Framework:
+        packages, function = framework.value.packages, framework.value.function
+        for entry in sorted(entries):
+            module, _, called = entry.partition(":")
+            is_called = not function or f".{called}".endswith(f".{function}")
+            if module.partition(".")[0] in packages and is_called:
+                return framework, called.rpartition(".")[0]
+    return None, ""
+
+
+def _is_below(case: RuleInput, framework: Framework, match: Match) -> bool:
+    """Return whether a finding is of what a framework does, and no line of the user's own.
+
+    That is so for what has no line, for what lies below a line that starts the framework's step,
+    and for the line that holds the framework's settings.
+    """
+    trace = case.trace
     return (
-        text.replace("{algorithm}", algorithm)
-        .replace("{size}", _SIZES.get(algorithm, "batch_size"))
-        .replace("{eps}", ", eps=1e-5" if algorithm.endswith(_WITH_EPSILON) else "")
-        .replace("{fix}", fix)
+        match.location is None
+        or any(trace.frames_of(trace.events[index]) for index in match.events)
+        or line_of(match.location) in case.once(_lines_of_frameworks)
+        or case.sources.call_at(match.location, *framework.value.holders) is not None
     )
 
 
-def _is_made_by_user(case: RuleInput, match: Match) -> bool:
-    """Return whether the finding's line makes the loader or the optimizer that it is about."""
-    names = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
-    return case.sources.call_at(match.location, *names) is not None
-
-
-def _method(frames: tuple[str, ...]) -> str:
-    """Return the innermost method of the framework: ``Trainer.compute_loss``."""
-    methods = [
-        qualified
-        for frame in frames
-        if not frame.startswith("torch.")
-        and "." in (qualified := frame.rpartition(":")[2])
-        and "<locals>" not in qualified
-    ]
-    return methods[-1] if methods else ""
+def _lines_of_frameworks(case: RuleInput) -> frozenset[tuple[str, int]]:
+    return lines_where(case.trace, lambda event: bool(case.trace.frames_of(event)))

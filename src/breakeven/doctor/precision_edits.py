@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from breakeven.doctor.events import bare_name, with_tensors
-from breakeven.doctor.rule import changed
 from breakeven.simulate import Edit
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, TensorSpec
 
 _DOUBLES: Final = {"float64": "float32", "complex128": "complex64"}
-_HALVES: Final = {"float16": "float32", "bfloat16": "float32"}
+_FLOATS: Final = ("float32", "float16", "bfloat16")
 
 # What autocast runs in half precision on CUDA.
 # Source: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP.
@@ -37,12 +35,21 @@ _BATCH_NORM = "batch_norm"
 
 def doubles_as_floats(trace: StepTrace) -> Edit:
     """Return the step with float32 in the place of float64."""
-    copies = {
-        index: replace(event, dtype=_DOUBLES[event.dtype], num_bytes=event.num_bytes // 2)
-        for index, event in enumerate(trace.events)
-        if isinstance(event, Copy) and event.dtype in _DOUBLES
-    }
-    return changed(copies).then(_recast(trace, _DOUBLES))
+    replaced: dict[int, tuple[Event, ...]] = {}
+    for index, event in enumerate(trace.events):
+        if isinstance(event, Copy) and (narrow := _DOUBLES.get(event.dtype)):
+            replaced[index] = (replace(event, dtype=narrow, num_bytes=event.num_bytes // 2),)
+        elif isinstance(event, Op):
+            recast = with_tensors(event, lambda spec: _as(spec, _DOUBLES.get(spec.dtype, "")))
+            # A cast may have nothing left to do.
+            before, after = (
+                [(spec.dtype, spec.device, spec.layout) for spec in specs]
+                for specs in (recast.inputs, recast.outputs)
+            )
+            is_useless = bare_name(event) == "_to_copy" and before == after
+            if recast != event:
+                replaced[index] = () if is_useless else (recast,)
+    return Edit(replaced=replaced)
 
 
 def with_autocast(trace: StepTrace, dtype: str) -> Edit:
@@ -52,35 +59,17 @@ def with_autocast(trace: StepTrace, dtype: str) -> Edit:
         trace: A step in float32.
         dtype: ``float16`` or ``bfloat16``.
     """
-    return _Autocast(dtype).edit(trace)
-
-
-def _recast(trace: StepTrace, dtypes: Mapping[str, str]) -> Edit:
-    return Edit(
-        replaced={
-            index: _recast_op(event, dtypes)
-            for index, event in enumerate(trace.events)
-            if isinstance(event, Op)
-            and any(spec.dtype in dtypes for spec in (*event.inputs, *event.outputs))
-        }
-    )
-
-
-def _recast_op(op: Op, dtypes: Mapping[str, str]) -> tuple[Event, ...]:
-    recast = with_tensors(op, lambda spec: _as(spec, dtypes.get(spec.dtype, spec.dtype)))
-    is_useless = bare_name(op) == "_to_copy" and _is_same(recast.inputs, recast.outputs)
-    return () if is_useless else (recast,)
-
-
-def _is_same(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
-    """Return whether a cast has nothing left to do."""
-    return [(spec.dtype, spec.device, spec.layout) for spec in inputs] == [
-        (spec.dtype, spec.device, spec.layout) for spec in outputs
-    ]
+    autocast, replaced = _Autocast(dtype), dict[int, tuple[Event, ...]]()
+    for index, event in enumerate(trace.events):
+        if isinstance(event, Op) and not event.is_on_host:
+            changed = autocast.run(event)
+            if changed != (event,):
+                replaced[index] = changed
+    return Edit(replaced=replaced)
 
 
 def _as(spec: TensorSpec, dtype: str) -> TensorSpec:
-    return spec if spec.dtype == dtype else replace(spec, dtype=dtype)
+    return spec if dtype in ("", spec.dtype) else replace(spec, dtype=dtype)
 
 
 class _Autocast:
@@ -94,16 +83,7 @@ class _Autocast:
         self._computed: set[int] = set()
         self._kept: set[int] = set()
 
-    def edit(self, trace: StepTrace) -> Edit:
-        replaced: dict[int, tuple[Event, ...]] = {}
-        for index, event in enumerate(trace.events):
-            if isinstance(event, Op) and not event.is_on_host:
-                changed = self._run(event)
-                if changed != (event,):
-                    replaced[index] = changed
-        return Edit(replaced=replaced)
-
-    def _run(self, op: Op) -> tuple[Event, ...]:
+    def run(self, op: Op) -> tuple[Event, ...]:
         inputs = tuple(map(self._current, op.inputs))
         name = bare_name(op)
         casts: list[Event] = []
@@ -156,4 +136,4 @@ class _Autocast:
 
 def _is_float(spec: TensorSpec) -> bool:
     """Return whether autocast may cast it: scalars are left alone."""
-    return bool(spec.shape) and (spec.dtype == "float32" or spec.dtype in _HALVES)
+    return bool(spec.shape) and spec.dtype in _FLOATS

@@ -124,12 +124,6 @@ def test_large_tensors_in_memory_are_no_costly_samples() -> None:
     assert codes(*step(4 * MS), **INDEXED) == {"LOAD002": [LOADER_LINE]}
 
 
-def test_a_data_set_that_only_indexes_is_told_by_its_source() -> None:
-    events = step(0.64 * MS, rest_ns=MS)
-    found = codes(*events, source=INDEXES.text, data_bytes=10**6, **INDEXES.facts)
-    assert found == {"LOAD002": [LOADER_LINE]}
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -78,23 +78,6 @@ def test_anomaly_detection_that_is_off_in_the_step(argument: str) -> None:
     assert rule_of("RUN001").detect(made_up_case(op(100), facts=facts, source=source)) == ()
 
 
-PROFILED = """\
-with torch.autograd.profiler.profile({}) as profile:  # here
-    for x in data:
-        train(x)
-"""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line", "is_found"),
-    [("use_cuda=True", 3, True), ("enabled=False", 3, False), ("", 9, False)],
-)
-def test_a_profiler_around_the_steps(arguments: str, line: int, is_found: bool) -> None:
-    source = PROFILED.format(arguments)
-    found = rule_of("RUN001").detect(made_up_case(op(100, line=line), source=source))
-    assert lines(found) == (marked(source) if is_found else [])
-
-
 # --- wrappers, builds, shapes --------------------------------------------------------------------
 
 

@@ -10,10 +10,10 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from breakeven.doctor.events import line_of, on_device, parameters_of
+from breakeven.doctor.events import line_of, on_device, parameters_of, read_by
 from breakeven.doctor.rule import Match, Matches, RuleInput, by_line, changed, rule
 from breakeven.doctor.rules.sync import NEAR, Wait, is_average, waits_of
-from breakeven.doctor.transfers import TensorSource, Upload, is_layer, made_on_host, uploads
+from breakeven.doctor.transfers import Upload, is_layer, made_on_host, uploads
 from breakeven.simulate import Edit
 from breakeven.source import (
     DEFINITIONS,
@@ -29,7 +29,7 @@ from breakeven.source import (
     spans,
     text_of,
 )
-from breakeven.trace import DeviceFault, Event, Location, Op, Phase
+from breakeven.trace import Event, Location, Op, Phase
 from breakeven.units import format_duration
 
 _GPU = re.compile(r"(cuda|gpu)(:\d+)?")
@@ -41,40 +41,10 @@ _MODULE_WORDS = (
     "policy", "ema", "gen", "disc", "layer", "embed", "trainer", "metric", "self",
 )  # fmt: skip
 # What catches the error of a tensor on the wrong device.
-_FAULTS = frozenset({"", "BaseException", "Exception", "RuntimeError", "TypeError"})
+_FAULTS = frozenset({"BaseException", "Exception", "RuntimeError", "TypeError"})
+_TRAINERS = ("Trainer", "TrainingArguments", "Accelerator", "Fabric")
+_MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
 _SHOWING = ("print", "info", "debug", "warning", "write", "format")
-
-
-def discarded_moves(sources: Sources) -> Iterator[Location]:
-    """Yield lines that move a tensor and drop the result: ``x.to(device)`` as a statement.
-
-    A module moves in place, so what a class was called for, or is named like one, is left out.
-    """
-    for source, node in sources.nodes(ast.Expr):
-        call = node.value
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            continue
-        receiver = call.func.value
-        is_name = isinstance(receiver, (ast.Name, ast.Attribute, ast.Subscript))
-        if not is_name or not _moves_to_gpu(source, call):
-            continue
-        name = dotted_name(receiver)
-        is_made_by_class = any(
-            own.name == name
-            and isinstance(own.value, ast.Call)
-            and last_name(own.value)[:1].isupper()
-            for own in source.bindings
-        )
-        if not is_made_by_class and not any(word in name.lower() for word in _MODULE_WORDS):
-            yield source.location(node)
-
-
-def unused_choices(sources: Sources) -> Iterator[Location]:
-    """Yield lines that choose a GPU and keep the choice under a name that nothing uses."""
-    for source in sources:
-        for node, name in _choices(source):
-            if not any(_is_used(other, name) for other in sources):
-                yield source.location(node)
 
 
 def is_expected_to_fail(source: SourceFile, line: int) -> bool:
@@ -86,15 +56,12 @@ def is_expected_to_fail(source: SourceFile, line: int) -> bool:
         inside = next((part for part in node.body if spans(part, line)), None)
         if inside is None or isinstance(inside, (*LOOP_STATEMENTS, *DEFINITIONS)):
             continue
-        if any(map(_goes_on_after_fault, node.handlers)):
-            return True
+        for handler in node.handlers:
+            kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            names = {dotted_name(kind) if kind else "Exception" for kind in kinds}
+            if names & _FAULTS and not any(nodes_in(handler, ast.Raise)):
+                return True
     return False
-
-
-def _goes_on_after_fault(handler: ast.ExceptHandler) -> bool:
-    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = {"" if kind is None else dotted_name(kind) for kind in caught}
-    return bool(names & _FAULTS) and not any(nodes_in(handler, ast.Raise))
 
 
 def made_at(sources: Sources, module: str) -> Location | None:
@@ -123,27 +90,17 @@ def made_at(sources: Sources, module: str) -> Location | None:
     return lines.pop() if len(lines) == 1 else None
 
 
-def forced_to_cpu(sources: Sources) -> Iterator[Location]:
-    """Yield settings of a trainer that keep it off a GPU: ``accelerator="cpu"``."""
-    for source, call in sources.calls("Trainer", "TrainingArguments", "Accelerator", "Fabric"):
-        for given in call.keywords:
-            is_cpu = given.arg == "accelerator" and is_constant(given.value, "cpu")
-            is_off = given.arg in ("use_cpu", "no_cuda", "cpu")
-            if is_cpu or (is_off and is_constant(given.value, True)):
-                yield source.location(given.value)
-
-
-def chooses_gpu(sources: Sources) -> bool:
-    """Return whether the script keeps the choice of a GPU, or lets its user choose."""
-    return any(True for source in sources for _ in _choices(source)) or any(
-        _is_option(call) for _, call in sources.calls("add_argument", "option")
-    )
-
-
-def mentions_gpu(sources: Sources) -> bool:
-    """Return whether the script asks for a GPU, or moves something to one, anywhere."""
+def _may_forget_gpu(sources: Sources) -> bool:
+    """Return whether a script without a GPU meant to use one; unknown files may have."""
+    if not sources.files:
+        return True
+    has_choice = any(True for source in sources for _ in _choices(source))
+    has_option = any(map(_is_option, (call for _, call in sources.calls("add_argument", "option"))))
+    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    if has_choice or has_option or compares_devices(sources):
+        return False
     return any(
-        (_moves_to_gpu(source, call) or _asks(call)) and not _is_beside_seeds(source, call)
+        (_moves_to_gpu(source, call) or _asks(call)) and not _guards_seeds(source, call)
         for source, call in sources.nodes(ast.Call)
     )
 
@@ -153,25 +110,20 @@ def compares_devices(sources: Sources) -> bool:
 
     As a loop over both, or a function that is called with each.
     """
-    for source, loop in sources.nodes(ast.For):
-        given: list[ast.expr] = [loop.iter]
-        if isinstance(loop.iter, ast.Name):
-            name = loop.iter.id
-            given += [own.value for own in source.bindings if own.name == name]
-            given += source.calls(f"{name}.append")
-        if _names_both(_texts_in(*given)):
-            return True
+    named: list[Iterable[str]] = []
     for source in sources:
-        functions = {node.name for node in source.nodes(ast.FunctionDef)}
-        called: dict[str, list[str]] = {}
+        for loop in source.nodes(ast.For):
+            name = dotted_name(loop.iter) or "-"
+            made = (own.value for own in source.bindings if own.name == name)
+            named.append(_texts_in(loop.iter, *made, *source.calls(f"{name}.append")))
+        called: dict[str, list[str]] = {one.name: [] for one in source.nodes(ast.FunctionDef)}
         for call in source.nodes(ast.Call):
             texts = _texts_in(*arguments_of(call))
             # Both in one call are options to choose from.
-            if dotted_name(call.func) in functions and not _names_both(texts):
-                called.setdefault(dotted_name(call.func), []).extend(texts)
-        if any(map(_names_both, called.values())):
-            return True
-    return False
+            if dotted_name(call.func) in called and not _names_both(texts):
+                called[dotted_name(call.func)] += texts
+        named += called.values()
+    return any(map(_names_both, named))
 
 
 def _names_both(texts: Iterable[str]) -> bool:
@@ -245,63 +197,75 @@ def _is_option(call: ast.Call) -> bool:
     return any(_OPTION.fullmatch(text_of(given) or "") for given in call.args)
 
 
-def _is_beside_seeds(source: SourceFile, call: ast.Call) -> bool:
+def _guards_seeds(source: SourceFile, call: ast.Call) -> bool:
     """Return whether a question only guards other calls of ``torch.cuda``, such as its seeds."""
     above = source.parent(call)
-    if not isinstance(above, ast.If) or above.test is not call:
-        return False
-    return all(
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Call)
-        and dotted_name(statement.value.func).startswith("torch.cuda.")
-        for statement in above.body
+    return (
+        isinstance(above, ast.If)
+        and above.test is call
+        and all(
+            isinstance(statement, ast.Expr)
+            and dotted_name(statement.value).startswith("torch.cuda.")
+            for statement in above.body
+        )
     )
+
+
+def _is_discarded_move(source: SourceFile, statement: ast.Expr) -> bool:
+    """Return whether a statement moves a tensor and drops the result: ``x.to(device)``.
+
+    A module moves in place, so what a class was called for, or is named like one, is left out.
+    """
+    call = statement.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    receiver, name = call.func.value, dotted_name(call.func.value)
+    is_name = isinstance(receiver, (ast.Name, ast.Attribute, ast.Subscript))
+    values = (own.value for own in source.bindings if own.name == name)
+    is_module = any(word in name.lower() for word in _MODULE_WORDS) or any(
+        isinstance(value, ast.Call) and last_name(value)[:1].isupper() for value in values
+    )
+    return is_name and not is_module and _moves_to_gpu(source, call)
 
 
 @rule("DEV001", "PART_ON_CPU")
 def raising_lines(case: RuleInput) -> Matches:
     found: dict[object, Match] = {}
     for fault in case.trace.faults:
-        if case.sources.is_at(fault.location, is_expected_to_fail):
+        at, module = fault.location, fault.module
+        if case.sources.is_at(at, is_expected_to_fail):
             continue
-        made = made_at(case.sources, fault.module) if fault.module else None
-        one = _raising(fault) if made is None else _left_behind(fault, made)
+        title = f"on a GPU this line raises: {fault.message}"
+        fix = "move every tensor that it uses to the device, or back with .cpu()"
+        evidence = "the recorded step reached the line with its tensors placed as on a GPU"
+        # A module that stays on the host is told at the line that makes it.
+        made = made_at(case.sources, module) if module else None
+        if made is not None:
+            where = "a line" if at is None else f"line {at.line} of {PurePath(at.file).name}"
+            title = f"{module} is made here and stays on the CPU; on a GPU {where} raises"
+            fix = "move it to the device too, or make it an attribute of the model before that is "
+            fix += "moved"
+            evidence = f"{fault.message}; all parameters of the module are on the CPU"
+        one = Match(
+            title=title,
+            fix=fix,
+            evidence=evidence,
+            location=made or at,
+            share_fraction=0.0,
+            is_error=True,
+        )
         found.setdefault(one.location, one)
-    return tuple(found.values())
-
-
-def _raising(fault: DeviceFault) -> Match:
-    return Match(
-        title=f"on a GPU this line raises: {fault.message}",
-        fix="move every tensor that it uses to the device, or back with .cpu()",
-        evidence="the recorded step reached the line with its tensors placed as on a GPU",
-        location=fault.location,
-        share_fraction=0.0,
-        is_error=True,
-    )
-
-
-def _left_behind(fault: DeviceFault, made: Location) -> Match:
-    """Return the match of a module that stays on the host, at the line that makes it."""
-    raising = fault.location
-    where = "a line" if raising is None else f"line {raising.line} of {PurePath(raising.file).name}"
-    return Match(
-        title=f"{fault.module} is made here and stays on the CPU; on a GPU {where} raises",
-        fix="move it to the device too, or make it an attribute of the model before that is moved",
-        evidence=f"{fault.message}; all parameters of the module are on the CPU",
-        location=made,
-        share_fraction=0.0,
-        is_error=True,
-    )
-
-
-_MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
+    return found.values()
 
 
 @rule("DEV002", "NOT_ON_GPU")
 def unused_gpu(case: RuleInput) -> Matches:
     is_never = case.is_never_on_device
-    dropped = list(discarded_moves(case.sources)) if is_never or case.trace.faults else []
+    dropped = [
+        source.location(statement)
+        for source, statement in case.sources.nodes(ast.Expr)
+        if (is_never or case.trace.faults) and _is_discarded_move(source, statement)
+    ]
     for location in dropped:
         yield Match(
             title="a tensor is moved to the GPU and the result dropped: the tensor stays where it "
@@ -313,34 +277,39 @@ def unused_gpu(case: RuleInput) -> Matches:
         )
     if not is_never:
         return
-    choice = next(iter(unused_choices(case.sources)), None)
-    if choice is not None:
+    choices = (
+        source.location(node)
+        for source in case.sources
+        for node, name in _choices(source)
+        if not any(_is_used(other, name) for other in case.sources)
+    )
+    if (choice := next(choices, None)) is not None:
         calls = case.facts.model_calls
+        made = made_at(case.sources, calls[0].model) if calls else None
         yield Match(
             title="a GPU is chosen, and nothing is ever moved to it",
             fix=_MOVE,
             evidence="no operator of the step runs on the GPU, and nothing uses what line "
             f"{choice.line} chooses",
-            location=(made_at(case.sources, calls[0].model) if calls else None) or choice,
+            location=made or choice,
             share_fraction=0.0,
         )
-    elif not dropped and _is_at_fault(case):
+    elif not dropped and _may_forget_gpu(case.sources):
+        # A setting of a trainer may keep it off a GPU.
+        forced = (
+            source.location(given.value)
+            for source, call in case.sources.calls(*_TRAINERS)
+            for given in call.keywords
+            if (given.arg == "accelerator" and is_constant(given.value, "cpu"))
+            or (given.arg in ("use_cpu", "no_cuda", "cpu") and is_constant(given.value, True))
+        )
         yield Match(
             title="the script never moves its model to a GPU",
             fix=_MOVE,
             evidence="no operator of the step runs on the GPU",
-            location=next(forced_to_cpu(case.sources), None),
+            location=next(forced, None),
             share_fraction=0.0,
         )
-
-
-def _is_at_fault(case: RuleInput) -> bool:
-    """Return whether a script without a GPU meant to use one; unknown files may have."""
-    if not case.sources.files:
-        return True
-    # A comparison that begins with the CPU is cut off before it comes to the GPU.
-    is_meant = chooses_gpu(case.sources) or compares_devices(case.sources)
-    return mentions_gpu(case.sources) and not is_meant
 
 
 # A host part without gradients matters from this share of the step on.
@@ -366,7 +335,10 @@ def _host_part(case: RuleInput) -> Matches:
     part = {
         index: op
         for index, op in on_host.items()
-        if _is_part(op, made) and line_of(op) in with_forward - faults
+        if any(tensor.numel >= _MIN_ELEMENTS for tensor in (*op.inputs, *op.outputs))
+        and not all(tensor.storage in made for tensor in op.inputs)
+        and (op.phase is Phase.BACKWARD or is_layer(op))
+        and line_of(op) in with_forward - faults
     }
     part_ns = sum(op.host_ns for op in part.values())
     has_gradients = any(op.phase is Phase.BACKWARD for op in part.values())
@@ -393,67 +365,44 @@ def _host_part(case: RuleInput) -> Matches:
 
 def _line_of_part(case: RuleInput, ops: list[Op]) -> Location | None:
     """Return the line that makes the module of these operators, else that of the first of them."""
-    module = next((op.module for op in ops if op.module), "")
-    elsewhere = {f"{op.module}." for op in case.trace.ops if not op.is_on_host}
-    parts = module.split(".") if module else []
-    # The outermost that has nothing on the device.
-    wholes = (".".join(parts[: depth + 1]) for depth in range(len(parts)))
-    whole = next(
-        (one for one in wholes if not any(path.startswith(f"{one}.") for path in elsewhere)), ""
-    )
+    parts = next((op.module for op in ops if op.module), "").split(".")
+    paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
     parameters = parameters_of(case.trace)
-    # A loss has none: it computes where its inputs are.
-    has_parameters = whole and any(
-        tensor.storage in parameters
-        for op in case.trace.ops
-        if f"{op.module}.".startswith(f"{whole}.")
-        for tensor in op.inputs
-    )
-    made = made_at(case.sources, whole) if has_parameters else None
-    return made or ops[0].location
-
-
-def _is_part(op: Op, made: dict[int, TensorSource]) -> bool:
-    if not op.is_on_host or not any(t.numel >= _MIN_ELEMENTS for t in (*op.inputs, *op.outputs)):
-        return False
-    if all(tensor.storage in made for tensor in op.inputs):
-        return False
-    return op.phase is Phase.BACKWARD or is_layer(op)
+    for path in filter(None, paths):
+        below = [op for op in case.trace.ops if f"{op.module}.".startswith(f"{path}.")]
+        # The outermost that has nothing on the device.
+        if all(op.is_on_host for op in below):
+            # A loss has no parameters: it computes where its inputs are.
+            made = made_at(case.sources, path) if read_by(below) & parameters else None
+            return made or ops[0].location
+    return ops[0].location
 
 
 def _averages(case: RuleInput) -> Matches:
     """Yield lines that read weights to the host and change tensors there with them."""
     events = case.trace.events
     for location, reads in by_line(case.trace, waits_of(case, Wait.AVERAGE)):
-        updates = [
-            index
-            for read in reads
-            for index in range(read + 1, min(read + 1 + NEAR, len(events)))
-            if is_average(events[index]) or _is_beside(events[index], events[read])
-        ]
-        gone = {*reads, *updates}
-        averages = [events[index] for index in updates if is_average(events[index])]
+        updates: dict[int, Event] = {}
+        for read in reads:
+            for index, event in enumerate(events[read + 1 : read + 1 + NEAR], read + 1):
+                # Whether the host computes on the line that read: `a * old + b * p.cpu()`.
+                is_on_host = isinstance(event, Op) and event.is_on_host
+                is_part = is_on_host and line_of(event) == line_of(events[read])
+                if is_part or is_average(event):
+                    updates[index] = event
+        averaging = [on_device(event) for event in updates.values() if is_average(event)]
+        averages = tuple(max(op.inputs, key=lambda tensor: tensor.numel) for op in averaging)
+        at_once = tuple(
+            replace(op, name="aten._foreach_lerp_.Scalar", inputs=2 * averages, outputs=())
+            for op in averaging[:1]
+        )
+        gone = sorted({*reads, *updates})
         yield Match(
             title=f"{len(reads)} weights are copied to the host in every step and averaged there",
             fix="keep the average on the GPU: torch.optim.swa_utils.AveragedModel with "
             "get_ema_multi_avg_fn",
             evidence=f"{len(reads)} reads of parameters, each followed by an update on the host",
             location=location,
-            events=tuple(sorted(gone)),
-            edit=Edit(replaced={**dict.fromkeys(gone, ()), reads[0]: _averaged_at_once(averages)}),
+            events=tuple(gone),
+            edit=Edit(replaced={**dict.fromkeys(gone, ()), reads[0]: at_once}),
         )
-
-
-def _averaged_at_once(updates: list[Event]) -> tuple[Event, ...]:
-    """Return the one operator of the device that updates all averages."""
-    ops = [on_device(update) for update in updates]
-    if not ops:
-        return ()
-    averages = tuple(max(op.inputs, key=lambda tensor: tensor.numel) for op in ops)
-    name = "aten._foreach_lerp_.Scalar"
-    return (replace(ops[0], name=name, inputs=averages + averages, outputs=()),)
-
-
-def _is_beside(event: Event, read: Event) -> bool:
-    """Return whether the host computes on the line that read, as in ``a * old + b * p.cpu()``."""
-    return isinstance(event, Op) and event.is_on_host and line_of(event) == line_of(read)

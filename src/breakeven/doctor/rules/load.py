@@ -17,7 +17,6 @@ from breakeven.source import (
     SourceFile,
     dotted_name,
     is_constant,
-    keyword,
     last_name,
     methods_of,
     nodes_in,
@@ -126,21 +125,13 @@ class Loading:
         return self.duration_ns < 2 * HANDOFF_NS * len(self.events)
 
     @property
-    def is_indexed(self) -> bool:
-        """Return whether the data set does nothing but index what is in memory."""
-        if self.loader is None:
-            return False
-        found = fetch_function(self.case, self.loader)
-        return self.loader.is_indexed or (found is not None and is_plain_indexing(found[1]))
-
-    @property
     def is_indexed_by_item(self) -> bool:
         """Return whether samples in memory are indexed one by one."""
         return (
             self.loader is not None
             and not self.loader.has_batched_fetch
-            and bool(self.loader.data_bytes)
-            and self.is_indexed
+            and self.loader.data_bytes > 0
+            and self.loader.is_indexed
         )
 
     @property
@@ -204,20 +195,6 @@ def fetch_function(
     return None
 
 
-def is_plain_indexing(function: ast.FunctionDef) -> bool:
-    """Return whether a method only returns slices of what the data set holds."""
-    match function.body[ast.get_docstring(function) is not None :]:
-        case [ast.Return(value=ast.Dict(values=parts))]:
-            pass
-        case [ast.Return(value=ast.Tuple(elts=parts) | ast.List(elts=parts))]:
-            pass
-        case [ast.Return(value=ast.expr() as value)]:
-            parts = [value]
-        case _:
-            return False
-    return all(isinstance(part, ast.Subscript) for part in parts)
-
-
 def line_that_reads(source: SourceFile, function: ast.FunctionDef) -> Location | None:
     """Return the line that reads a file for each sample; None where none does."""
     calls = (c for scope in _with_helpers(source, function) for c in nodes_in(scope, ast.Call))
@@ -230,26 +207,18 @@ def heaviest_line(source: SourceFile, function: ast.FunctionDef) -> Location:
     A loop in Python comes before a call that is known to be slow, and that before any other; the
     source alone shows no more.
     """
-    scored = [
-        (score, -position, node)
-        for scope in _with_helpers(source, function)
-        for position, node in enumerate(ast.walk(scope))
-        if node is not scope and (score := _weight(node))
-    ]
-    if not scored:
-        return source.location(function)
-    return source.location(max(scored, key=lambda one: one[:2])[2])
-
-
-def _weight(node: ast.AST) -> int:
-    if isinstance(node, (*LOOP_STATEMENTS, *COMPREHENSIONS)):
-        return 3 if any(nodes_in(node, ast.Call)) else 1
-    if isinstance(node, ast.Subscript) and last_name(node.value) in _ROWS:
-        return 2
-    if not isinstance(node, ast.Call):
-        return 0
-    name = last_name(node.func).lower()
-    return 2 if any(part in name for part in _HEAVY) else 0
+    heaviest, most = function, 0
+    for scope in _with_helpers(source, function):
+        for node in ast.walk(scope):
+            name = last_name(node).lower() if isinstance(node, ast.Call) else ""
+            weight = 2 if any(part in name for part in _HEAVY) else 0
+            if isinstance(node, (*LOOP_STATEMENTS, *COMPREHENSIONS)):
+                weight = 3 if any(nodes_in(node, ast.Call)) else 1
+            elif isinstance(node, ast.Subscript) and last_name(node.value) in _ROWS:
+                weight = 2
+            if weight > most:
+                heaviest, most = node, weight
+    return source.location(heaviest)
 
 
 def _reads(call: ast.Call) -> bool:
@@ -278,8 +247,9 @@ def no_workers(case: RuleInput) -> Matches:
         if one.num_workers or one.is_short or not one.is_in_the_way:
             continue
         # No worker does one indexing faster; indexing sample by sample is LOAD002.
-        is_batched = one.loader is not None and one.loader.has_batched_fetch
-        if one.is_indexed_by_item or (is_batched and one.is_indexed):
+        loader = one.loader
+        is_batched = loader is not None and loader.has_batched_fetch and loader.is_indexed
+        if one.is_indexed_by_item or is_batched:
             continue
         yield Match(
             title=f"loading the batch takes {format_duration(one.duration_ns, 2)} of the "
@@ -393,22 +363,15 @@ def restarted_workers(case: RuleInput) -> Matches:
 def _has_several_epochs(case: RuleInput, loader: LoaderFacts) -> bool:
     if loader.num_epochs > 1:
         return True
-    for source in case.sources:
-        for name in ("max_epochs", "num_train_epochs"):
-            for call in source.calls("Trainer", "TrainingArguments"):
-                value = keyword(call, name)
-                if value is not None:
-                    return not is_constant(value, 1)
-        if any(map(_is_over_epochs, source.nodes(ast.For))):
-            return True
-    return False
-
-
-def _is_over_epochs(loop: ast.For) -> bool:
-    is_once = isinstance(loop.iter, ast.Call) and any(
-        is_constant(argument, 1) for argument in loop.iter.args[:1]
+    for _, call in case.sources.calls("Trainer", "TrainingArguments"):
+        for given in call.keywords:
+            if given.arg in ("max_epochs", "num_train_epochs"):
+                return not is_constant(given.value, 1)
+    return any(
+        "epoch" in ast.unparse(loop.target).lower()
+        and not (isinstance(loop.iter, ast.Call) and is_constant((*loop.iter.args, None)[0], 1))
+        for _, loop in case.sources.nodes(ast.For)
     )
-    return "epoch" in ast.unparse(loop.target).lower() and not is_once
 
 
 # Hosts of GPUs have at least this many processors, whatever the machine here has.
@@ -435,49 +398,35 @@ _HEAVY_SAMPLE_NS = 200_000
 
 @rule("LOAD005", "TRANSFORM_CPU")
 def heavy_samples(case: RuleInput) -> Matches:
+    # What other rules of the loader report.
+    others = (no_workers, items_in_memory, slow_storage)
+    explained = {event for one in others for found in one.detect(case) for event in found.events}
     is_waiting = case.prediction.bound is Bound.HOST_DATA
-    explained = _explained(case) if is_waiting else set[int]()
+    most = min(MOST_WORKERS, case.facts.num_cores)
     for one in loadings(case):
         sample_ns = one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
-        is_heavy = sample_ns >= _HEAVY_SAMPLE_NS and _bounds_the_step(case, one)
+        # Whether the processors that load take longer than the rest of the step.
+        num_loading = min(max(1, one.num_workers), most or MOST_WORKERS)
+        is_slower = one.cpu_ns / num_loading > one.hidden_ns
         is_computed = one.line_in_data_set(line_that_reads) == one.location
+        is_heavy = sample_ns >= _HEAVY_SAMPLE_NS and is_slower and is_computed
         is_left = is_waiting and one.is_in_the_way and explained.isdisjoint(one.events)
-        if not is_left and not (is_heavy and is_computed and not one.is_stream):
+        if not is_left and not (is_heavy and not one.is_stream):
             continue
         batch = format_duration(one.duration_ns / max(1, one.num_workers), 2)
         sample = f": {format_duration(sample_ns, 2)} of a processor for each sample"
+        keep = "" if one.is_stream else "prepare samples once and keep them, "
+        more = f", or num_workers={most}" if 0 < one.num_workers < most else ""
         yield Match(
             title=f"the GPU waits for the loader, which takes {batch} for the data of a step"
             f"{sample if sample_ns else ''}",
-            fix=_fix(case, one),
+            fix=f"{keep}transform whole batches on the GPU, or make samples cheaper or "
+            f"smaller{more}",
             evidence=one.evidence,
             location=one.line_in_data_set(heaviest_line),
             events=one.events,
             edit=without(one.events),
         )
-
-
-def _explained(case: RuleInput) -> set[int]:
-    """Return the loading that other rules of the loader report."""
-    others = (
-        found
-        for other in (no_workers, items_in_memory, slow_storage)
-        for found in other.detect(case)
-    )
-    return {event for found in others for event in found.events}
-
-
-def _fix(case: RuleInput, one: Loading) -> str:
-    keep = "" if one.is_stream else "prepare samples once and keep them, "
-    fix = f"{keep}transform whole batches on the GPU, or make samples cheaper or smaller"
-    most = min(MOST_WORKERS, case.facts.num_cores)
-    return f"{fix}, or num_workers={most}" if 0 < one.num_workers < most else fix
-
-
-def _bounds_the_step(case: RuleInput, one: Loading) -> bool:
-    """Return whether the processors that load take longer than the rest of the step."""
-    cores = min(MOST_WORKERS, case.facts.num_cores or MOST_WORKERS)
-    return one.cpu_ns / min(max(1, one.num_workers), cores) > one.hidden_ns
 
 
 # A processor that is shared with others works for half of the time, and less in bad moments.

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from breakeven.doctor.events import line_of, one_per_line
+from breakeven.doctor.events import common_start, line_of, one_per_line, read_by, written_by
 from breakeven.doctor.rule import KnownGain, Match, Matches, RuleInput, rule, without
 from breakeven.doctor.source_lines import recorded_calls, trainer_setting
 from breakeven.source import (
@@ -20,7 +20,7 @@ from breakeven.source import (
     own_nodes,
     written_names,
 )
-from breakeven.trace import Copy, Event, HostWork, Location, ModelCall, Op, Phase, StepTrace, Sync
+from breakeven.trace import Copy, HostWork, Location, ModelCall, Op, Phase, StepTrace, Sync
 from breakeven.units import format_bytes, format_duration
 
 _ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
@@ -31,77 +31,41 @@ _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
 
 @rule("RUN001", "ANOMALY")
 def anomaly_checks(case: RuleInput) -> Matches:
-    if case.facts.is_anomaly_checked:
-        checks = _anomaly_events(case)
-        yield Match(
-            title="autograd looks for invalid values in every backward pass",
-            fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
-            evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
-            "step are its own",
-            location=_anomaly_location(case),
-            events=checks,
-            edit=without(checks) if checks else None,
-        )
-    for source, block in case.sources.nodes(ast.With):
-        for call in (item.context_expr for item in block.items):
-            if isinstance(call, ast.Call) and _is_profiler(call) and _runs(case, source, block):
-                yield Match(
-                    title="a profiler of autograd records the training steps",
-                    fix="remove the profiler; torch.profiler with a schedule records a few steps "
-                    "only",
-                    evidence=f"{dotted_name(call.func)}() around the training step",
-                    location=source.location(call),
-                )
-
-
-def _anomaly_events(case: RuleInput) -> tuple[int, ...]:
-    """Return the checks of the backward pass: two operators, and the wait for their answer."""
+    if not case.facts.is_anomaly_checked:
+        return
+    # The checks of the backward pass: two operators, and the wait for their answer.
     answers: set[int] = set()
-    found: list[int] = []
+    checks: list[int] = []
     for index, event in enumerate(case.trace.events):
-        if isinstance(event, Op) and _is_check(event):
-            found.append(index)
-            answers.update(output.storage for output in event.outputs if output.storage >= 0)
-        elif isinstance(event, Sync) and (event.storage in answers or found[-1:] == [index - 1]):
-            found.append(index)
-    return tuple(found)
-
-
-def _is_check(op: Op) -> bool:
-    return op.phase is Phase.BACKWARD and _ANOMALY_OPS.match(op.name) is not None
-
-
-def _anomaly_location(case: RuleInput) -> Location | None:
-    seen = [call for call in recorded_calls(case, *_ANOMALY_CALLS) if call.argument != "False"]
-    location = seen[0].location if seen else None
-    for source in case.sources:
-        for call in source.calls("Trainer"):
-            value = keyword(call, "detect_anomaly")
-            if value is not None and is_constant(value, True):
-                return source.location(value)
-        if location is None:
-            for call in source.calls(*_ANOMALY_CALLS):
-                if not (call.args and is_constant(call.args[0], False)):
-                    return source.location(call)
-    return location
-
-
-def _is_profiler(call: ast.Call) -> bool:
-    name = dotted_name(call.func)
-    if any(is_constant(value, False) for value in (keyword(call, "enabled"), *call.args[:1])):
-        return False
-    return name.endswith("autograd.profiler.profile") or name.rpartition(".")[2] == "emit_nvtx"
-
-
-def _runs(case: RuleInput, source: SourceFile, block: ast.With) -> bool:
-    """Return whether events of the step come from lines within a profiler's block."""
-    end = block.end_lineno or block.lineno
-    own = (event.location for event in case.trace.events if event.location)
-    return any(
-        location.file == source.path and block.lineno < location.line <= end
-        for stack in (*case.trace.stacks, own)
-        for location in stack
+        if isinstance(event, Op):
+            if event.phase is Phase.BACKWARD and _ANOMALY_OPS.match(event.name):
+                checks.append(index)
+                answers |= written_by([event])
+        elif isinstance(event, Sync) and (event.storage in answers or checks[-1:] == [index - 1]):
+            checks.append(index)
+    yield Match(
+        title="autograd looks for invalid values in every backward pass",
+        fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
+        evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
+        "step are its own",
+        location=next(_anomaly_switches(case), None),
+        events=tuple(checks),
+        edit=without(checks) if checks else None,
     )
+
+
+def _anomaly_switches(case: RuleInput) -> Iterator[Location | None]:
+    """Yield the lines that may have switched the checks on, the surest first."""
+    for source, call in case.sources.calls("Trainer"):
+        value = keyword(call, "detect_anomaly")
+        if value is not None and is_constant(value, True):
+            yield source.location(value)
+    for seen in recorded_calls(case, *_ANOMALY_CALLS):
+        if seen.argument != "False" and seen.location is not None:
+            yield seen.location
+    for source, call in case.sources.calls(*_ANOMALY_CALLS):
+        if not (call.args and is_constant(call.args[0], False)):
+            yield source.location(call)
 
 
 @rule("RUN002", "DATAPARALLEL")
@@ -153,14 +117,24 @@ def frequent_evaluation(case: RuleInput) -> Matches:
         if not call.is_used_in_backward and _is_meant(case, call):
             groups.setdefault((call.stack, call.location), []).append(call)
     for group in groups.values():
-        if not _trains(trace, group):
-            place = _line_in_loop(trace, group[0], way)
+        following = (trace.events[i] for i, follows in _following(trace, group).items() if follows)
+        phases = {event.phase for event in following if isinstance(event, Op)}
+        if phases.isdisjoint((Phase.BACKWARD, Phase.OPTIMIZER)):
+            # The line at which the way to the evaluation parts from that to the training.
+            own = _stack(trace, group[0])
+            shared = len(common_start([tuple(map(line_of, own)), tuple(map(line_of, way))]))
+            place = own[shared] if shared < len(own) else group[0].location
             places[line_of(place)] = place
             found.setdefault(line_of(place), []).extend(group)
     for line, own in found.items():
         # Below a line that starts a trainer's loop lies the training as well.
         below = None if line in map(line_of, way) else line
-        events = _events_of(trace, own, below)
+        following = _following(trace, own)
+        events = tuple(
+            index
+            for index, event in enumerate(trace.events)
+            if index in following or (below and below in map(line_of, trace.stack_of(event)))
+        )
         if len(events) < _MIN_SHARE_FRACTION * len(trace.events):
             continue
         records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
@@ -180,19 +154,12 @@ def frequent_evaluation(case: RuleInput) -> Matches:
 
 def _is_meant(case: RuleInput, call: ModelCall) -> bool:
     """Return whether a call looks like an evaluation, by names and the model's mode."""
-    words = _words(case, call)
-    is_named = any(map(_EVALUATES.search, words))
-    is_acting = any(map(_ACTS.search, words))
-    return is_named or (not call.is_training and not is_acting)
-
-
-def _words(case: RuleInput, call: ModelCall) -> list[str]:
-    """Return the names of the functions that led to a call, and the line that makes it."""
     words = [location.function for location in _stack(case.trace, call)]
     source = case.sources.find(call.location)
     if source is not None and call.location is not None:
         words += source.lines[call.location.line - 1 : call.location.line]
-    return words
+    is_acting = any(map(_ACTS.search, words))
+    return any(map(_EVALUATES.search, words)) or (not call.is_training and not is_acting)
 
 
 def _stack(trace: StepTrace, call: ModelCall) -> tuple[Location, ...]:
@@ -201,34 +168,23 @@ def _stack(trace: StepTrace, call: ModelCall) -> tuple[Location, ...]:
     return (call.location,) if call.location else ()
 
 
-def _line_in_loop(trace: StepTrace, call: ModelCall, way: tuple[Location, ...]) -> Location | None:
-    """Return the line at which the way to the evaluation parts from that to the training."""
-    for depth, location in enumerate(_stack(trace, call)):
-        if depth >= len(way) or line_of(location) != line_of(way[depth]):
-            return location
-    return call.location
+def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
+    """Return the events of calls and those that read what follows from them, and whether they do.
 
-
-def _trains(trace: StepTrace, calls: Sequence[ModelCall]) -> bool:
-    """Return whether the backward pass or the optimizer reads anything that follows from calls."""
-    following = (trace.events[index] for index in _following(trace, calls))
-    return any(
-        isinstance(event, Op) and event.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
-        for event in following
-    )
-
-
-def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> list[int]:
-    """Return the events after calls that read what they, or one of them, have made."""
-    inside = {index for call in calls for index in _range(call)}
-    first = min(inside, default=len(trace.events))
-    known: set[int] = set()
-    made: set[int] = set()
-    copied_bytes: set[int] = set()
-    found: list[int] = []
+    Args:
+        trace: The step.
+        calls: Calls of models.
+    """
+    found = dict.fromkeys((index for call in calls for index in _range(call)), False)
+    first = min(found, default=len(trace.events))
+    known, made, copied_bytes = set[int](), set[int](), set[int]()
     for index, event in enumerate(trace.events):
-        reads, writes = _reads(event), _writes(event)
-        if index in inside:
+        if isinstance(event, Op):
+            reads, writes = read_by([event]), written_by([event]) - read_by([event])
+        else:
+            storage = event.storage if isinstance(event, Sync | Copy) else -1
+            reads, writes = frozenset({storage}) - {-1}, frozenset[int]()
+        if index in found:
             # A view is of the same memory as what it shows, which the call did not make.
             made |= writes - known
         elif index > first:
@@ -240,7 +196,7 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> list[int]:
                     if spec.storage not in known and spec.num_bytes in copied_bytes
                 }
             if not made.isdisjoint(reads):
-                found.append(index)
+                found[index] = True
                 made |= writes
                 if isinstance(event, Copy):
                     copied_bytes.add(event.num_bytes)
@@ -250,30 +206,6 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> list[int]:
 
 def _range(call: ModelCall) -> range:
     return range(call.first_event, call.first_event + call.num_events)
-
-
-def _reads(event: Event) -> set[int]:
-    if isinstance(event, Op):
-        return {spec.storage for spec in event.inputs if spec.storage >= 0}
-    return {event.storage} - {-1} if isinstance(event, (Sync, Copy)) else set()
-
-
-def _writes(event: Event) -> set[int]:
-    if not isinstance(event, Op):
-        return set()
-    return {spec.storage for spec in event.outputs if spec.storage >= 0} - _reads(event)
-
-
-def _events_of(
-    trace: StepTrace, calls: Sequence[ModelCall], line: tuple[str, int] | None
-) -> tuple[int, ...]:
-    """Return the events of evaluations: the calls, what follows, and all below the same line."""
-    found = {*_following(trace, calls), *(index for call in calls for index in _range(call))}
-    return tuple(
-        index
-        for index, event in enumerate(trace.events)
-        if index in found or (line and line in map(line_of, trace.stack_of(event)))
-    )
 
 
 # Below this part of the step saving is not worth a change.
