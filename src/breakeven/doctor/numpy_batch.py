@@ -82,7 +82,11 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
     function = source.function_around(copy.location.line)
     moving = [one for one in source.calls_on(copy.location.line) if last_name(one) in _PLAIN]
     ways = [own for call in moving for own in _ways(case, source, function, (call,), set())]
-    fitting = [own for own in ways if _is_batch_of(own[0], numel)]
+    fitting = [
+        own
+        for own in ways
+        if (row := prod(own[0].shape[1:])) and numel % row == 0 and 2 * numel <= own[0].numel
+    ]
     # Labels of one number each would fit anything; the images fit themselves alone.
     array, way = max(
         fitting, key=lambda own: (prod(own[0].shape[1:]), len(own[1])), default=(None, ())
@@ -103,11 +107,19 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
         if isinstance(node, ast.BinOp)
         or (isinstance(node, ast.Call) and last_name(node) in _ARITHMETIC)
     )
+    # The Python before the copy, since the device was last given something.
+    prepared: list[int] = []
+    for position in range(index - 1, -1, -1):
+        event = case.trace.events[position]
+        if isinstance(event, HostWork) and event.kind == "script":
+            prepared.append(position)
+        elif not (isinstance(event, Op) and event.is_on_host):
+            break
     return NumpyBatch(
         array=array,
         cast=source.location(casts[0]) if casts else None,
         num_passes=len([*in_place, *arithmetic]),
-        prepared=_work_before(case, index),
+        prepared=tuple(reversed(prepared)),
     )
 
 
@@ -187,23 +199,6 @@ def gathered(case: RuleInput, index: int, batch: NumpyBatch) -> dict[int, tuple[
     return found
 
 
-def _is_batch_of(array: HostArray, numel: int) -> bool:
-    row = prod(array.shape[1:])
-    return len(array.shape) > 0 and row > 0 and numel % row == 0 and 2 * numel <= array.numel
-
-
 def element_bytes(dtype: str) -> int:
     """Return the bytes of one number; of a float32 where the type is not known."""
     return HostArray(name="", dtype=dtype or "float32", shape=()).element_bytes
-
-
-def _work_before(case: RuleInput, index: int) -> tuple[int, ...]:
-    """Return the Python before a copy, since the device was last given something."""
-    found: list[int] = []
-    for position in range(index - 1, -1, -1):
-        event = case.trace.events[position]
-        if isinstance(event, HostWork) and event.kind == "script":
-            found.append(position)
-        elif not (isinstance(event, Op) and event.is_on_host):
-            break
-    return tuple(reversed(found))

@@ -9,18 +9,18 @@ import ast
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from functools import lru_cache
-from itertools import accumulate, chain
+from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
 
 from breakeven.doctor.events import (
     MemoryWriters,
     bare_name,
-    copy_at,
     is_in_place,
     line_of,
     lines_where,
     newest_storages,
+    read_by,
     written_by,
 )
 from breakeven.doctor.rule import RuleInput
@@ -96,7 +96,7 @@ class RoundTrip(NamedTuple):
 
     location: Location | None
     reads: list[int]
-    copies: list[int]
+    copies: set[int]
 
 
 class TensorSource(Enum):
@@ -105,6 +105,9 @@ class TensorSource(Enum):
     SIZES = auto()
     NUMBERS = auto()
     DATA = auto()
+
+
+_SIZES, _NUMBERS, _DATA = TensorSource
 
 
 def uploads(case: RuleInput) -> Mapping[int, Upload]:
@@ -119,40 +122,32 @@ def uploads(case: RuleInput) -> Mapping[int, Upload]:
 def _uploads(case: RuleInput) -> dict[int, Upload]:
     if case.is_never_on_device:
         return {}
-    made = made_on_host(case.trace)
+    made, computed = made_on_host(case.trace), set[int]()
+    for op in case.trace.ops:
+        if op.is_on_host and (is_layer(op) or not computed.isdisjoint(read_by([op]))):
+            computed |= written_by([op])
     # The gradients of what is copied there travel back to the host.
     crossed = lines_where(case.trace, lambda e: e.phase is Phase.BACKWARD and _is_to_host(e))
-    computed = _computed_by_layers(case.trace)
-    return {
-        index: Upload.HOST_SUBMODEL
-        if event.storage in computed
-        else _upload(case, index, event, made, crossed)
-        for index, event in enumerate(case.trace.events)
-        if isinstance(event, Copy) and event.is_to_device and event.destination != "cpu"
-    }
-
-
-def _upload(
-    case: RuleInput,
-    index: int,
-    copy: Copy,
-    made: dict[int, TensorSource],
-    crossed: frozenset[tuple[str, int]],
-) -> Upload:
-    if copy.phase is Phase.BACKWARD or line_of(copy) in crossed:
-        return Upload.HOST_SUBMODEL
-    if copy.phase is Phase.OPTIMIZER or copy.via.startswith("torch."):
-        return Upload.LIBRARY
-    origin = made.get(copy.storage)
-    if origin is TensorSource.SIZES or (
-        origin is TensorSource.DATA and case.sources.is_at(copy.location, _is_numpy_noise)
-    ):
-        return Upload.CREATED
-    if origin is TensorSource.NUMBERS and not case.sources.is_at(copy.location, _is_from_numpy):
-        return Upload.SCALARS
-    if origin is TensorSource.DATA and case.sources.is_at(copy.location, _is_literal):
-        return Upload.SCALARS
-    return Upload.INDEX if _is_index(case.trace, index, copy) else Upload.BATCH
+    found: dict[int, Upload] = {}
+    for index, copy in case.each(Copy):
+        if not copy.is_to_device or copy.destination == "cpu":
+            continue
+        is_of_host = copy.storage in computed or line_of(copy) in crossed
+        source, is_at = made.get(copy.storage), partial(case.sources.is_at, copy.location)
+        if is_of_host or copy.phase is Phase.BACKWARD:
+            found[index] = Upload.HOST_SUBMODEL
+        elif copy.phase is Phase.OPTIMIZER or copy.via.startswith("torch."):
+            found[index] = Upload.LIBRARY
+        elif source is _SIZES or (source is _DATA and is_at(_is_numpy_noise)):
+            found[index] = Upload.CREATED
+        elif (source is _NUMBERS and not is_at(_is_from_numpy)) or (
+            source is _DATA and is_at(_is_literal)
+        ):
+            found[index] = Upload.SCALARS
+        else:
+            is_index = _is_index(case.trace, index, copy)
+            found[index] = Upload.INDEX if is_index else Upload.BATCH
+    return found
 
 
 def is_by_framework(copy: Copy) -> bool:
@@ -164,46 +159,31 @@ def made_on_host(trace: StepTrace) -> dict[int, TensorSource]:
     """Return what host memory of the step was made from, where not from what was there before."""
     made: dict[int, TensorSource] = {}
     for op in trace.ops:
-        if op.is_on_host and op.phase in (Phase.FORWARD, Phase.BACKWARD):
-            for tensor in op.outputs:
-                origin = _origin(trace, op, made, tensor.numel)
-                if origin is not None and tensor.storage != -1:
-                    made[tensor.storage] = origin
+        if not op.is_on_host or op.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            continue
+        sources = {made.get(tensor.storage) for tensor in op.inputs}
+        for tensor in op.outputs:
+            is_small = tensor.numel <= _MAX_SCALARS
+            if tensor.storage == -1:
+                continue
+            if op.name.startswith(_FROM_PYTHON):
+                is_batch = 1 < tensor.numel == trace.batch_size
+                source = _NUMBERS if is_small and not is_batch else _DATA
+            elif None in sources:
+                continue
+            elif _DATA in sources:
+                source = _DATA
+            else:
+                # What sizes and a few numbers grow into is made, as a mask filled with a number is.
+                source = _NUMBERS if sources == {_NUMBERS} and is_small else _SIZES
+            made[tensor.storage] = source
     return made
-
-
-def _origin(
-    trace: StepTrace, op: Op, made: dict[int, TensorSource], numel: int
-) -> TensorSource | None:
-    if op.name.startswith(_FROM_PYTHON):
-        is_batch = 1 < numel == trace.batch_size
-        return TensorSource.NUMBERS if numel <= _MAX_SCALARS and not is_batch else TensorSource.DATA
-    if not all(tensor.storage in made for tensor in op.inputs):
-        return None
-    origins = {made[tensor.storage] for tensor in op.inputs}
-    if TensorSource.DATA in origins:
-        return TensorSource.DATA
-    # What sizes and a few numbers grow into is made, as a mask filled with a number is.
-    return (
-        TensorSource.NUMBERS
-        if origins == {TensorSource.NUMBERS} and numel <= _MAX_SCALARS
-        else TensorSource.SIZES
-    )
 
 
 def is_layer(op: Op) -> bool:
     """Return whether the host computes a layer of a model, unlike what prepares a batch."""
     is_within = op.phase is Phase.FORWARD and bool(op.module)
     return op.is_on_host and is_within and bare_name(op) in _LAYERS
-
-
-def _computed_by_layers(trace: StepTrace) -> frozenset[int]:
-    """Return the host memory that layers on the host wrote, and what was computed from it."""
-    found: set[int] = set()
-    for op in trace.ops:
-        if op.is_on_host and (is_layer(op) or any(tensor.storage in found for tensor in op.inputs)):
-            found |= written_by([op])
-    return frozenset(found)
 
 
 def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
@@ -256,65 +236,42 @@ def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
 
 
 def _round_trips(case: RuleInput) -> tuple[RoundTrip, ...]:
-    events = case.trace.events
+    events, copies = case.trace.events, dict(case.each(Copy))
     own = (Upload.BATCH, Upload.SCALARS, Upload.INDEX, Upload.LIBRARY)
     uploaded = [index for index, kind in uploads(case).items() if kind in own]
-    newest = newest_storages(events)
-    ends = _ends_of_forward(events)
-    first_layer = _first_layer(events, case.once(memory_writers))
+    newest, ends = newest_storages(events), _ends_of_forward(events)
+    parameters = case.once(memory_writers).updated
+    # The model begins to compute with the first use of a parameter. What is read before that
+    # belongs to the step before: a script reads its metrics after the update.
+    uses = (
+        index
+        for index, op in case.each(Op)
+        if op.phase is Phase.FORWARD and not is_in_place(op) and read_by([op]) & parameters
+    )
+    first_layer = next(uses, len(events))
     found: dict[tuple[str, int] | None, RoundTrip] = {}
-    # The first read of a line in a forward pass has all copies that later ones have.
-    copies: dict[tuple[tuple[str, int] | None, int], tuple[list[int], list[int]]] = {}
-    for index, event in enumerate(events):
-        if not isinstance(event, Sync) or index < first_layer or not _is_of_tensor(case, event):
+    for index, read in case.each(Sync):
+        if index < first_layer or not is_whole_read(read) or read.phase is not Phase.FORWARD:
             continue
-        line, end = line_of(event), ends[index]
-        trip = found.setdefault(line, RoundTrip(event.location, [], []))
-        if (line, end) not in copies:
-            between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, end)]
-            later = [
-                position
-                for position in between
-                if isinstance(copy := events[position], Copy)
-                and copy.storage > newest[index]
-                and _may_come_from(case, event, copy)
-            ]
-            trip.copies.extend(later)
-            youngest = list(accumulate((copy_at(case.trace, n).storage for n in later[::-1]), max))
-            copies[line, end] = later, youngest[::-1]
-        later, youngest = copies[line, end]
-        following = bisect_right(later, index)
-        if following < len(later) and youngest[following] > newest[index]:
+        if case.sources.is_at(read.location, feeds_simulator):
+            continue
+        between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, ends[index])]
+        later = {
+            position
+            for position in between
+            if copies[position].storage > newest[index]
+            and _may_come_from(case, read, copies[position])
+        }
+        if later:
+            trip = found.setdefault(line_of(read), RoundTrip(read.location, [], set()))
             trip.reads.append(index)
-    return tuple(trip for trip in found.values() if trip.reads)
+            trip.copies.update(later)
+    return tuple(found.values())
 
 
 def is_whole_read(sync: Sync) -> bool:
     """Return whether a whole tensor is read, not a number."""
     return sync.kind in TENSOR_READS and sync.num_bytes > NUMBER_BYTES
-
-
-def _first_layer(events: tuple[Event, ...], origins: MemoryWriters) -> int:
-    """Return where the model begins to compute: the first use of a parameter.
-
-    What is read before that belongs to the step before: a script reads its metrics after the
-    update.
-    """
-    for index, event in enumerate(events):
-        if not isinstance(event, Op) or event.phase is not Phase.FORWARD or is_in_place(event):
-            continue
-        if any(tensor.storage in origins.updated for tensor in event.inputs):
-            return index
-    return len(events)
-
-
-def _is_of_tensor(case: RuleInput, sync: Sync) -> bool:
-    """Return whether a whole tensor is read in the forward pass, other than for a simulator."""
-    return (
-        is_whole_read(sync)
-        and sync.phase is Phase.FORWARD
-        and not case.sources.is_at(sync.location, feeds_simulator)
-    )
 
 
 def _ends_of_forward(events: tuple[Event, ...]) -> list[int]:
@@ -332,12 +289,10 @@ def _ends_of_forward(events: tuple[Event, ...]) -> list[int]:
 
 
 def _may_come_from(case: RuleInput, read: Sync, copy: Copy) -> bool:
-    source = case.sources.find(read.location)
-    if source is None or read.location is None or copy.location is None:
+    source, at, copied_at = case.sources.find(read.location), read.location, copy.location
+    if source is None or at is None or copied_at is None or copied_at.file != at.file:
         return True
-    if copy.location.file != read.location.file:
-        return True
-    return _reaches(source, read.location.line, copy.location.line)
+    return _reaches(source, at.line, copied_at.line)
 
 
 # Asked for each pair of a read and a copy, of which many are at the same lines.
@@ -414,9 +369,8 @@ def _simulator_calls(statement: ast.AST) -> Iterator[ast.Call]:
 def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
     for call in nodes_in(statement, ast.Call):
         name = dotted_name(call.func)
-        parts = name.split(".")
-        is_saving = parts[-1] in _SAVING or f".{name}".endswith(_SAVING_ENDS)
-        if is_saving or (len(parts) > 1 and parts[0] in _PLOTTING):
+        is_plot = name.partition(".")[0] in _PLOTTING and "." in name
+        if is_plot or last_name(call) in _SAVING or f".{name}".endswith(_SAVING_ENDS):
             yield call
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
-from breakeven.doctor.events import bare_name, copy_at, on_device, op_at
+from breakeven.doctor.events import bare_name, copy_at, on_device, op_at, with_tensors
 from breakeven.doctor.numpy_batch import (
     converted_on_device,
     element_bytes,
@@ -45,32 +45,6 @@ from breakeven.trace import (
     TensorSpec,
 )
 from breakeven.units import format_bytes
-
-
-def queued(copy: Copy) -> Copy:
-    """Return the copy from pinned memory, which nothing waits for."""
-    return replace(copy, is_pinned=True, non_blocking=True)
-
-
-def whole(op: Op, num_elements: int) -> Op:
-    """Return the operator on the device for a whole batch at once.
-
-    Args:
-        op: An operator of the host that may work on one sample.
-        num_elements: Elements of the batch.
-    """
-
-    def sized(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        largest = max((tensor.numel for tensor in tensors), default=0)
-        return tuple(
-            replace(tensor, shape=(num_elements,), layout="contiguous")
-            if tensor.numel == largest
-            else tensor
-            for tensor in tensors
-        )
-
-    moved = on_device(op)
-    return replace(moved, inputs=sized(moved.inputs), outputs=sized(moved.outputs))
 
 
 def uploaded(case: RuleInput, kind: Upload) -> list[int]:
@@ -137,7 +111,12 @@ def blocking_copies(case: RuleInput) -> Matches:
             evidence=seen_copies(case, events),
             location=location,
             events=events,
-            edit=changed({index: queued(copies[index]) for index in events}),
+            edit=changed(
+                {
+                    index: replace(copies[index], is_pinned=True, non_blocking=True)
+                    for index in events
+                }
+            ),
         )
 
 
@@ -193,104 +172,65 @@ _CHOOSING = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DataSet:
-    """Data in memory that batches are taken from.
-
-    Args:
-        num_bytes: All of it.
-        copies: The batches that are copied.
-        loading: Positions of what takes a batch from it.
-        location: Where a batch is taken, or copied.
-        then: What the device does with a batch, by the position of its copy.
-    """
-
-    num_bytes: int
-    copies: Sequence[int]
-    loading: Sequence[int]
-    location: Location | None
-    then: Mapping[int, tuple[Op, ...]] = field(default_factory=dict[int, tuple[Op, ...]])
-
-
 @rule("COPY004", "DATA_NOT_RESIDENT")
 def resident_data(case: RuleInput) -> Matches:
-    batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    copies = dict(case.each(Copy))
-    for find in (_loaded, _computed, _chosen):
-        data = find(case, batches)
-        if data is None or data.num_bytes > _MEMORY_FRACTION * case.device.memory_bytes:
+    copies, loaders = dict(case.each(Copy)), case.facts.loaders
+    for num_bytes, loading, then in _data_in_memory(case):
+        if not then or num_bytes > _MEMORY_FRACTION * case.device.memory_bytes:
             continue
-        batch_bytes = sum(copies[index].num_bytes for index in data.copies)
+        batch_bytes = sum(copies[index].num_bytes for index in then)
         gathered: dict[int, tuple[Event, ...]] = {
-            index: (_gather(case, copies[index], data.num_bytes), *data.then.get(index, ()))
-            for index in data.copies
+            index: (_gather(case, copies[index], num_bytes), *ops) for index, ops in then.items()
         }
+        # The line that copies the most bytes; a framework copies what a loader has.
+        lines = by_line(case.trace, then)
+        location, _ = max(lines, key=lambda line: sum(copies[one].num_bytes for one in line[1]))
+        if loaders and any(is_by_framework(copies[index]) for index in then):
+            location = loaders[0].location
         yield Match(
             title=f"{format_bytes(batch_bytes)} of a data set that would fit on the GPU are copied "
             "in every step",
             fix="copy the data set to the GPU once, and index it there",
-            evidence=f"the data set takes {format_bytes(data.num_bytes)}, less than a quarter of "
+            evidence=f"the data set takes {format_bytes(num_bytes)}, less than a quarter of "
             f"the {format_bytes(case.device.memory_bytes)} of the {case.device.name}",
-            location=data.location,
-            events=tuple(sorted((*data.loading, *data.copies))),
-            edit=Edit(replaced={**dict.fromkeys(data.loading, ()), **gathered}),
+            location=location,
+            events=tuple(sorted((*loading, *then))),
+            edit=Edit(replaced={**dict.fromkeys(loading, ()), **gathered}),
         )
         return
 
 
-def _loaded(case: RuleInput, batches: Sequence[int]) -> _DataSet | None:
-    """Return what loaders take from tensors in memory, if all of them do."""
+def _data_in_memory(
+    case: RuleInput,
+) -> Iterator[tuple[int, list[int], Mapping[int, tuple[Op, ...]]]]:
+    """Yield data that batches may be taken from: its bytes, what takes them, and the copies.
+
+    Positions of what takes a batch from the data come second. Third comes what the device does with
+    a batch, by the position of its copy.
+    """
+    batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
     loaders = case.facts.loaders
-    is_in_memory = all(loader.data_bytes and loader.is_indexed for loader in loaders)
-    if not batches or not loaders or not is_in_memory:
-        return None
-    copies = dict(case.each(Copy))
-    is_by_library = any(is_by_framework(copies[index]) for index in batches)
-    fetching = (i for i, op in case.each(Op) if op.is_on_host and op.phase is Phase.DATA)
-    return _DataSet(
-        num_bytes=sum(loader.data_bytes for loader in loaders),
-        copies=batches,
-        loading=(*case.works("data"), *fetching),
-        location=loaders[0].location if is_by_library else _largest(case, batches),
-    )
-
-
-def _computed(case: RuleInput, batches: Sequence[int]) -> _DataSet | None:
-    """Return the arrays in memory that NumPy makes batches of."""
+    if loaders and all(loader.data_bytes and loader.is_indexed for loader in loaders):
+        fetching = (i for i, op in case.each(Op) if op.is_on_host and op.phase is Phase.DATA)
+        num_bytes = sum(loader.data_bytes for loader in loaders)
+        yield num_bytes, [*case.works("data"), *fetching], dict.fromkeys(batches, ())
+    # Arrays that NumPy makes batches of.
     made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
-    if not made:
-        return None
-    return _DataSet(
-        num_bytes=sum({id(own.array): own.array.num_bytes for own in made.values()}.values()),
-        copies=tuple(made),
-        loading=[position for own in made.values() for position in own.prepared],
-        location=_largest(case, tuple(made)),
-        then={index: converted_on_device(case, index, own) for index, own in made.items()},
-    )
-
-
-def _chosen(case: RuleInput, batches: Sequence[int]) -> _DataSet | None:
-    """Return the host tensors that batches are chosen from."""
-    held = {index: own for index in batches if (own := _held(case, index)) is not None}
-    if not held:
-        return None
-    return _DataSet(
-        num_bytes=sum(size for _, size in held.values()),
-        copies=tuple(held),
-        loading=[position for position, _ in held.values()],
-        location=_largest(case, tuple(held)),
-    )
-
-
-def _held(case: RuleInput, index: int) -> tuple[int, int] | None:
-    """Return what chose a copied batch from a host tensor, and its size; None for another batch."""
-    copy = copy_at(case.trace, index)
-    position = case.once(memory_writers).writer(copy.storage, index)
-    op = None if position is None else op_at(case.trace, position)
-    if position is None or op is None or op.phase is not Phase.FORWARD:
-        return None
-    size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
-    return (position, size) if size >= 2 * copy.num_bytes else None
+    num_bytes = sum({id(own.array): own.array.num_bytes for own in made.values()}.values())
+    prepared = [position for own in made.values() for position in own.prepared]
+    yield num_bytes, prepared, {i: converted_on_device(case, i, own) for i, own in made.items()}
+    # Tensors of the host that batches are chosen from.
+    held: dict[int, tuple[int, int]] = {}
+    for index in batches:
+        copy = copy_at(case.trace, index)
+        position = case.once(memory_writers).writer(copy.storage, index)
+        op = op_at(case.trace, position) if position is not None else None
+        if position is not None and op is not None and op.phase is Phase.FORWARD:
+            size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
+            if size >= 2 * copy.num_bytes:
+                held[index] = size, position
+    sizes, positions = [size for size, _ in held.values()], [own for _, own in held.values()]
+    yield sum(sizes), positions, dict.fromkeys(held, ())
 
 
 def _gather(case: RuleInput, copy: Copy, total_bytes: int) -> Op:
@@ -308,13 +248,6 @@ def _gather(case: RuleInput, copy: Copy, total_bytes: int) -> Op:
         phase=Phase.FORWARD,
         location=copy.location,
     )
-
-
-def _largest(case: RuleInput, copied: Sequence[int]) -> Location | None:
-    """Return the line that copies the most bytes."""
-    copies = dict(case.each(Copy))
-    lines = by_line(case.trace, copied)
-    return max(lines, key=lambda line: sum(copies[index].num_bytes for index in line[1]))[0]
 
 
 # Fewer bytes than these are copied within the fixed cost of a copy, some 10 µs at 10 GB/s.
@@ -335,39 +268,33 @@ _Replaced = dict[int, tuple[Event, ...]]
 @rule("COPY005", "H2D_WIDE")
 def widened_batches(case: RuleInput) -> Matches:
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    on_gpu = "cast and normalise it on the GPU"
-    for narrow, location, replaced in _cast_before(case, batches):
-        title = f"a batch of {narrow} is made wider on the host, and then copied to the GPU"
-        yield _found(case, location, title, f"copy the batch as {narrow}, and {on_gpu}", replaced)
-    for narrow, location, replaced in _cast_by_numpy(case, batches):
-        title = f"a batch of {narrow} is made wider by NumPy, and then copied to the GPU"
-        yield _found(case, location, title, f"copy the batch as {narrow}, and {on_gpu}", replaced)
-    for narrow, location, replaced in _cast_after(case, batches):
-        title = f"a batch is copied to the GPU as float64 and cast to {narrow} there"
-        yield _found(
-            case, location, title, f"cast the data to {narrow} on the host, once", replaced
-        )
-
-
-def _found(
-    case: RuleInput, location: Location | None, title: str, fix: str, replaced: _Replaced
-) -> Match:
-    copied, narrow = (
-        sum(event.num_bytes for event in events if isinstance(event, Copy))
-        for events in (
-            [case.trace.events[index] for index in replaced],
-            [event for own in replaced.values() for event in own],
-        )
-    )
-    return Match(
-        title=title,
-        fix=fix,
-        evidence=f"{format_bytes(copied)} copied in the recorded step, "
-        f"{format_bytes(narrow)} without the cast",
-        location=location,
-        events=tuple(sorted(replaced)),
-        edit=Edit(replaced=replaced),
-    )
+    before = "a batch of {} is made wider {}, and then copied to the GPU"
+    narrower = "copy the batch as {}, and cast and normalise it on the GPU"
+    for find, title, fix in (
+        (_cast_before, before.format("{}", "on the host"), narrower),
+        (_cast_by_numpy, before.format("{}", "by NumPy"), narrower),
+        (
+            _cast_after,
+            "a batch is copied to the GPU as float64 and cast to {} there",
+            "cast the data to {} on the host, once",
+        ),
+    ):
+        for narrow, location, replaced in find(case, batches):
+            copied = [case.trace.events[index] for index in replaced]
+            left = [event for events in replaced.values() for event in events]
+            before_bytes, after_bytes = (
+                sum(event.num_bytes for event in events if isinstance(event, Copy))
+                for events in (copied, left)
+            )
+            yield Match(
+                title=title.format(narrow),
+                fix=fix.format(narrow),
+                evidence=f"{format_bytes(before_bytes)} copied in the recorded step, "
+                f"{format_bytes(after_bytes)} without the cast",
+                location=location,
+                events=tuple(sorted(replaced)),
+                edit=Edit(replaced=replaced),
+            )
 
 
 _Wide = tuple[str, Location | None, _Replaced]
@@ -375,23 +302,36 @@ _Wide = tuple[str, Location | None, _Replaced]
 
 def _cast_before(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
     """Yield what the host casts before it is copied, by the line that casts."""
-    found: dict[int, list[tuple[str, _Replaced]]] = {}
+    found: dict[int, tuple[str, _Replaced]] = {}
     for index in batches:
         copy, (chain, narrow, wide_bytes) = copy_at(case.trace, index), _chain_of(case, index)
-        if (
-            narrow is None
-            or copy.num_bytes * (1 - narrow.element_bytes / wide_bytes) < _MIN_SAVED_BYTES
-        ):
+        numel = copy.num_bytes // max(1, wide_bytes)
+        if narrow is None or copy.num_bytes - numel * narrow.element_bytes < _MIN_SAVED_BYTES:
             continue
-        numel = copy.num_bytes // wide_bytes
-        # What the host did for each sample is done for the whole batch.
+
+        def whole(op: Op, numel: int = numel) -> Op:
+            # What the host did for each sample is done for the whole batch.
+            largest = max(tensor.numel for tensor in (*op.inputs, *op.outputs))
+            sized = partial(replace, shape=(numel,), layout="contiguous")
+            return with_tensors(on_device(op), lambda t: sized(t) if t.numel == largest else t)
+
         kinds = {op.name: op for position in reversed(chain) if (op := op_at(case.trace, position))}
-        moved = [whole(op, numel) for op in reversed(kinds.values())]
         copied = replace(copy, num_bytes=numel * narrow.element_bytes, dtype=narrow.dtype)
-        replaced: _Replaced = {**dict.fromkeys(chain, ()), index: (copied, *moved)}
-        found.setdefault(chain[0], []).append((narrow.dtype, replaced))
-    for location, firsts in by_line(case.trace, found):
-        casts = [cast for first in firsts for cast in found[first]]
+        replaced: _Replaced = {
+            **dict.fromkeys(chain, ()), index: (copied, *map(whole, reversed(kinds.values()))),
+        }  # fmt: skip
+        _, others = found.get(chain[0], ("", {}))
+        found[chain[0]] = narrow.dtype, others | replaced
+    yield from _at_lines(case, found)
+
+
+def _at_lines(
+    case: RuleInput,
+    found: Mapping[int, tuple[str, _Replaced]],
+) -> Iterator[_Wide]:
+    """Yield the casts of each line together, by the positions that stand for their lines."""
+    for location, positions in by_line(case.trace, found):
+        casts = [found[position] for position in positions]
         yield casts[0][0], location, {k: v for _, own in casts for k, v in own.items()}
 
 
@@ -450,6 +390,4 @@ def _cast_after(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
                     copied = replace(copy, num_bytes=narrow.num_bytes, dtype=narrow.dtype)
                     found[index] = narrow.dtype, {index: (copied,), position: ()}
                 break
-    for location, copies in by_line(case.trace, found):
-        own = [found[index] for index in copies]
-        yield own[0][0], location, {k: v for _, replaced in own for k, v in replaced.items()}
+    yield from _at_lines(case, found)
