@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 
 from breakeven.doctor.rule import RuleInput
 from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
@@ -25,22 +24,6 @@ def called_at(case: RuleInput, *names: str) -> Location | None:
     recorded = (call.location for call in recorded_calls(case, *names) if call.location)
     in_source = (source.location(call) for source, call in case.sources.calls(*names))
     return next(recorded, None) or next(in_source, None)
-
-
-def assigned_at(
-    sources: Sources, name: str, is_value: Callable[[ast.expr], bool]
-) -> Location | None:
-    """Return the line that assigns a value to an attribute such as ``cudnn.benchmark``.
-
-    Args:
-        sources: The user's files.
-        name: Last parts of the dotted name.
-        is_value: Whether the assigned value is the one that is looked for.
-    """
-    for source, binding in sources.bindings():
-        if is_named(binding.name, name) and is_value(binding.value):
-            return source.location(binding.statement)
-    return None
 
 
 def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:

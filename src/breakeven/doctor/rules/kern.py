@@ -17,11 +17,11 @@ from breakeven.doctor.events import (
     with_tensors,
 )
 from breakeven.doctor.rule import Match, Matches, RuleInput, by_line, changed, rule, times_per_step
-from breakeven.doctor.source_lines import assigned_at, line_of_layer
+from breakeven.doctor.source_lines import line_of_layer
 from breakeven.doctor.step_times import DevicePace, device_times_ns, has_tensor_cores
 from breakeven.simulate import Edit
-from breakeven.source import is_constant
-from breakeven.trace import Event, LoaderFacts, Location, Op, Phase, RunFacts, TensorSpec
+from breakeven.source import is_constant, is_named
+from breakeven.trace import Event, Location, Op, Phase, TensorSpec
 from breakeven.units import format_percent
 
 _HALF: Final = (Precision.FP16, Precision.BF16)
@@ -36,7 +36,15 @@ def channels_first(case: RuleInput) -> Matches:
     if not has_tensor_cores(case.device):
         return
     times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
-    converted = device_times_ns(case, _is_converted)
+    converted = device_times_ns(
+        case,
+        lambda kernel: (
+            kernel.family is Family.CONVOLUTION
+            and kernel.precision in _HALF
+            and kernel.conversion_bytes > 0
+            and not _is_grouped(kernel)
+        ),
+    )
     grouped = device_times_ns(case, _is_grouped)
     if not converted or sum(grouped.values()) > _MAX_GROUPED_FRACTION * sum(times.values()):
         return
@@ -55,11 +63,6 @@ def channels_first(case: RuleInput) -> Matches:
     )
 
 
-def _is_converted(kernel: Kernel) -> bool:
-    is_half = kernel.family is Family.CONVOLUTION and kernel.precision in _HALF
-    return is_half and kernel.conversion_bytes > 0 and not _is_grouped(kernel)
-
-
 def _is_grouped(kernel: Kernel) -> bool:
     is_convolution = kernel.family is Family.CONVOLUTION
     return is_convolution and kernel.variant.startswith(("grouped", "depthwise"))
@@ -67,30 +70,23 @@ def _is_grouped(kernel: Kernel) -> bool:
 
 def _channels_last(case: RuleInput) -> Edit:
     """Return the step with all images in channels-last layout, converted once at the start."""
+
+    def as_channels_last(spec: TensorSpec) -> TensorSpec:
+        is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
+        return replace(spec, layout="channels_last") if is_image else spec
+
     replaced: dict[int, tuple[Event, ...]] = {}
     is_converted = False
     for index, op in case.each_on_device():
-        changed = with_tensors(op, _as_channels_last)
-        if changed == op:
-            continue
-        replaced[index] = (changed,)
-        if not is_converted and bare_name(op) in CONVOLUTIONS:
-            # The batch itself: it arrives as the data set holds it.
-            conversion = replace(
-                op,
-                name="aten.clone.default",
-                inputs=op.inputs[:1],
-                outputs=changed.inputs[:1],
-                attributes={},
-            )
-            replaced[index] = (conversion, changed)
-            is_converted = True
+        new = with_tensors(op, as_channels_last)
+        if new != op:
+            replaced[index] = (new,)
+            if not is_converted and bare_name(op) in CONVOLUTIONS:
+                # The batch itself: it arrives as the data set holds it.
+                batch = replace(new, name="aten.clone.default", inputs=op.inputs[:1], attributes={})
+                replaced[index] = (replace(batch, outputs=new.inputs[:1]), new)
+                is_converted = True
     return Edit(replaced=replaced)
-
-
-def _as_channels_last(spec: TensorSpec) -> TensorSpec:
-    is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
-    return replace(spec, layout="channels_last") if is_image else spec
 
 
 # Where convolutions take less, a faster one does not show.
@@ -132,12 +128,18 @@ _FEW_STEPS = 3
 @rule("KERN003", "CUDNN_BENCH_VARY")
 def searched_again(case: RuleInput) -> Matches:
     facts = case.facts
-    varies = facts.num_convolution_shapes >= _num_varying_shapes(facts)
+    has_remainder = any(
+        own.batch_size < 1 or own.num_samples % own.batch_size for own in facts.loaders
+    )
+    has_remainder |= not facts.loaders and facts.num_steps > _FEW_STEPS
+    varies = facts.num_convolution_shapes >= _MIN_VARYING_SHAPES + has_remainder
     is_of_cudnn = case.device.vendor == "nvidia"
     if not case.trace.settings.cudnn_benchmark or not varies or not is_of_cudnn:
         return
-    switched = assigned_at(
-        case.sources, "cudnn.benchmark", lambda value: not is_constant(value, False)
+    switched = (
+        source.location(binding.statement)
+        for source, binding in case.sources.bindings()
+        if is_named(binding.name, "cudnn.benchmark") and not is_constant(binding.value, False)
     )
     times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
     yield Match(
@@ -145,22 +147,9 @@ def searched_again(case: RuleInput) -> Matches:
         fix="torch.backends.cudnn.benchmark = False, or pad inputs to a few sizes",
         evidence=f"convolutions of {facts.num_convolution_shapes} different shapes in "
         f"{facts.num_steps} recorded steps; cudnn.benchmark is on",
-        location=switched or facts.shapes_vary_at,
+        location=next(switched, facts.shapes_vary_at),
         events=tuple(times),
     )
-
-
-def _num_varying_shapes(facts: RunFacts) -> int:
-    """Return from how many shapes on they vary by more than a smaller last batch."""
-    if facts.loaders:
-        has_remainder = any(map(_has_smaller_last_batch, facts.loaders))
-    else:
-        has_remainder = facts.num_steps > _FEW_STEPS
-    return _MIN_VARYING_SHAPES + int(has_remainder)
-
-
-def _has_smaller_last_batch(loader: LoaderFacts) -> bool:
-    return loader.batch_size < 1 or loader.num_samples % loader.batch_size != 0
 
 
 _LAYERS = tuple(

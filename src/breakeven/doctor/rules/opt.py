@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,11 +19,12 @@ from breakeven.doctor.events import (
     parameters_of,
     read_by,
     with_tensors,
+    written_by,
 )
 from breakeven.doctor.rule import Match, Matches, RuleInput, by_line, changed, rule, without
 from breakeven.doctor.source_lines import layer_at
 from breakeven.simulate import Edit, phase_times
-from breakeven.trace import Copy, Location, Op, OptimizerFacts, Phase, TensorSpec
+from breakeven.trace import Copy, Location, Op, Phase, TensorSpec
 from breakeven.units import format_bytes, format_count
 
 # A loop over fewer parameters is as fast as one call for all of them.
@@ -40,43 +40,66 @@ _BATCHED = ("aten._foreach_", "aten._fused_", "aten._amp_foreach_")
 # Reductions that are one operator on lists.
 _LIST_NAMES = {"linalg_vector_norm": "norm", "sum": "norm", "square": "pow"}
 
-_Ops = Mapping[int, Op]
-
 
 @rule("OPT001", "OPT_LOOP")
 def updates_one_by_one(case: RuleInput) -> Matches:
-    parameters = parameters_of(case.trace)
+    parameters, optimizers = parameters_of(case.trace), case.facts.optimizers
     trained = parameters | gradients_of(case.trace)
-    loops: dict[object, dict[str, dict[int, Op]]] = {}
+    loops: dict[tuple[Phase, object], dict[str, dict[int, Op]]] = {}
     for index, op in case.each_on_device():
         if _may_be_looped(op, parameters):
-            loop = loops.setdefault((op.phase, _place(case, op.location)), {})
+            # What the operators of one loop share: the loop in the source, or the line.
+            source, at = case.sources.find(op.location), op.location
+            around = source.loops_around(at.line) if source and at else ()
+            loop = loops.setdefault((op.phase, around[0] if around else line_of(at)), {})
             loop.setdefault(op.name, {})[index] = op
-    for by_name in loops.values():
-        repeated = [ops for ops in by_name.values() if _is_loop(ops)]
-        ops = {index: own[index] for own in repeated for index in own}
-        ops = {index: ops[index] for index in sorted(ops)}
+    for (phase, _), by_name in loops.items():
+        # Each repetition works on a tensor of its own.
+        repeated = [
+            ops
+            for ops in by_name.values()
+            if len({op.inputs[0].storage for op in ops.values() if op.inputs} - {-1})
+            >= _MIN_TENSORS
+        ]
+        ops = dict(sorted((index, op) for own in repeated for index, op in own.items()))
         num_tensors = max(map(len, repeated), default=0)
-        if not _is_update(ops.values(), num_tensors, trained) or _is_all_there_is(case, ops):
+        is_penalty = num_tensors >= _MIN_PENALISED and phase is Phase.FORWARD
+        if len(read_by(ops.values()) & trained) < _MIN_TENSORS:
             continue
-        made = _constructor(case, ops)
+        if not is_penalty and not any(map(is_in_place, ops.values())):
+            continue
+        # The line that writes to the parameters; that of most operators if none does.
+        writing = [
+            op for op in ops.values() if is_in_place(op) and op.inputs[0].storage in parameters
+        ]
+        places = Counter(op.location for op in writing or ops.values())
+        made = None
+        if phase is Phase.OPTIMIZER:
+            first = next(iter(ops.values())).location
+            is_torchs = any(own.is_from_torch for own in optimizers)
+            knows_no_other = is_torchs and all(own.foreach is None for own in optimizers)
+            if knows_no_other and case.sources.call_at(first, "step") is not None:
+                continue
+            # The line that makes the optimizer, if it is a library's that was set to loop.
+            looping = (own.location for own in optimizers if own.foreach is False and not own.fused)
+            if first is not None and {op.location for op in ops.values()} == {first}:
+                made = next((location for location in looping if location is not None), None)
         yield Match(
             title=f"{len(ops)} operators update some {num_tensors} tensors one by one",
             fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your "
             "own",
             evidence=f"the same {len(repeated)} operators are issued for each of some "
             f"{num_tensors} tensors" + (f", made so at line {made.line}" if made else ""),
-            location=made or _update_line(ops.values(), parameters),
+            location=made or places.most_common(1)[0][0],
             events=tuple(ops),
-            edit=changed({next(iter(own)): _foreach(own) for own in repeated}, gone=ops),
+            edit=changed({next(iter(own)): _foreach([*own.values()]) for own in repeated}, ops),
         )
 
 
 def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
-    if op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED):
-        return False
     name = base_name(op)
-    if name == "zero_":  # gradients that are kept: OPT003
+    # Gradients that are kept are set to zero by `zero_`: OPT003.
+    if op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED) or name == "zero_":
         return False
     if op.phase is Phase.OPTIMIZER:
         return True
@@ -87,63 +110,14 @@ def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
     return name.endswith("_") or is_penalty
 
 
-def _place(case: RuleInput, location: Location | None) -> object:
-    """Return what the operators of one loop share: the loop in the source, or the line."""
-    source = case.sources.find(location)
-    around = source.loops_around(location.line) if source and location else ()
-    return around[0] if around else line_of(location)
-
-
-def _is_loop(ops: _Ops) -> bool:
-    """Return whether each repetition works on a tensor of its own."""
-    storages = {tensor.storage for op in ops.values() for tensor in op.inputs[:1]}
-    return len(storages - {-1}) >= _MIN_TENSORS
-
-
-def _is_update(ops: Iterable[Op], num_tensors: int, trained: frozenset[int]) -> bool:
-    """Return whether a loop writes tensors in place, or penalises them, that belong to training."""
-    if len(read_by(ops) & trained) < _MIN_TENSORS:
-        return False
-    if any(is_in_place(op) for op in ops):
-        return True
-    return num_tensors >= _MIN_PENALISED and all(op.phase is Phase.FORWARD for op in ops)
-
-
-def _is_all_there_is(case: RuleInput, ops: _Ops) -> bool:
-    """Return whether the loop is within an optimizer of torch's that knows no other way."""
-    first, optimizers = next(iter(ops.values())), case.facts.optimizers
-    if first.phase is not Phase.OPTIMIZER:
-        return False
-    is_step = case.sources.call_at(first.location, "step") is not None
-    is_torchs = any(own.is_from_torch for own in optimizers)
-    return is_step and is_torchs and all(own.foreach is None for own in optimizers)
-
-
-def _update_line(ops: Iterable[Op], parameters: frozenset[int]) -> Location | None:
-    """Return the line that writes to the parameters; that of most operators where none does."""
-    writing = [op for op in ops if is_in_place(op) and op.inputs[0].storage in parameters]
-    return Counter(op.location for op in writing or ops).most_common(1)[0][0]
-
-
-def _constructor(case: RuleInput, ops: _Ops) -> Location | None:
-    """Return where the optimizer is made, if it is a library's that was set to loop."""
-    lines = {op.location for op in ops.values()}
-    is_one_line = len(lines) == 1 and None not in lines
-    if not is_one_line or next(iter(ops.values())).phase is not Phase.OPTIMIZER:
-        return None
-    looping = (own for own in case.facts.optimizers if own.foreach is False and not own.fused)
-    return next((own.location for own in looping if own.location is not None), None)
-
-
-def _foreach(ops: _Ops) -> Op:
+def _foreach(ops: Sequence[Op]) -> Op:
     """Return the one operator that does the work of all."""
-    first = next(iter(ops.values()))
-    base = base_name(first)
+    base = base_name(ops[0])
     return replace(
-        first,
+        ops[0],
         name=f"aten._foreach_{_LIST_NAMES.get(base, base)}.List",
-        inputs=tuple(tensor for op in ops.values() for tensor in op.inputs),
-        outputs=tuple(tensor for op in ops.values() for tensor in op.outputs),
+        inputs=tuple(tensor for op in ops for tensor in op.inputs),
+        outputs=tuple(tensor for op in ops for tensor in op.outputs),
     )
 
 
@@ -161,8 +135,18 @@ _FUSED = {
 @rule("OPT002", "OPT_UNFUSED")
 def unfused_optimizer(case: RuleInput) -> Matches:
     optimizers = case.facts.optimizers
-    updates = {index: op for index, op in case.each_on_device() if _is_batched_update(op)}
-    if not optimizers or not all(map(_could_be_fused, optimizers)) or not updates:
+    updates = {
+        index: op
+        for index, op in case.each_on_device()
+        if op.phase is Phase.OPTIMIZER
+        and op.name.startswith("aten._foreach_")
+        and base_name(op) not in {*ZEROING, "_foreach_norm"}
+    }
+    can_be_fused = all(
+        own.is_from_torch and own.name in _FUSED and not own.fused and own.foreach is not False
+        for own in optimizers
+    )
+    if not optimizers or not can_be_fused or not updates:
         return
     times = phase_times(case.program, case.device, case.host)
     optimizer_ns = max(times.other_host_ns, times.other_device_ns)
@@ -178,19 +162,6 @@ def unfused_optimizer(case: RuleInput) -> Matches:
         location=optimizers[0].location,
         events=tuple(updates),
         edit=_fused(case, updates, name),
-    )
-
-
-def _could_be_fused(optimizer: OptimizerFacts) -> bool:
-    is_known = optimizer.is_from_torch and optimizer.name in _FUSED
-    return is_known and not optimizer.fused and optimizer.foreach is not False
-
-
-def _is_batched_update(op: Op) -> bool:
-    return (
-        op.phase is Phase.OPTIMIZER
-        and op.name.startswith("aten._foreach_")
-        and base_name(op) not in {*ZEROING, "_foreach_norm"}
     )
 
 
@@ -259,6 +230,7 @@ _MIN_ROWS_PER_INDEX = 10
 _MIN_PARAMETER_FRACTION = 0.5
 # Smaller tables are updated in microseconds.
 _MIN_TABLE_BYTES = 4_000_000
+_GRADIENTS = ("embedding_dense_backward", "_embedding_bag_dense_backward")
 _LOOKUPS = ("embedding", "embedding_renorm_", "_embedding_bag")
 _LAYERS = ("Embedding", "EmbeddingBag")
 
@@ -283,7 +255,13 @@ def dense_embeddings(case: RuleInput) -> Matches:
             for index, op in lookups.items()
         }
         num_used = sum(map(_num_used, lookups.values()))
-        as_rows = partial(_as_rows, table=shape, num_used=num_used)
+
+        def as_rows(
+            tensor: TensorSpec, table: tuple[int, ...] = shape, num_used: int = num_used
+        ) -> TensorSpec:
+            is_table = tensor.shape == table
+            return replace(tensor, shape=(num_used, *table[1:])) if is_table else tensor
+
         updates = {
             index: changed_op
             for index, op in case.each_on_device()
@@ -303,8 +281,7 @@ def dense_embeddings(case: RuleInput) -> Matches:
 
 
 def _is_wasteful(op: Op) -> bool:
-    is_backward = base_name(op) in ("embedding_dense_backward", "_embedding_bag_dense_backward")
-    if not is_backward or not op.outputs or len(op.inputs) < 2:
+    if base_name(op) not in _GRADIENTS or not op.outputs or len(op.inputs) < 2:
         return False
     table = op.outputs[0]
     is_large = table.num_bytes >= _MIN_TABLE_BYTES
@@ -326,10 +303,6 @@ def _num_used(lookup: Op) -> int:
     return max(1, lookup.inputs[1].numel)
 
 
-def _as_rows(tensor: TensorSpec, table: tuple[int, ...], num_used: int) -> TensorSpec:
-    return replace(tensor, shape=(num_used, *table[1:])) if tensor.shape == table else tensor
-
-
 # Part of the parameters that the host must update for its optimizer to be a finding.
 _MIN_HOST_PARAMETERS = 0.1
 
@@ -343,12 +316,7 @@ def optimizer_on_host(case: RuleInput) -> Matches:
         if op.phase is Phase.OPTIMIZER and op.inputs and op.inputs[0].numel > 1
     }
     # A layer that runs on the host is updated there too: then the layer is the cause.
-    used = {
-        tensor.storage
-        for op in on_host.values()
-        if op.phase is Phase.FORWARD
-        for tensor in op.inputs
-    }
+    used = read_by(op for op in on_host.values() if op.phase is Phase.FORWARD)
     updated = {
         tensor.storage: tensor.numel
         for op in updates.values()
@@ -360,7 +328,7 @@ def optimizer_on_host(case: RuleInput) -> Matches:
     if not is_on_device or sum(updated.values()) < least:
         return
     # Neither gradients nor parameters are copied then.
-    touched = {tensor.storage for op in updates.values() for tensor in (*op.inputs, *op.outputs)}
+    touched = read_by(updates.values()) | written_by(updates.values())
     copies = (
         index
         for index, copy in case.each(Copy)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
-from itertools import chain
+from functools import partial
 
-from breakeven.doctor.events import MemoryWriters, bare_name, line_of, lines_where
+from breakeven.doctor.events import bare_name, line_of, lines_where
 from breakeven.doctor.rule import (
     Match,
     Matches,
@@ -33,7 +33,6 @@ from breakeven.source import (
     COMPREHENSIONS,
     SourceFile,
     arguments_of,
-    dotted_name,
     is_constant,
     keyword,
     last_name,
@@ -106,26 +105,35 @@ def waits(case: RuleInput) -> Mapping[int, Wait]:
 
 
 def _waits(case: RuleInput) -> dict[int, Wait]:
-    origins = case.once(memory_writers)
     trips = {read for trip in round_trips(case) for read in trip.reads}
     # The gradients of what is read there come back: the backward pass copies them up.
     back = lines_where(
         case.trace,
         lambda e: isinstance(e, Copy) and e.is_to_device and e.phase is Phase.BACKWARD,
     )
-    found: dict[int, Wait] = {}
-    for index, event in enumerate(case.trace.events):
-        if not isinstance(event, Sync):
-            continue
+    syncs, found = dict(case.each(Sync)), dict[int, Wait]()
+    for index, sync in syncs.items():
+        is_of_host_part = sync.phase is Phase.BACKWARD or line_of(sync) in back
         if index in trips:
             found[index] = Wait.ROUND_TRIP
-        elif event.kind in TENSOR_READS and (
-            event.phase is Phase.BACKWARD or line_of(event) in back
-        ):
+        elif sync.kind in TENSOR_READS and is_of_host_part:
             found[index] = Wait.HOST_PART
         else:
-            found[index] = _wait(case, index, event, origins)
-    return _each_with_one_cause(case, found)
+            found[index] = _wait(case, index, sync)
+    # Each wait has one cause. One norm of one tensor is a number as the loss is; a loop reads one
+    # for each parameter. And a number that is read at a line at which a loop, a metric or a log
+    # waits anyway is part of that.
+    counts = Counter((wait, line_of(syncs[index])) for index, wait in found.items())
+    for index, wait in found.items():
+        sync, line = syncs[index], line_of(syncs[index])
+        if wait in _LOOPED and counts[wait, line] < _MIN_LOOP and not sync.via:
+            wait = Wait.VALUE if sync.num_bytes <= NUMBER_BYTES else Wait.TENSOR
+        if wait is Wait.VALUE:
+            others = [own for own in _LOOPED if counts[own, line] >= _MIN_LOOP]
+            others += [own for own in (Wait.TENSOR, Wait.SAVED) if counts[own, line]]
+            wait = next(iter(others), wait)
+        found[index] = wait
+    return found
 
 
 def waits_of(case: RuleInput, *wanted: Wait) -> list[int]:
@@ -133,11 +141,15 @@ def waits_of(case: RuleInput, *wanted: Wait) -> list[int]:
     return [index for index, wait in waits(case).items() if wait in wanted]
 
 
-def _wait(case: RuleInput, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
-    if _is_anomaly_check(case, index, sync):
-        return Wait.NEEDED
+def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
+    is_at = partial(case.sources.is_at, sync.location)
+    before = case.trace.events[index - 1] if index else None
+    is_nan_test = isinstance(before, Op) and bare_name(before) == "_is_any_true"
+    is_after_node = sync.phase is Phase.BACKWARD and sync.num_bytes == 1
+    if is_after_node and (is_nan_test or case.facts.is_anomaly_checked):
+        return Wait.NEEDED  # autograd looks for NaN: that has a rule of its own
     if sync.kind in _EXPLICIT:
-        return Wait.NEEDED if case.sources.is_at(sync.location, is_beside_clock) else Wait.EXPLICIT
+        return Wait.NEEDED if is_at(is_beside_clock) else Wait.EXPLICIT
     for wait, libraries in _BY_LIBRARY:
         if _is_via(sync, *libraries):
             return wait
@@ -145,58 +157,36 @@ def _wait(case: RuleInput, index: int, sync: Sync, origins: MemoryWriters) -> Wa
         return Wait.LOG if sync.num_bytes > NUMBER_BYTES else Wait.VALUE
     if _is_via(sync, "lightning", "pytorch_lightning") and sync.kind in ("item", "float"):
         return Wait.LOGGED
-    if is_whole_read(sync) and case.sources.is_at(sync.location, is_saved):
+    if is_whole_read(sync) and is_at(is_saved):
         return Wait.SAVED  # torchvision's save_image is a library's read too
-    if _is_via(sync, *_LIBRARIES) or case.sources.is_at(sync.location, feeds_simulator):
+    if _is_via(sync, *_LIBRARIES) or is_at(feeds_simulator):
         return Wait.NEEDED
-    if sync.kind in _SIZES or _is_one_hot(case, index):
+    following = case.trace.events[index + 1 : index + 1 + NEAR]
+    names = [
+        bare_name(e) for e in following[:3] if isinstance(e, Op) and line_of(e) == line_of(sync)
+    ]
+    # `one_hot` asks for the number of classes: it scatters into zeros next.
+    if sync.kind in _SIZES or (names[:1] == ["zeros"] and "scatter" in names):
         return Wait.SIZE
     if sync.kind == "linalg":
         return Wait.NEEDED if _is_small_matrix(case, index) else Wait.VALUE
-    return _read(case, index, sync, origins)
-
-
-def _read(case: RuleInput, index: int, sync: Sync, origins: MemoryWriters) -> Wait:
-    """Return why a value or tensor is read by the script itself."""
-    names, source = origins.origin(sync.storage, index)
+    # A value or tensor that the script itself reads.
+    origins = case.once(memory_writers)
+    passed, source = origins.origin(sync.storage, index)
     is_of_parameter = source in origins.updated
     if is_whole_read(sync):
         if case.sources.call_at(sync.location, "pack_padded_sequence") is not None:
             return Wait.NEEDED  # lengths, which torch wants on the host
-        if is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop):
+        if is_of_parameter or is_at(_is_in_parameter_loop):
             # Whether the host adds what was just read to a tensor of its own.
-            next_events = case.trace.events[index + 1 : index + 1 + NEAR]
-            return Wait.AVERAGE if any(map(is_average, next_events)) else Wait.LOG
+            return Wait.AVERAGE if any(map(is_average, following)) else Wait.LOG
         return Wait.TENSOR
     if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
         return Wait.TRUTH
-    is_of_parameter = is_of_parameter or case.sources.is_at(sync.location, _is_in_parameter_loop)
-    if names & _NORMS and (is_of_parameter or sync.storage == -1):
+    is_of_parameter = is_of_parameter or is_at(_is_in_parameter_loop)
+    if passed & _NORMS and (is_of_parameter or sync.storage == -1):
         return Wait.NORMS
-    return Wait.LOG if is_of_parameter and names else Wait.VALUE
-
-
-def _each_with_one_cause(case: RuleInput, found: dict[int, Wait]) -> dict[int, Wait]:
-    """Return the waits, each with one cause.
-
-    One norm of one tensor is a number as the loss is; a loop reads one for each parameter. And a
-    number that is read where a loop, a metric or a log waits anyway is part of that.
-    """
-    lines = {index: line_of(case.trace.events[index]) for index in found}
-    counts = Counter((wait, lines[index]) for index, wait in found.items())
-    result: dict[int, Wait] = {}
-    for index, wait in found.items():
-        sync = case.trace.events[index]
-        assert isinstance(sync, Sync)
-        line = lines[index]
-        if wait in _LOOPED and counts[wait, line] < _MIN_LOOP and not sync.via:
-            wait = Wait.VALUE if sync.num_bytes <= NUMBER_BYTES else Wait.TENSOR
-        if wait is Wait.VALUE:
-            others = (own for own in _LOOPED if counts[own, line] >= _MIN_LOOP)
-            whole = (own for own in (Wait.TENSOR, Wait.SAVED) if counts[own, line])
-            wait = next(others, next(whole, wait))
-        result[index] = wait
-    return result
+    return Wait.LOG if is_of_parameter and passed else Wait.VALUE
 
 
 def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
@@ -223,34 +213,13 @@ def is_average(event: Event) -> bool:
     )
 
 
-def _is_anomaly_check(case: RuleInput, index: int, sync: Sync) -> bool:
-    """Return whether autograd looks for NaN after each node: that has a rule of its own."""
-    if sync.phase is not Phase.BACKWARD or sync.num_bytes != 1:
-        return False
-    before = case.trace.events[index - 1] if index else None
-    is_test = isinstance(before, Op) and bare_name(before) == "_is_any_true"
-    return is_test or case.facts.is_anomaly_checked
-
-
-def _is_one_hot(case: RuleInput, index: int) -> bool:
-    """Return whether ``one_hot`` asks for the number of classes: it scatters into zeros next."""
-    names = [
-        bare_name(event)
-        for event in case.trace.events[index + 1 : index + 4]
-        if isinstance(event, Op) and line_of(event) == line_of(case.trace.events[index])
-    ]
-    return names[:1] == ["zeros"] and "scatter" in names
-
-
 def _is_small_matrix(case: RuleInput, index: int) -> bool:
-    before = map(case.trace.events.__getitem__, range(index - 1, -1, -1))
-    last = next(before, None)
-    if not isinstance(last, Op):
+    before = case.trace.events[:index][::-1]
+    if not before or not isinstance(before[0], Op):
         return False
     # The check is given one number for each matrix; their sizes are those of the operator before.
-    inputs = (event.inputs[:1] for event in chain((last,), before) if isinstance(event, Op))
-    shapes = (tensor.shape for tensors in inputs for tensor in tensors if len(tensor.shape) > 1)
-    return next((shape[-1] for shape in shapes), _SMALL_MATRIX + 1) <= _SMALL_MATRIX
+    shapes = (e.inputs[0].shape for e in before if isinstance(e, Op) and e.inputs)
+    return next((shape[-1] <= _SMALL_MATRIX for shape in shapes if len(shape) > 1), False)
 
 
 def _is_via(sync: Sync, *libraries: str) -> bool:
@@ -320,20 +289,6 @@ def use_of(source: SourceFile, line: int, *, is_index: bool = False) -> str:
     return next((use for use in (*_FIXES, "log") if use in found), "")
 
 
-def _fix_by_use(case: RuleInput, location: Location | None, events: Sequence[int], fix: str) -> str:
-    """Return what to change about reads of one line; ``fix`` is that of a value that is logged."""
-    source = case.sources.find(location)
-    if source is None or location is None:
-        return fix
-    kinds = {event.kind for index in events if isinstance(event := case.trace.events[index], Sync)}
-    is_index = kinds == {"int"}
-    use = "branch" if "bool" in kinds else use_of(source, location.line, is_index=is_index)
-    is_many = len(events) >= _MANY_READS
-    if is_many and (not use or not kinds.isdisjoint(TENSOR_READS)):
-        return _ALL_AT_ONCE
-    return _FIXES[use][is_many] if use in _FIXES else fix
-
-
 def syncs_by_line(
     case: RuleInput, found: list[int], *, title: str, fix: str, is_by_use: bool = False
 ) -> Matches:
@@ -347,7 +302,17 @@ def syncs_by_line(
         is_by_use: Whether another fix may suit what is read, by what it is used for.
     """
     for location, events in by_line(case.trace, found):
-        fit = _fix_by_use(case, location, events, fix) if is_by_use else fix
+        fit, source = fix, case.sources.find(location)
+        if is_by_use and source is not None and location is not None:
+            members = (case.trace.events[index] for index in events)
+            kinds = {event.kind for event in members if isinstance(event, Sync)}
+            use = use_of(source, location.line, is_index=kinds == {"int"})
+            use = "branch" if "bool" in kinds else use
+            is_many = len(events) >= _MANY_READS
+            if is_many and (not use or not kinds.isdisjoint(TENSOR_READS)):
+                fit = _ALL_AT_ONCE
+            elif use in _FIXES:
+                fit = _FIXES[use][is_many]
         yield waiting_at(case, location, events, title=title, fix=fit)
 
 
@@ -386,29 +351,8 @@ def seen(case: RuleInput, events: Iterable[int]) -> str:
 
 @rule("SYNC001", "SYNC_ITEM")
 def value_reads(case: RuleInput) -> Matches:
-    yield from _shown_by_lightning(case)
-    found = set(waits_of(case, Wait.VALUE))
-    checks = {index for index, sync in case.each(Sync) if index in found and sync.kind == "linalg"}
-    yield from syncs_by_line(
-        case,
-        sorted(found - checks),
-        title="the host reads a value from the GPU {often}",
-        fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
-        is_by_use=True,
-    )
-    yield from syncs_by_line(
-        case,
-        sorted(checks),
-        title="torch.linalg reads back {often} whether there was an error",
-        fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
-    )
-
-
-def _shown_by_lightning(case: RuleInput) -> Matches:
-    """Yield one match for each line that has Lightning's progress bar show a value.
-
-    Lightning reads the values in the order in which they are logged, from its own loop.
-    """
+    # Lightning reads the values that its progress bar shows in the order in which they are logged,
+    # from its own loop.
     reads = waits_of(case, Wait.LOGGED)
     lines = [
         source.location(call)
@@ -424,6 +368,21 @@ def _shown_by_lightning(case: RuleInput) -> Matches:
                 title="the progress bar of Lightning reads a value from the GPU {often}",
                 fix="prog_bar=False, or TQDMProgressBar(refresh_rate=50)",
             )
+    found = set(waits_of(case, Wait.VALUE))
+    checks = {index for index, sync in case.each(Sync) if index in found and sync.kind == "linalg"}
+    yield from syncs_by_line(
+        case,
+        sorted(found - checks),
+        title="the host reads a value from the GPU {often}",
+        fix="keep the value on the GPU (total += loss.detach()) and read it every n-th step",
+        is_by_use=True,
+    )
+    yield from syncs_by_line(
+        case,
+        sorted(checks),
+        title="torch.linalg reads back {often} whether there was an error",
+        fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
+    )
 
 
 @rule("SYNC002", "SYNC_EXPLICIT")
@@ -487,13 +446,17 @@ def norm_reads(case: RuleInput) -> Matches:
 @rule("SYNC007", "SYNC_DIST")
 def distribution_checks(case: RuleInput) -> Matches:
     found = by_line(case.trace, waits_of(case, Wait.DISTRIBUTION))
-    makers = [
-        location for location, _ in found if case.sources.is_at(location, _makes_distribution)
-    ]
+    # Waits of methods are told at the line that last made a distribution.
+    makers = {
+        line_of(location): location
+        for location, _ in found
+        if case.sources.is_at(location, _makes_distribution)
+    }
     grouped: dict[tuple[str, int] | None, tuple[Location | None, list[int]]] = {}
     for location, events in found:
-        if makers and location not in makers:
-            location = _last_before(case, makers, events[0])
+        if makers and line_of(location) not in makers:
+            earlier = map(line_of, reversed(case.trace.events[: events[0] + 1]))
+            location = makers[next((one for one in earlier if one in makers), next(iter(makers)))]
         grouped.setdefault(line_of(location), (location, []))[1].extend(events)
     for location, events in grouped.values():
         yield waiting_at(
@@ -507,15 +470,7 @@ def distribution_checks(case: RuleInput) -> Matches:
 
 def _makes_distribution(source: SourceFile, line: int) -> bool:
     """Return whether the line calls a class, by its name: ``Normal(...)``."""
-    names = (dotted_name(call.func).rpartition(".")[2] for call in source.calls_on(line))
-    return any(name[:1].isupper() for name in names)
-
-
-def _last_before(case: RuleInput, makers: list[Location | None], event: int) -> Location | None:
-    """Return the line that last made a distribution before a position in the step."""
-    lines = {line_of(maker): maker for maker in makers}
-    earlier = (line_of(case.trace.events[index]) for index in range(event, -1, -1))
-    return next((lines[line] for line in earlier if line and line in lines), makers[0])
+    return any(last_name(call)[:1].isupper() for call in source.calls_on(line))
 
 
 @rule("SYNC008", "LOG_HEAVY")
