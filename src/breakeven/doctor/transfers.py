@@ -56,9 +56,9 @@ _NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
 TENSOR_READS = frozenset({"cpu", "tolist", "numpy", "copy_"})
 # No single number of torch is larger.
 NUMBER_BYTES = 8
-_CLOCKS = frozenset({
-    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns",
-    "process_time", "elapsed_time", "record", "Timer",
+CLOCKS = frozenset({
+    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "now",
+    "process_time", "default_timer", "clock", "elapsed_time", "record", "Timer",
 })  # fmt: skip
 # What simulators are called, as a pattern.
 SIMULATORS = r"(^|[._])(v?envs?|gym|sim|simulator|game|world|board)"
@@ -340,7 +340,7 @@ def is_beside_clock(source: SourceFile, line: int) -> bool:
     found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
     return at is not None and any(
-        last_name(call.func) in _CLOCKS
+        last_name(call.func) in CLOCKS
         for statement in found[max(0, at - 1) : at + 2]
         for call in nodes_in(statement, ast.Call)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -29,32 +30,57 @@ def small_batch(case: RuleInput) -> Matches:
         return
     if case.step_ns <= 0:
         return
-    paced = _paced_by_device(case.trace)
-    (without,) = _predicted(case, paced)
-    pace_ns = without.estimate.value_ns
-    if case.scaled is None:
+
+    def predicted(*traces: StepTrace) -> Iterable[StepPrediction]:
+        return predict_steps(traces, (case.device,), case.host, costs=case.program.costs)
+
+    paced = _without_host_work(case.trace)
+    (without,) = predicted(paced)
+    pace_ns, scaled = without.estimate.value_ns, case.scaled
+    if scaled is None:
         yield from _limited(case, base, pace_ns)
         return
-    larger = _at_larger_batches(case, base)
-    if len(larger) < 2 or larger[1].estimate.value_ns > _MAX_GROWTH * pace_ns:
+    # Larger batches, as far as there are samples and memory for them.
+    num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
+    sizes = [
+        base * factor for factor in _FACTORS if base * factor <= num_samples or not num_samples
+    ]
+    steps = predicted(*(_without_host_work(scaled.at(size)) for size in sizes))
+    times_ns = {
+        size: step.estimate.value_ns for size, step in zip(sizes, steps, strict=True) if step.fits
+    }
+    if len(times_ns) < 2 or (four_ns := [*times_ns.values()][1]) > _MAX_GROWTH * pace_ns:
         return
-    per_sample = [prediction.estimate.value_ns / _size(prediction) for prediction in larger]
-    limit_ns = min(per_sample)
+    least_ns = min(time_ns / size for size, time_ns in times_ns.items())
     chosen = next(
-        prediction
-        for prediction, time_ns in zip(larger, per_sample, strict=True)
-        if limit_ns >= _SUFFICIENT_FRACTION * time_ns
+        size
+        for size, time_ns in times_ns.items()
+        if least_ns >= _SUFFICIENT_FRACTION * time_ns / size
     )
+    # What a sample takes less of; both steps are off in the same direction or apart.
+    (whole,) = predicted(scaled.at(chosen))
+    after = whole.estimate
+    fraction, low, high = (
+        max(0.0, min(1.0, 1 - time_ns * base / chosen / case.step_ns))
+        for time_ns in (after.value_ns, after.high_ns, after.low_ns)
+    )
+    largest = max(times_ns)
     yield Match(
         title=f"a step of {base} samples takes {format_duration(pace_ns)}, one of "
-        f"{4 * base} takes {format_duration(larger[1].estimate.value_ns)}"
+        f"{4 * base} takes {format_duration(four_ns)}"
         + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
-        fix=f"a batch of {_size(chosen)} samples"
-        + (" or more" if chosen is larger[-1] else ", from which on it hardly matters"),
-        evidence=f"the step simulated at {base} to {_size(larger[-1])} samples",
-        gain=_gain_per_sample(case, case.scaled.at(_size(chosen)), _size(chosen) / base),
-        share_fraction=_idle_fraction(case),
+        fix=f"a batch of {chosen} samples"
+        + (" or more" if chosen == largest else ", from which on it hardly matters"),
+        evidence=f"the step simulated at {base} to {largest} samples",
+        gain=KnownGain(fraction=fraction, low_fraction=low, high_fraction=high),
+        share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / case.step_ns),
     )
+
+
+def _without_host_work(trace: StepTrace) -> StepTrace:
+    """Return the step without the host's own work: that has rules of its own, and grows."""
+    kept = (event for event in trace.events if not isinstance(event, HostWork))
+    return replace(trace, events=tuple(kept))
 
 
 def _limited(case: RuleInput, base: int, pace_ns: float) -> Matches:
@@ -79,51 +105,7 @@ def _limited(case: RuleInput, base: int, pace_ns: float) -> Matches:
             low_fraction=0.0,
             high_fraction=1 - 1 / factor,
         ),
-        share_fraction=_idle_fraction(case),
-    )
-
-
-def _predicted(case: RuleInput, *traces: StepTrace) -> tuple[StepPrediction, ...]:
-    return tuple(predict_steps(traces, (case.device,), case.host, costs=case.program.costs))
-
-
-def _paced_by_device(trace: StepTrace) -> StepTrace:
-    """Return the step without the host's own work: that has rules of its own, and grows."""
-    kept = (event for event in trace.events if not isinstance(event, HostWork))
-    return replace(trace, events=tuple(kept))
-
-
-def _idle_fraction(case: RuleInput) -> float:
-    return max(0.0, 1 - case.prediction.device_busy_ns / case.step_ns)
-
-
-def _size(prediction: StepPrediction) -> int:
-    assert prediction.batch_size is not None
-    return prediction.batch_size
-
-
-def _at_larger_batches(case: RuleInput, base: int) -> list[StepPrediction]:
-    """Return the step at larger batches, as far as there are samples and memory for them."""
-    assert case.scaled is not None
-    num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
-    sizes = (base * factor for factor in _FACTORS)
-    wanted = [size for size in sizes if not num_samples or size <= num_samples]
-    predictions = _predicted(case, *(_paced_by_device(case.scaled.at(size)) for size in wanted))
-    return [prediction for prediction in predictions if prediction.fits]
-
-
-def _gain_per_sample(case: RuleInput, larger: StepTrace, growth: float) -> KnownGain:
-    """Return what a sample takes less of; both steps are off in the same direction or apart."""
-    (chosen,) = _predicted(case, larger)
-    after = chosen.estimate
-    fraction, low, high = (
-        1 - time_ns / growth / case.step_ns
-        for time_ns in (after.value_ns, after.high_ns, after.low_ns)
-    )
-    return KnownGain(
-        fraction=max(0.0, fraction),
-        low_fraction=max(0.0, min(1.0, low)),
-        high_fraction=max(0.0, min(1.0, high)),
+        share_fraction=max(0.0, 1 - busy_ns / step_ns),
     )
 
 
@@ -131,14 +113,22 @@ def _gain_per_sample(case: RuleInput, larger: StepTrace, growth: float) -> Known
 def full_memory(case: RuleInput) -> Matches:
     if case.prediction.fits:
         return
-    largest = _largest_batch(case)
-    if largest is None:
-        fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
-    elif largest:
-        fix = f"a batch of {largest} samples at most, gradients accumulated over several"
-    else:
-        fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
-        fix += "with more memory"
+    fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
+    if case.scaled is not None:
+        first, second = case.scaled.first, case.scaled.second
+        context_bytes = case.prediction.peak_memory_bytes - case.trace.peak_memory_bytes
+        room_bytes = case.device.memory_bytes - context_bytes - first.peak_memory_bytes
+        more_bytes = second.peak_memory_bytes - first.peak_memory_bytes
+        size, other = first.batch_size or 0, second.batch_size or 0
+        # If memory does not grow with the batch, no batch makes the step fit.
+        fitting = (
+            math.floor(size + room_bytes * (other - size) / more_bytes) if more_bytes > 0 else 0
+        )
+        if fitting > 0:
+            fix = f"a batch of {fitting} samples at most, gradients accumulated over several"
+        else:
+            fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "
+            fix += "with more memory"
     yield Match(
         title=f"the step needs {format_bytes(case.prediction.peak_memory_bytes)} of memory, "
         f"{case.device.name} has {format_bytes(case.device.memory_bytes)}",
@@ -147,19 +137,3 @@ def full_memory(case: RuleInput) -> Matches:
         share_fraction=0.0,
         is_error=True,
     )
-
-
-def _largest_batch(case: RuleInput) -> int | None:
-    """Return the largest batch that fits, 0 where none does, None where it is not known."""
-    if case.scaled is None:
-        return None
-    first, second = case.scaled.first, case.scaled.second
-    assert first.batch_size is not None
-    assert second.batch_size is not None
-    context_bytes = case.prediction.peak_memory_bytes - case.trace.peak_memory_bytes
-    room_bytes = case.device.memory_bytes - context_bytes - first.peak_memory_bytes
-    slope = (second.peak_memory_bytes - first.peak_memory_bytes) / (
-        second.batch_size - first.batch_size
-    )
-    # Where memory does not grow with the batch, no batch makes the step fit.
-    return max(0, math.floor(first.batch_size + room_bytes / slope)) if slope > 0 else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from breakeven.doctor.events import base_name, common_start, parameters_of
+from breakeven.doctor.events import base_name, common_start, parameters_of, read_by
 from breakeven.doctor.repeated_loops import (
     MIN_ITERATIONS,
     find_loops,
@@ -19,13 +19,11 @@ from breakeven.simulate import (
     TYPICAL,
     Bound,
     CompileMode,
-    Edit,
-    StepPrediction,
     compile_mode_of,
     compiled_step,
 )
-from breakeven.source import dotted_name
-from breakeven.trace import Location, Op, Phase, StepTrace
+from breakeven.source import last_name
+from breakeven.trace import Location, Op, Phase
 from breakeven.units import format_duration, format_percent
 
 # A device that idles less than this has nothing to gain that is worth a change of the script.
@@ -41,7 +39,10 @@ def launch_bound(case: RuleInput) -> Matches:
     if step_ns <= 0:
         return
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
-    launch_fraction = _launch_fraction(prediction)
+    # Launches free of charge save at most this part of the step.
+    issuing_ns = prediction.host_ns - prediction.launch_ns
+    rest_ns = max(issuing_ns, prediction.device_busy_ns, prediction.loader_ns)
+    launch_fraction = min(prediction.launch_ns, step_ns - rest_ns) / step_ns
     is_most = prediction.bound is Bound.LAUNCH
     if not is_most and prediction.bound not in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER):
         return
@@ -53,7 +54,10 @@ def launch_bound(case: RuleInput) -> Matches:
     if mode is not None and mode.has_graphs:
         return
     has_graph = case.trace.launches_graph
-    what = f"{prediction.num_kernels - _num_replayed(case)} kernels"
+    # Graphs of the script replay the others.
+    replayed = (index for index, op in case.each(Op) if op.is_replayed)
+    num_replayed = sum(kernel.launches for index in replayed for kernel in case.kernels_of(index))
+    what = f"{prediction.num_kernels - num_replayed} kernels"
     yield Match(
         title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
         f"{format_duration(prediction.launch_ns)}, running them "
@@ -69,31 +73,8 @@ def launch_bound(case: RuleInput) -> Matches:
             else f"which launches free of charge shorten by {format_percent(launch_fraction)}"
         ),
         scenario=CAPTURED if has_graph else TYPICAL,
-        edit=None if has_graph else case.once(_compiled),
+        edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,
         share_fraction=idle_fraction if is_most else launch_fraction,
-    )
-
-
-def _compiled(case: RuleInput) -> Edit:
-    return compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit
-
-
-def _launch_fraction(prediction: StepPrediction) -> float:
-    """Return the part of the step that launches free of charge save at most."""
-    rest_ns = max(
-        prediction.host_ns - prediction.launch_ns, prediction.device_busy_ns, prediction.loader_ns
-    )
-    step_ns = prediction.estimate.value_ns
-    return min(prediction.launch_ns, step_ns - rest_ns) / step_ns
-
-
-def _num_replayed(case: RuleInput) -> int:
-    """Return how many kernels graphs of the script replay."""
-    return sum(
-        kernel.launches
-        for index, op in case.each(Op)
-        if op.is_replayed
-        for kernel in case.kernels_of(index)
     )
 
 
@@ -120,10 +101,17 @@ def solvers(case: RuleInput) -> Matches:
         return
     if sum(kernel.flop for kernel in case.program.kernels) > num_kernels * _MAX_FLOP_PER_LAUNCH:
         return
-    found = _loop(case) or _library_call(case)
-    if found is None:
-        return
-    location, events, num_evaluations = found
+    # The outermost loop of the script that is a solver's.
+    for loop in case.once(find_loops):
+        flow = flow_of(case.trace, loop)
+        is_solver = flow.state is not None and not flow.own_parameters
+        if is_solver and not is_over_time(case.trace, loop, flow):
+            location, events, num_evaluations = loop.location, loop.events, loop.num_iterations
+            break
+    else:
+        if (found := _library_call(case)) is None:
+            return
+        location, events, num_evaluations = found
     launches = sum(is_launch(case.trace.events[index]) for index in events)
     if launches < max(_MIN_LAUNCHES, _MIN_PART * sum(map(is_launch, case.trace.events))):
         return
@@ -138,49 +126,27 @@ def solvers(case: RuleInput) -> Matches:
     )
 
 
-def _loop(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | None:
-    """Return the outermost loop of the script that is a solver's."""
-    for loop in case.once(find_loops):
-        flow = flow_of(case.trace, loop)
-        is_solver = flow.state is not None and not flow.own_parameters
-        if is_solver and not is_over_time(case.trace, loop, flow):
-            return loop.location, loop.events, loop.num_iterations
-    return None
-
-
 def _library_call(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | None:
     """Return the user's line that gives a function to a solver of a library."""
     trace = case.trace
-    inside = {
-        index
-        for loop in case.once(find_loops)
-        for run in loop.runs
-        for iteration in run
-        for index in iteration
-    }
+    loops = case.once(find_loops)
+    inside = {index for loop in loops for run in loop.runs for own in run for index in own}
     counts = Counter(
-        (event.stack, event.name)
-        for index, event in enumerate(trace.events)
-        if isinstance(event, Op)
-        and event.phase is Phase.FORWARD
-        and event.stack >= 0
-        and index not in inside
+        (op.stack, op.name)
+        for index, op in case.each(Op)
+        if op.phase is Phase.FORWARD and op.stack >= 0 and index not in inside
     )
     repeated = {stack for (stack, _), count in counts.items() if count >= MIN_ITERATIONS}
-    sites: Counter[tuple[Location, ...]] = Counter()
+    sites: dict[tuple[Location, ...], list[int]] = {}
     for (stack, _), count in counts.items():
-        site = _solver_site(case, trace.stacks[stack]) if stack in repeated else ()
-        if site:
-            sites[site] += count
+        if stack in repeated and (site := _solver_site(case, trace.stacks[stack])):
+            sites.setdefault(site, []).append(count)
     if not sites:
         return None
-    (site, _), *_ = sites.most_common(1)
+    site = max(sites, key=lambda one: sum(sites[one]))
     below = {number for number, stack in enumerate(trace.stacks) if stack[: len(site)] == site}
     events = tuple(index for index, event in enumerate(trace.events) if event.stack in below)
-    per_line = Counter(
-        {key: count for key, count in counts.items() if key[0] in below and key[0] in repeated}
-    )
-    return site[-1], events, max(per_line.values())
+    return site[-1], events, max(sites[site])
 
 
 def _solver_site(case: RuleInput, stack: tuple[Location, ...]) -> tuple[Location, ...]:
@@ -190,8 +156,7 @@ def _solver_site(case: RuleInput, stack: tuple[Location, ...]) -> tuple[Location
         source = case.sources.find(location)
         if source is None:
             continue
-        calls = (dotted_name(call.func) for call in source.calls_on(location.line))
-        names = {name.rpartition(".")[2] for name in calls}
+        names = {last_name(call) for call in source.calls_on(location.line)}
         # A function of the script's own that is called so is judged by its loops.
         if any(map(_SOLVER.search, names - {stack[depth].function})):
             return stack[:depth]
@@ -217,29 +182,24 @@ def frozen_parts(case: RuleInput) -> Matches:
         if case.program.lowerings[index] is not None:
             own = sum(kernel.flop for kernel in case.kernels_of(index))
             flop[op.module] = flop.get(op.module, 0.0) + own
-            if any(tensor.storage in owned for tensor in op.inputs):
+            if read_by([op]) & owned:
                 trained.add(op.module)
     frozen = {module for module in flop if module and module not in trained}
-    total = sum(flop.values())
-    part = sum(flop[module] for module in frozen) / total if total else 0.0
+    part = sum(flop[module] for module in frozen) / max(1.0, sum(flop.values()))
     if part < _MIN_FLOP_FRACTION:
         return
     events = [index for index, op in forward.items() if op.module in frozen]
     if not any(base_name(forward[index]) in _PRODUCTS for index in events):
         return
+    # The innermost line that leads to all of these events.
+    stacks = filter(None, (trace.stack_of(trace.events[index]) for index in events))
+    location = (common_start(stacks) or (trace.events[events[0]].location,))[-1]
     yield Match(
         title=f"{format_percent(part)} of the forward pass's arithmetic is in frozen modules",
         fix="run the frozen part once over the data set, and train the rest on its results",
         evidence=f"no backward pass goes through {len(frozen)} of {len(flop)} modules, and "
         "no optimizer updates them",
-        location=_call(trace, events),
+        location=location,
         events=tuple(events),
         edit=without(events),
     )
-
-
-def _call(trace: StepTrace, events: list[int]) -> Location | None:
-    """Return the innermost line that leads to all of these events."""
-    stacks = (trace.stack_of(trace.events[index]) for index in events)
-    common = common_start(stack for stack in stacks if stack)
-    return common[-1] if common else trace.events[events[0]].location

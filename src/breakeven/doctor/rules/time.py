@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from breakeven.doctor.rule import Match, Matches, RuleInput, rule
 from breakeven.doctor.rules.dev import compares_devices
+from breakeven.doctor.transfers import CLOCKS
 from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
@@ -20,10 +21,6 @@ from breakeven.source import (
 )
 from breakeven.trace import Copy, Location, Op, Phase, Sync
 
-_CLOCKS = frozenset({
-    "time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
-    "time.monotonic_ns", "time.process_time", "timeit.default_timer", "datetime.datetime.now",
-})  # fmt: skip
 # The device is done when these return; a trainer's loop reads the loss on the way.
 _WAITS = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "elapsed_time", "fit"})
 # Dividing by these turns one unit into another.
@@ -79,24 +76,26 @@ def timed_work(case: RuleInput) -> list[TimedWork]:
 
 
 def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
-    clocks = source.names_for(_CLOCKS)
-    all_work, waits = _lines(case, source) if clocks else (set[int](), set[int]())
-    for scope in source.nodes(ast.Module, ast.FunctionDef, ast.AsyncFunctionDef):
-        read_at: dict[str, list[int]] = {}
-        for node in own_nodes(scope, ast.Assign):
-            if isinstance(node.value, ast.Call) and dotted_name(node.value) in clocks:
-                read_at.setdefault(ast.unparse(node.targets[0]), []).append(node.lineno)
-        differences = (one for one in own_nodes(scope, ast.BinOp) if isinstance(one.op, ast.Sub))
+    read_in: dict[ast.AST, dict[str, list[int]]] = {}
+    for node in source.nodes(ast.Assign):
+        if _reads_clock(node.value):
+            read_at = read_in.setdefault(source.scope_of(node), {})
+            read_at.setdefault(ast.unparse(node.targets[0]), []).append(node.lineno)
+    all_work, waits = _lines(case, source) if read_in else (set[int](), set[int]())
+    for scope, read_at in read_in.items():
         work = [line for line in sorted(all_work) if source.scope_around(line) is scope]
-        for node in differences if read_at else ():
-            is_clock = isinstance(node.left, ast.Call) and dotted_name(node.left) in clocks
-            ends = [node.left.lineno] if is_clock else read_at.get(ast.unparse(node.left), [])
+        for node in own_nodes(scope, ast.BinOp):
+            if not isinstance(node.op, ast.Sub):
+                continue
+            ends = read_at.get(ast.unparse(node.left), [])
+            ends = [node.left.lineno] if _reads_clock(node.left) else ends
             end = max((line for line in ends if line <= node.lineno), default=0)
             starts = (line for line in read_at.get(ast.unparse(node.right), ()) if line < end)
             start = max(starts, default=end)
             if between := [line for line in work if start < line <= end]:
-                loops = [one for one in own_nodes(scope, *LOOP_STATEMENTS)
-                         if start < one.lineno <= end]  # fmt: skip
+                loops = [
+                    one for one in own_nodes(scope, *LOOP_STATEMENTS) if start < one.lineno <= end
+                ]
                 # In a loop, what stands before the work comes after that of the last iteration.
                 around = (one.lineno for one in loops if between[0] in lines_of(one))
                 first = min(around, default=between[0])
@@ -107,6 +106,10 @@ def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
                     has_work_before=work[0] < before,
                     uses=list(_uses(source, node, _MAX_NAMES)),
                 )  # fmt: skip
+
+
+def _reads_clock(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node) in CLOCKS
 
 
 def _lines(case: RuleInput, source: SourceFile) -> tuple[set[int], set[int]]:
@@ -205,7 +208,11 @@ _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 @rule("TIME001", "TIME_NO_SYNC")
 def unawaited_work(case: RuleInput) -> Matches:
     for timed in case.once(timed_work):
-        if timed.is_awaited or _is_long(case, timed):
+        # So much may be timed that the queue at its end is a small part of it.
+        depth, num_steps = steps_within(case, timed)
+        launches = num_steps * case.prediction.num_kernels
+        is_long = depth > 1 or (depth == 1 and launches > _ENOUGH_QUEUES * _LAUNCHES_AHEAD)
+        if timed.is_awaited or is_long:
             continue
         first, last = timed.work[0], timed.work[-1]
         work = f"work of line {first}" if first == last else f"work of lines {first} to {last}"
@@ -218,13 +225,6 @@ def unawaited_work(case: RuleInput) -> Matches:
         )
 
 
-def _is_long(case: RuleInput, timed: TimedWork) -> bool:
-    """Return whether so much is timed that the queue at its end is a small part of it."""
-    depth, num_steps = steps_within(case, timed)
-    launches = num_steps * case.prediction.num_kernels
-    return depth > 1 or (depth == 1 and launches > _ENOUGH_QUEUES * _LAUNCHES_AHEAD)
-
-
 # In a mean over so many steps the first does not show.
 _MANY_STEPS = 1000
 
@@ -233,8 +233,12 @@ _MANY_STEPS = 1000
 def means_with_first_steps(case: RuleInput) -> Matches:
     for timed in case.once(timed_work):
         depth, num_steps = steps_within(case, timed)
+        # Whether steps were run before the clock starts.
+        scope, source = timed.scope, timed.source
+        is_repeated = isinstance(scope, ast.FunctionDef) and len([*source.calls(scope.name)]) > 1
+        is_warm = timed.has_work_before or is_repeated or "warm" in ast.unparse(scope).lower()
         # In a mean over several epochs the first steps hardly show.
-        if depth > 1 or num_steps >= _MANY_STEPS or not _is_mean(timed) or _is_warm(timed):
+        if depth > 1 or num_steps >= _MANY_STEPS or not _is_mean(timed) or is_warm:
             continue
         yield Match(
             title="the mean of these times includes the first steps",
@@ -264,10 +268,3 @@ def _is_mean(timed: TimedWork) -> bool:
             if is_mean and not is_guarded:
                 return True
     return False
-
-
-def _is_warm(timed: TimedWork) -> bool:
-    """Return whether steps were run before the clock starts."""
-    scope = timed.scope
-    is_repeated = isinstance(scope, ast.FunctionDef) and len([*timed.source.calls(scope.name)]) > 1
-    return timed.has_work_before or is_repeated or "warm" in ast.unparse(scope).lower()
