@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from msgspec.structs import replace
-
 from breakeven.doctor.events import (
     bare_name,
     gradients_of,
     is_view,
-    op_at,
     parameters_of,
     read_by,
     written_by,
 )
-from breakeven.doctor.rule import Match, RuleInput
-from breakeven.doctor.transfers import SIMULATORS
-from breakeven.simulate import Edit
-from breakeven.source import LOOP_STATEMENTS, Loop, dotted_name
-from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync, TensorSpec
+from breakeven.doctor.rule import RuleInput
+from breakeven.source import LOOP_STATEMENTS, Loop
+from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace, TensorSpec
 
 # Fewer repetitions than this are a handful that nobody would rewrite.
 MIN_ITERATIONS = 4
-# A loop that issues less than this part of the step's operators and reads is not worth a change.
-_MIN_ISSUED_FRACTION = 0.05
 # Operators by which a sum or a list of results grows. What only they read back hands on nothing
 # that the next iteration needs for its own work.
 _GATHERING = frozenset({
@@ -37,13 +28,8 @@ _GATHERING = frozenset({
 })  # fmt: skip
 # Operators that overwrite their first input without reading it.
 _OVERWRITING = frozenset({"copy", "fill", "zero", "normal", "uniform", "bernoulli"})
-# The input that grows with the number of samples; of other operators all do.
-_PRODUCTS = {"mm": 0, "addmm": 1, "addmv": 1, "mv": 0, "convolution": 0, "_convolution": 0}
-# What asks a simulator for its next state.
-_SIMULATOR = re.compile(SIMULATORS + r"\.(step|reset)$")
 
 _Run = list[list[int]]
-_Replaced = dict[int, tuple[Event, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,191 +272,3 @@ def is_over_time(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> bool:
     is_gated = names.count("sigmoid") > 1 and "tanh" in names
     has_sequence = flow.sequence_width > 0 or is_gated
     return flow.state is not None and not flow.own_parameters and has_sequence
-
-
-def worthwhile(case: RuleInput) -> list[tuple[RepeatedLoop, LoopFlow]]:
-    """Return the loops that issue enough of the step, and stay on the device while they do."""
-    least = _MIN_ISSUED_FRACTION * _num_issued(case.trace.events)
-    return [
-        (loop, flow_of(case.trace, loop))
-        for loop in case.once(find_loops)
-        if _num_issued(case.trace.events[index] for index in loop.events)
-        >= max(least, loop.num_iterations)
-        and not _works_with_the_host(case, loop)
-    ]
-
-
-def _num_issued(events: Iterable[Event]) -> int:
-    """Return what the host issues to the device: a view takes the host's time as well."""
-    return sum(
-        isinstance(e, Copy | Sync) or (isinstance(e, Op) and not e.is_on_host) for e in events
-    )
-
-
-def _works_with_the_host(case: RuleInput, loop: RepeatedLoop) -> bool:
-    """Return whether iterations wait for a simulator, or feed one: a rollout, not a batch."""
-    calls = (node for node in ast.walk(loop.node) if isinstance(node, ast.Call))
-    if any(_SIMULATOR.search(dotted_name(call.func)) for call in calls):
-        return True
-    events = [[case.trace.events[index] for index in own] for own in loop.longest_run]
-    paused_ns = sum(e.duration_ns for own in events for e in own if isinstance(e, HostWork))
-    operators_ns = sum(e.host_ns for own in events for e in own if isinstance(e, Op))
-    pausing = sum(any(isinstance(event, HostWork) for event in own) for own in events)
-    if 2 * pausing >= len(events) and paused_ns > operators_ns:
-        return True
-    # Uploads what the network sees, then reads what it answers. A loss that asks the host for a
-    # matching reads first.
-    typical = typical_iteration(case.trace, loop.longest_run)
-    crossings = [e for i in typical if isinstance(e := case.trace.events[i], Copy | Sync)]
-    kinds = [isinstance(event, Copy) and event.is_to_device for event in crossings]
-    return True in kinds and False in kinds[kinds.index(True) :]
-
-
-def match_of(
-    trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
-) -> Match:
-    """Return what a rule reports of a loop.
-
-    Args:
-        trace: The step.
-        loop: The loop.
-        what: What issues the operators, and how often.
-        fix: What to change.
-        evidence: What is known of its iterations.
-        edit: The step after the fix.
-    """
-    typical = typical_iteration(trace, loop.longest_run)
-    per_iteration = sum(isinstance(trace.events[index], Op) for index in typical)
-    num_issued = _num_issued(trace.events[index] for index in loop.events)
-    return Match(
-        title=f"{what} issues {num_issued} small operators in every step",
-        fix=fix,
-        evidence=f"the same {per_iteration} operators are issued {loop.num_iterations} times in a "
-        f"row from within this loop, {evidence}",
-        location=loop.location,
-        events=loop.events,
-        edit=edit,
-    )
-
-
-def batched(trace: StepTrace, loop: RepeatedLoop) -> Edit:
-    """Return the step whose loop is one pass over operators of as many times the size."""
-    return Edit(replaced=_at_once(trace, loop) | _backward_at_once(trace, loop, loop.backward))
-
-
-def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
-    """Return the step whose loop is a fused recurrent layer; None where it is none.
-
-    What does not wait for the time step before, such as an output layer, is done for all of them
-    at once.
-    """
-    typical = typical_iteration(trace, loop.longest_run)
-    counts = Counter(bare_name(op) for op in ops_at(trace, typical))
-    num_sigmoids, num_others = counts["sigmoid"], counts["tanh"] + counts["relu"]
-    has_product = any(counts[name] for name in ("mm", "addmm", "bmm", "mv", "addmv"))
-    state = flow.state
-    if state is None or not state.shape or not has_product:
-        return None
-    # cuDNN's number of the mode, how many gates it has, and how many layers are seen.
-    if not num_sigmoids:
-        mode, num_gates, num_layers = 1, 1, num_others
-    elif 3 * num_others >= 2 * num_sigmoids:
-        mode, num_gates, num_layers = 2, 4, max(1, num_sigmoids // 3)
-    else:
-        mode, num_gates, num_layers = 3, 3, max(1, num_sigmoids // 2)
-    if not num_layers:
-        return None
-    width = state.shape[-1]
-
-    def layer(index: int, run: _Run, *, is_backward: bool) -> Op:
-        """Return the layer in the place of an event: T steps, B sequences, H and I numbers."""
-        rows, given = max(1, state.numel // width), flow.sequence_width or width
-        read = width if is_backward else given
-        sizes = ((len(run), rows, read), (num_layers, rows, width), (num_gates * width, given),
-                 (num_gates * width, width), (len(run), rows, width))  # fmt: skip
-        made = [replace(state, shape=shape, storage=-1, layout="contiguous") for shape in sizes]
-        return replace(
-            op_at(trace, index),
-            name=f"aten._cudnn_rnn{'_backward' if is_backward else ''}.default",
-            inputs=tuple(made[:4]), outputs=(made[4], made[1]),
-            attributes={"mode": mode, "hidden_size": width, "num_layers": num_layers,
-                        "batch_first": False, "bidirectional": False},
-        )  # fmt: skip
-
-    replaced = {
-        index: () if trace.events[index].stack in flow.recurrent else new
-        for index, new in _at_once(trace, loop).items()
-        if isinstance(trace.events[index], Op)
-    }
-    for run in loop.runs:
-        first = next(index for index in run[0] if isinstance(trace.events[index], Op))
-        replaced[first] = (layer(first, run, is_backward=False), *replaced[first])
-    recurrent = [index for index in loop.backward if trace.events[index].stack in flow.recurrent]
-    others = [index for index in loop.backward if trace.events[index].stack not in flow.recurrent]
-    replaced |= dict.fromkeys(recurrent, ())
-    if recurrent:
-        replaced[recurrent[0]] = tuple(
-            layer(recurrent[0], run, is_backward=True) for run in loop.runs
-        )
-    return Edit(replaced=replaced | _backward_at_once(trace, loop, others))
-
-
-def _at_once(trace: StepTrace, loop: RepeatedLoop) -> _Replaced:
-    """Return what takes the place of the loop's events: those of one iteration, as much larger."""
-    parameters, replaced = parameters_of(trace), _Replaced()
-    for run in loop.runs:
-        kept = typical_iteration(trace, run)
-        for index in (index for iteration in run for index in iteration):
-            event = trace.events[index]
-            # The host's own work is not the loop's: it stays.
-            if not isinstance(event, HostWork) or event.kind != "script":
-                replaced[index] = (_larger(event, len(run), parameters),) if index in kept else ()
-    return replaced
-
-
-def _backward_at_once(trace: StepTrace, loop: RepeatedLoop, backward: list[int]) -> _Replaced:
-    """Return the backward operators of the loop, each kind once per run and as much larger."""
-    parameters, total = parameters_of(trace), sum(map(len, loop.runs))
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for index in backward:
-        event = trace.events[index]
-        if isinstance(event, Op):
-            shapes = tuple(len(tensor.shape) for tensor in event.inputs)
-            groups.setdefault((event.name, event.stack, shapes), []).append(index)
-    replaced: _Replaced = {}
-    for own in groups.values():
-        num_kept = max(1, round(len(own) * len(loop.runs) / total))
-        # Gradients of what all iterations share are added up between them: one addition fewer.
-        num_kept = 0 if len(own) == total - len(loop.runs) else num_kept
-        if num_kept < len(own):
-            factor = round(len(own) / max(1, num_kept))
-            replaced |= dict.fromkeys(own, ())
-            for index in own[:num_kept]:
-                replaced[index] = (_larger(trace.events[index], factor, parameters),)
-    return replaced
-
-
-def _larger(event: Event, factor: int, parameters: frozenset[int]) -> Event:
-    """Return an event that does the work of ``factor`` of its kind at once."""
-    if isinstance(event, Copy):
-        return replace(event, num_bytes=event.num_bytes * factor)
-    if not isinstance(event, Op):
-        return event
-
-    def grown(tensor: TensorSpec, dimension: int = 0) -> TensorSpec:
-        shape = list(tensor.shape) or [1]
-        shape[dimension] *= factor
-        is_fixed = tensor.storage in parameters
-        return tensor if is_fixed else replace(tensor, shape=tuple(shape))
-
-    inputs, position = event.inputs, _PRODUCTS.get(bare_name(event))
-    is_gradient = event.phase is Phase.BACKWARD and parameters.isdisjoint(read_by([event]))
-    if position is not None and is_gradient and {len(one.shape) for one in inputs[-2:]} == {2}:
-        # A gradient of weights: the inner dimension grows, the result does not.
-        first, second = grown(inputs[-2], 1), grown(inputs[-1])
-        return replace(event, inputs=(*inputs[:-2], first, second))
-    return replace(
-        event,
-        inputs=tuple(grown(one) if position in (None, n) else one for n, one in enumerate(inputs)),
-        outputs=tuple(map(grown, event.outputs)),
-    )

@@ -89,10 +89,12 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
     is_round_trip = any(isinstance(one, Sync) for one in events[max(0, index - _NEAR) : index])
     search = partial(_calling_lines, case, source, with_libraries=not is_round_trip)
     lines = search(min(first, after.line), after.line)
-    if first > after.line and (loop := _shared_loop(source, first, after.line)) is not None:
+    around = source.loops_around(after.line)
+    shared = (loop for loop in source.loops_around(first) if loop in around)
+    loop = next((one for one in shared if isinstance(one, ast.stmt)), None)
+    if first > after.line and loop is not None:
         # The next iteration: from the line before to the end of the body, and from its beginning.
-        end = loop.end_lineno or first
-        lines = search(first, end) or search(loop.lineno + 1, after.line)
+        lines = search(first, loop.end_lineno or first) or search(loop.lineno + 1, after.line)
     if not lines:
         return False, after
     return True, Location(file=after.file, line=lines[0], function=after.function)
@@ -109,12 +111,6 @@ def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Locat
     return None
 
 
-def _shared_loop(source: SourceFile, one: int, other: int) -> ast.stmt | None:
-    around = source.loops_around(other)
-    shared = [loop for loop in source.loops_around(one) if loop in around]
-    return next((loop for loop in shared if isinstance(loop, ast.stmt)), None)
-
-
 def _calling_lines(
     case: RuleInput, source: SourceFile, first: int, last: int, *, with_libraries: bool
 ) -> list[int]:
@@ -123,7 +119,7 @@ def _calling_lines(
     Calls come before loops that issue nothing: what a loop calls is what takes the time.
     """
     issuing = case.once(_issuing_lines)
-    calls: list[int] = []
+    calls = list[int]()
     for call in source.nodes(ast.Call):
         if first <= call.lineno <= last:
             name = dotted_name(call.func)
