@@ -9,7 +9,7 @@ from breakeven.doctor.framework import fix_of, frames_below
 from breakeven.doctor.rule import Match, Rule, RuleInput
 from breakeven.doctor.rules import all_rules
 from breakeven.errors import Caveat
-from breakeven.simulate import Finding, Severity, Side, WhatIf, WhatIfResult
+from breakeven.simulate import Finding, Severity, Side, WhatIf
 from breakeven.timing import BUSY_FRACTION, CpuFacts
 from breakeven.trace import RunFacts
 from breakeven.units import format_percent
@@ -67,8 +67,10 @@ def diagnose(
 
 
 def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Finding:
-    result = _simulated(match, what_if)
-    gain = match.gain
+    result, gain = None, match.gain
+    # A rule may give no change to simulate.
+    if match.edit is not None or match.scenario != what_if.scenario:
+        result = what_if.fixed(match.edit, match.scenario)
     if result is not None:
         fractions = (result.gain_fraction, result.gain_low_fraction, result.gain_high_fraction)
     elif gain is not None:
@@ -96,13 +98,6 @@ def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Find
         fixed_high_ns=None if result is None else result.fixed.high_ns,
         frames=frames_below(case, match),
     )
-
-
-def _simulated(match: Match, what_if: WhatIf) -> WhatIfResult | None:
-    """Return the step after the fix; None where the rule gives no change to simulate."""
-    if match.edit is None and match.scenario == what_if.scenario:
-        return None
-    return what_if.fixed(match.edit, match.scenario)
 
 
 def _severity(match: Match, gain_fraction: float) -> Severity:

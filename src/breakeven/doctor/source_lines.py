@@ -40,12 +40,11 @@ def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> 
     called = [dotted_name(call.func) for call in source.calls_on(location.line)]
     if not any(name.endswith(_STARTS) and "trainer" in name.lower() for name in called):
         return None
-    for name in names:
-        for holder in (source, *case.sources):
-            for call in holder.calls(*_TRAINERS):
-                if (value := keyword(call, name)) is not None:
-                    return holder.location(value)
-    return None
+    calls = [
+        (holder, call) for holder in (source, *case.sources) for call in holder.calls(*_TRAINERS)
+    ]
+    found = ((holder, keyword(call, name)) for name in names for holder, call in calls)
+    return next((holder.location(value) for holder, value in found if value is not None), None)
 
 
 def line_of_layer(
@@ -97,33 +96,15 @@ def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
-    inside: ast.AST = call
-    for parent in source.parents(call):
-        if isinstance(parent, ast.Assign):
-            return any(
-                last_name(name) == attribute
-                for target in parent.targets
-                for name in _names_of(target, parent.value, inside)
-            )
-        if not isinstance(parent, ast.Tuple):
-            inside = parent
-        if isinstance(parent, ast.stmt):
-            return False
-    return False
-
-
-def _names_of(target: ast.expr, value: ast.expr, inside: ast.AST) -> tuple[ast.expr, ...]:
-    """Return what a part of the value is assigned to: ``self.a, self.b = one, other``."""
-    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
-        return (target,)
-    pairs = zip(target.elts, value.elts, strict=False)
-    return tuple(name for name, part in pairs if part is inside)
+    statement = next((one for one in source.parents(call) if isinstance(one, ast.stmt)), None)
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    return any(last_name(target) == attribute for target in targets)
 
 
 def _index_of(source: SourceFile, call: ast.Call) -> int | None:
     """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
     match source.parent(call):
-        case ast.Call(args=siblings) | ast.List(elts=siblings) | ast.Tuple(elts=siblings):
-            return next((i for i, sibling in enumerate(siblings) if sibling is call), None)
+        case ast.Call(args=siblings) | ast.List(elts=siblings) if call in siblings:
+            return siblings.index(call)
         case _:
             return None

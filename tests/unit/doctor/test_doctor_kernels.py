@@ -173,17 +173,6 @@ NETWORK = """
     """
 
 
-def test_layers_that_are_assigned_side_by_side() -> None:
-    source = """
-    class Block(nn.Module):
-        def __init__(self, i, o):
-            self.c1, self.b1 = nn.Conv2d(i, o, 3), nn.BatchNorm2d(o)
-            self.c2, self.b2 = nn.Conv2d(o, o, 3), nn.BatchNorm2d(o)
-    """
-    layer = convolution(bias=True, norm=True, module="Net.down.c2", line=30)
-    assert lines(rule_of("KERN004").detect(gpu_case(*layer, source=source))) == [5]
-
-
 def test_a_bias_before_a_batch_norm() -> None:
     case = gpu_case(
         *convolution(bias=True, norm=True, module="Block.conv1", line=30),
