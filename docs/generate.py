@@ -250,7 +250,7 @@ def rules_page() -> str:
         "| --- | --- | --- |",
     ]
     for rule in all_rule_pages():
-        link = f"[{rule.code}](../../src/breakeven/doctor/rules/{rule.code}.md)"
+        link = f"[{rule.code}](../../src/breakeven/advise/rules/{rule.code}.md)"
         lines.append(_table_row([link, f"`{rule.cause}`", rule.title]))
     return "\n".join([*lines, ""])
 

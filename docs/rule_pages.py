@@ -7,7 +7,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-PAGES = Path(__file__).parents[1] / "src" / "breakeven" / "doctor" / "rules"
+PAGES = Path(__file__).parents[1] / "src" / "breakeven" / "advise" / "rules"
 
 
 def on_config(config: Any) -> Any:
@@ -27,4 +27,4 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead from the list of rules to the pages of the site, not to those in the repository."""
     is_list = page.file.src_uri == "rules/index.md"
-    return markdown.replace("../../src/breakeven/doctor/rules/", "") if is_list else markdown
+    return markdown.replace("../../src/breakeven/advise/rules/", "") if is_list else markdown

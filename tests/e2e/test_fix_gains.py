@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from breakeven.advise import RuleInput, Sources, diagnose
 from breakeven.capture import Launcher, RunRequest, TracedRun, find_target
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import RuleInput, Sources, diagnose
 from breakeven.simulate import predict_steps
 from breakeven.trace import Event, HostWork
 from factories.sampled import sampled

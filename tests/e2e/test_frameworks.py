@@ -8,8 +8,8 @@ import pytest
 from check_process import SCRIPTS, line_of
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Launcher
-from breakeven.doctor import Diagnosis, RuleInput, diagnose
 from breakeven.explain import explain_target
 from breakeven.session import compared_step
 from breakeven.simulate import Finding, WhatIf

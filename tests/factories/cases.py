@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from breakeven.doctor.rule import Match, Rule, RuleInput
-from breakeven.doctor.rules import all_rules
+from breakeven.advise.rule import Match, Rule, RuleInput
+from breakeven.advise.rules import all_rules
 from breakeven.errors import Caveat
 from breakeven.source import Sources
 from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace

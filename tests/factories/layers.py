@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import msgspec
 
+from breakeven.advise.rule import Match, Rule, RuleInput
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor.rule import Match, Rule, RuleInput
 from breakeven.simulate import WhatIf
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from breakeven.doctor.diagnosis import diagnose
+from breakeven.advise.diagnosis import diagnose
 from breakeven.simulate import Bound
 from breakeven.trace import HostWork, LoaderFacts, Location, Op, RunFacts
 from factories.cases import FILE, made_up_case

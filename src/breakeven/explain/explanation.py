@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence, Set
 
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, all_rules, disturbed_findings
 from breakeven.device import DeviceSpec, find_device
-from breakeven.doctor import Diagnosis, all_rules, disturbed_findings
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.session import ComparedStep
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program

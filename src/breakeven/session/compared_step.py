@@ -11,9 +11,9 @@ from pathlib import PurePath
 import msgspec
 from msgspec import structs
 
+from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Gap, LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor import Diagnosis, RuleInput, diagnose
 from breakeven.errors import Caveat
 from breakeven.session.between import RecordedGap
 from breakeven.session.measured_step import DevicePath

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+from breakeven.advise import all_rules
 from breakeven.cli import main
-from breakeven.doctor import all_rules
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages
 from breakeven.report.builders.rules import SECTIONS

@@ -6,7 +6,7 @@ from test_docs import DOCS, ROOT
 
 from breakeven.report import all_rule_pages
 
-PAGES = ROOT / "src" / "breakeven" / "doctor" / "rules"
+PAGES = ROOT / "src" / "breakeven" / "advise" / "rules"
 
 
 def test_each_page_is_that_of_a_rule_and_listed() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, Match
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Diagnosis, Match
 from breakeven.explain.explanation import cumulative_plan
 from breakeven.session import ComparedStep
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program

@@ -17,7 +17,7 @@ from breakeven.report.table import Column, Table
 from breakeven.report.text import printable
 
 if TYPE_CHECKING:
-    from breakeven.doctor import Rule
+    from breakeven.advise import Rule
 
 RULES_SCHEMA_VERSION = 1
 
@@ -137,7 +137,7 @@ def rule_page(rule: Rule) -> RulePage:
 def all_rule_pages() -> tuple[RulePage, ...]:
     """Return the page of every rule, by code."""
     # Not with the module: what a report shows must not wait for the rules.
-    from breakeven.doctor import all_rules
+    from breakeven.advise import all_rules
 
     return tuple(sorted(map(rule_page, all_rules()), key=lambda page: page.code))
 
