@@ -19,13 +19,6 @@ def recorded_calls(case: RuleInput, *names: str) -> tuple[Call, ...]:
     return tuple(call for call in case.facts.calls if is_named(call.name, *names))
 
 
-def called_at(case: RuleInput, *names: str) -> Location | None:
-    """Return the user's line that calls one of ``names``: as recorded, else by the source."""
-    recorded = (call.location for call in recorded_calls(case, *names) if call.location)
-    in_source = (source.location(call) for source, call in case.sources.calls(*names))
-    return next(recorded, None) or next(in_source, None)
-
-
 def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:
     """Return where a trainer is set up for what its loop does, for a line that starts that loop.
 

@@ -2,20 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Final
+import ast
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from breakeven.advise.events import is_convolution
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
-from breakeven.advise.step_times import faster_trial, line_of_threads, threads_and_cores
+from breakeven.advise.source_lines import recorded_calls
 from breakeven.cost import Family
 from breakeven.simulate import Side
-from breakeven.timing import CpuSetting, CpuTrial
+from breakeven.source import text_of
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
+from breakeven.trace import Location
 from breakeven.units import format_duration, format_percent
+
+# Two measurements that are closer than this are the same on a machine that others use too.
+_MIN_GAIN = 0.05
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class FasterTrial(NamedTuple):
+    """The step under a setting with which it is faster beyond doubt.
+
+    Args:
+        trial: The setting.
+        gain: What it saves; its interval takes both measurements at their ends.
+        evidence: Both measurements as text.
+    """
+
+    trial: CpuTrial
+    gain: KnownGain
+    evidence: str
+
+
+def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> FasterTrial | None:
+    """Return the fastest of some trials, if its interval lies below that of the step as it is."""
+    meant = filter(is_meant, cpu.trials if cpu else ())
+    best = min(meant, key=lambda trial: trial.estimate.value_ns, default=None)
+    if cpu is None or best is None or best.estimate.high_ns >= cpu.estimate.low_ns:
+        return None
+    before, after = cpu.estimate, best.estimate
+    gain = KnownGain(
+        fraction=1.0 - after.value_ns / before.value_ns,
+        low_fraction=1.0 - after.high_ns / before.low_ns,
+        high_fraction=1.0 - after.low_ns / before.high_ns,
+    )
+    evidence = f"measured on this CPU: {format_duration(before.value_ns)} as it is, "
+    evidence += f"{format_duration(after.value_ns)} with {best.setting}"
+    return FasterTrial(best, gain, evidence) if gain.fraction > _MIN_GAIN else None
+
+
+def line_of_threads(case: RuleInput) -> Location | None:
+    """Return the line that sets the number of threads; None if torch's default rules."""
+    for call in recorded_calls(case, "set_num_threads"):
+        if call.location is not None:
+            return call.location
+    for source, written in case.sources.calls("set_num_threads"):
+        return source.location(written)
+    for source, (statement, target, _) in case.sources.bindings():
+        # `os.environ["OMP_NUM_THREADS"] = "1"`
+        if isinstance(target, ast.Subscript) and text_of(target.slice) in _THREAD_VARIABLES:
+            return source.location(statement)
+    return None
 
 
 @rule("CPU001", "THREADS_SMALL")
 def too_many_threads(case: RuleInput) -> Matches:
-    num_threads, num_cores = threads_and_cores(case)
+    known = case.cpu or case.facts
+    num_threads, num_cores = known.num_threads, known.num_cores
     faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
     if num_threads > num_cores or faster is None:
         return
@@ -32,7 +86,8 @@ def too_many_threads(case: RuleInput) -> Matches:
 
 @rule("CPU002", "THREADS_OVER")
 def more_threads_than_cores(case: RuleInput) -> Matches:
-    num_threads, num_cores = threads_and_cores(case)
+    known = case.cpu or case.facts
+    num_threads, num_cores = known.num_threads, known.num_cores
     if not 1 <= num_cores < num_threads:
         return
     faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
