@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -39,14 +38,8 @@ _PLAIN: Final = frozenset({
     "moveaxis", "multiply", "permute", "reshape", "rollaxis", "squeeze", "subtract", "swapaxes",
     "take", "Tensor", "tensor", "to", "transpose", "true_divide", "unsqueeze", "pin_memory",
 })  # fmt: skip
-
-
 _CASTS: Final = frozenset({"astype", "asarray", "array", "float32", "float64"})
-
-
 _ARITHMETIC: Final = frozenset({"div", "divide", "multiply", "subtract", "true_divide"})
-
-
 # Names, calls and parts of expressions that a value may pass through.
 _MAX_DEPTH: Final = 30
 
@@ -81,16 +74,23 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
     numel = copy.num_bytes // element_bytes(copy.dtype)
     function = source.function_around(copy.location.line)
     moving = [one for one in source.calls_on(copy.location.line) if last_name(one) in _PLAIN]
-    ways = [own for call in moving for own in _ways(case, source, function, (call,), set())]
-    fitting = [
-        own
-        for own in ways
-        if (row := prod(own[0].shape[1:])) and numel % row == 0 and 2 * numel <= own[0].numel
-    ]
-    # Labels of one number each would fit anything; the images fit themselves alone.
-    array, way = max(
-        fitting, key=lambda own: (prod(own[0].shape[1:]), len(own[1])), default=(None, ())
-    )
+    # The known arrays whose parts reach the copy, with all nodes from there; each node is passed
+    # once.
+    waiting: list[tuple[ast.AST, ...]] = [(call,) for call in reversed(moving)]
+    array, way, largest, seen = None, (), (0, 0), set[ast.AST]()
+    while waiting:
+        passed = waiting.pop()
+        if passed[-1] in seen or len(passed) > _MAX_DEPTH:
+            continue
+        seen.add(passed[-1])
+        own = _array_of(case, passed[-1])
+        row = prod(own.shape[1:]) if own else 0
+        if own is None:
+            parts = _parts_of(source, function, passed[-1])
+            waiting += [(*passed, part) for part in reversed(parts)]
+        elif row and numel % row == 0 and 2 * numel <= own.numel and (row, len(passed)) > largest:
+            # Labels of one number each would fit anything; the images fit themselves alone.
+            array, way, largest = own, passed, (row, len(passed))
     calls = [node for node in way if isinstance(node, ast.Call)]
     if array is None or not all(last_name(call) in _PLAIN for call in calls):
         return None
@@ -123,48 +123,28 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
     )
 
 
-def _ways(
-    case: RuleInput,
-    source: SourceFile,
-    function: Function | None,
-    way: tuple[ast.AST, ...],
-    seen: set[ast.AST],
-) -> Iterator[tuple[HostArray, tuple[ast.AST, ...]]]:
-    """Yield the known arrays whose parts reach the first node of a way, with all nodes from there.
+def _array_of(case: RuleInput, node: ast.AST) -> HostArray | None:
+    """Return the array that the script held of which a node takes a part."""
+    if not isinstance(node, ast.Subscript) or text_of(node.slice) is not None:
+        return None
+    name = text_of(node.value.slice) if isinstance(node.value, ast.Subscript) else ""
+    name = name or last_name(node.value)  # `data["images"][index]`
+    return next((array for array in case.facts.arrays if array.name == name), None)
 
-    Args:
-        case: The step, with the arrays that the script held.
-        source: The file.
-        function: Whose assignments are followed; None for the module's.
-        way: The nodes so far.
-        seen: Nodes that any way has passed: each is followed once.
-    """
-    node = way[-1]
-    if isinstance(node, ast.Subscript) and text_of(node.slice) is None:
-        name = text_of(node.value.slice) if isinstance(node.value, ast.Subscript) else ""
-        name = name or last_name(node.value)  # `data["images"][index]`
-        for array in case.facts.arrays:
-            if array.name == name:
-                yield array, way
-                return
-    if isinstance(node, ast.Name):
-        parts: list[ast.AST] = [
-            own.value
-            for own in source.bindings
-            if any(part.id == node.id for part in nodes_in(own.target, ast.Name))
-            and source.function_of(own.statement) is function
-        ]
-        # The last one leads through those before it.
-        parts.reverse()
-    elif isinstance(node, ast.Call):
-        own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        parts = [*own, *arguments_of(node)]
-    else:
-        parts = list(ast.iter_child_nodes(node))
-    for part in parts if len(way) < _MAX_DEPTH else ():
-        if part not in seen:
-            seen.add(part)
-            yield from _ways(case, source, function, (*way, part), seen)
+
+def _parts_of(source: SourceFile, function: Function | None, node: ast.AST) -> list[ast.AST]:
+    """Return what a node is made of: a name, of what the function assigns to it last."""
+    if isinstance(node, ast.Call):
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        return [*owner, *arguments_of(node)]
+    if not isinstance(node, ast.Name):
+        return list(ast.iter_child_nodes(node))
+    return [
+        own.value
+        for own in reversed(source.bindings)
+        if any(part.id == node.id for part in nodes_in(own.target, ast.Name))
+        and source.function_of(own.statement) is function
+    ]
 
 
 def converted_on_device(case: RuleInput, index: int, batch: NumpyBatch) -> tuple[Op, ...]:
