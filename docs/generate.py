@@ -1,9 +1,8 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes the pages of ``pages()`` and removes those of rules that are
-gone; with ``--check`` it changes nothing and exits with 1 when a page on disk is out of date. The
-pages are kept in the repository, so that they can be read, and their changes reviewed, without
-building anything.
+``python docs/generate.py`` writes the pages of ``pages()``; with ``--check`` it changes nothing and
+exits with 1 when a page on disk is out of date. The pages are kept in the repository, so that they
+can be read, and their changes reviewed, without building anything.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from unittest import mock
 # argparse breaks lines at the width of the terminal: the pages must not depend on it.
 HELP_COLUMNS = 80
 DOCS = Path(__file__).resolve().parent
-RULES_FOLDER = "rules"
 NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
 
 Schema = Mapping[str, Any]
@@ -253,11 +251,10 @@ _IN_A_SCRIPT = (
 )
 
 
-def rule_pages() -> Mapping[str, str]:
-    """Return the page of each rule, and one that lists them, by file name."""
+def rules_page() -> str:
+    """Return the list of rules, each of which leads to its page."""
     from breakeven.report import all_rule_pages
 
-    rules = all_rule_pages()
     lines = [
         NOTICE,
         "# Rules\n",
@@ -266,11 +263,11 @@ def rule_pages() -> Mapping[str, str]:
         "pages in the terminal.\n",
         "| Code | Cause | What it finds |",
         "| --- | --- | --- |",
-        *(_table_row([f"[{r.code}]({r.code}.md)", f"`{r.cause}`", r.title]) for r in rules),
-        "",
     ]
-    pages = {f"{RULES_FOLDER}/{rule.code}.md": f"{NOTICE}\n{rule.markdown}" for rule in rules}
-    return {f"{RULES_FOLDER}/index.md": "\n".join(lines), **pages}
+    for rule in all_rule_pages():
+        link = f"[{rule.code}](../../src/breakeven/advise/rules/{rule.code}.md)"
+        lines.append(_table_row([link, f"`{rule.cause}`", rule.title]))
+    return "\n".join([*lines, ""])
 
 
 def sweep_json_page() -> str:
@@ -438,6 +435,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "kernels.md": kernels_page,
     "operators.md": operators_page,
     "rules-json.md": rules_json_page,
+    "rules/index.md": rules_page,
     "sweep-json.md": sweep_json_page,
     "tune-json.md": tune_json_page,
     "tune.md": tune_page,
@@ -448,15 +446,12 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def pages() -> Mapping[str, str]:
     """Return the text of every page that follows from the code, by file name."""
-    return {**{name: page() for name, page in PAGES.items()}, **rule_pages()}
+    return {name: page() for name, page in PAGES.items()}
 
 
-def outdated_pages() -> Mapping[str, str | None]:
-    """Return the pages that differ on disk: the text they should have, or None for none."""
-    wanted = pages()
-    on_disk = (page.relative_to(DOCS).as_posix() for page in (DOCS / RULES_FOLDER).glob("*.md"))
-    differing = {name: text for name, text in wanted.items() if _text_on_disk(name) != text}
-    return {**differing, **{name: None for name in on_disk if name not in wanted}}
+def outdated_pages() -> Mapping[str, str]:
+    """Return the text of the pages that differ on disk."""
+    return {name: text for name, text in pages().items() if _text_on_disk(name) != text}
 
 
 def main(argv: list[str]) -> int:
@@ -471,12 +466,9 @@ def main(argv: list[str]) -> int:
         return 1 if outdated else 0
     for name, text in outdated.items():
         path = DOCS / name
-        if text is None:
-            path.unlink()
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, "utf-8")
-        sys.stderr.write(f"{'removed' if text is None else 'wrote'} docs/{name}\n")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+        sys.stderr.write(f"wrote docs/{name}\n")
     return 0
 
 

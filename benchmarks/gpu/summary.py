@@ -204,7 +204,7 @@ def _command_lines(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     gains = list(_gains(answers))
     if gains:
         yield ""
-        yield "Faults of the doctor, as written over as mended, on the GPU:"
+        yield "Faults that rules find, as written over as mended, on the GPU:"
         yield ""
         yield from gains
 

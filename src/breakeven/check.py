@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from breakeven.advise import disturbed_findings
 from breakeven.calibrate import host_called, in_measured_machines
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.device import split_devices
-from breakeven.doctor import disturbed_findings
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.session import (
@@ -217,7 +217,7 @@ def _report(
     """
     compared = step.compared
     found = compared.diagnosed_on(compared.best.device, scaled=scaled)
-    edits = {one.finding.code: one.occurrence.edit for one in found}
+    edits = {one.finding.code: one.match.edit for one in found}
     disturbed = disturbed_findings(compared.trace.facts, None) if found else ()
     more = (*caveats, *length.caveats(step.as_set.loader), *disturbed)
     return CheckReport(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from breakeven.advise import RuleInput, Sources, diagnose
 from breakeven.capture import Launcher, RunRequest, TracedRun, find_target
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Case, Sources, diagnose
 from breakeven.simulate import predict_steps
 from breakeven.trace import Event, HostWork
 from factories.sampled import sampled
@@ -45,11 +45,13 @@ def test_mended_script_takes_what_the_finding_predicted(launcher: Launcher, caus
     mended = recorded(launcher, cause, "--fixed")
     device, host = find_device("A100 SXM4 80GB"), reference_host()
 
-    diagnosed = diagnose(Case.of(faulty.trace, device, host, sources=Sources.of(faulty.sources)))
+    diagnosed = diagnose(
+        RuleInput.of(faulty.trace, device, host, sources=Sources.of(faulty.sources))
+    )
     found = [one.finding for one in diagnosed if one.finding.cause == cause]
     (before,) = predict_steps(faulty.trace, (device,), host)
     (after,) = predict_steps(mended.trace, (device,), host)
-    rest = diagnose(Case.of(mended.trace, device, host, sources=Sources.of(mended.sources)))
+    rest = diagnose(RuleInput.of(mended.trace, device, host, sources=Sources.of(mended.sources)))
 
     assert found, [one.finding.cause for one in diagnosed]
     best = max(found, key=lambda finding: finding.gain_fraction)

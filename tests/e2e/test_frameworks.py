@@ -8,8 +8,8 @@ import pytest
 from check_process import SCRIPTS, line_of
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Launcher
-from breakeven.doctor import Case, Diagnosed, diagnose
 from breakeven.explain import explain_target
 from breakeven.session import compared_step
 from breakeven.simulate import Finding, WhatIf
@@ -27,8 +27,8 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """
 
     def diagnose_quiet(
-        case: Case, _: object = None, what_if: WhatIf | None = None
-    ) -> tuple[Diagnosed, ...]:
+        case: RuleInput, _: object = None, what_if: WhatIf | None = None
+    ) -> tuple[Diagnosis, ...]:
         events = tuple(
             replace(event, duration_ns=0)
             if isinstance(event, HostWork) and event.kind == "script"
@@ -36,7 +36,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
             for event in case.trace.events
         )
         trace = replace(case.trace, events=events)
-        quiet = Case.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
+        quiet = RuleInput.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
         return diagnose(quiet)
 
     monkeypatch.setattr(compared_step, "diagnose", diagnose_quiet)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.doctor import all_rules
+from breakeven.advise import all_rules
 from breakeven.explain import explain_target
 from breakeven.session import Session
 from breakeven.simulate import Bound

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from breakeven.doctor.rule import Case, Occurrence, Rule
-from breakeven.doctor.rules import all_rules
+from breakeven.advise.rule import Match, Rule, RuleInput
+from breakeven.advise.rules import all_rules
 from breakeven.errors import Caveat
 from breakeven.source import Sources
 from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace
@@ -21,7 +21,7 @@ def made_up_case(
     stacks: tuple[tuple[Location, ...], ...] = (),
     caveats: tuple[Caveat, ...] = (),
     batch_size: int | None = None,
-) -> Case:
+) -> RuleInput:
     """Return a step on a made-up GPU; ``source`` is the text of ``train.py``."""
     trace = StepTrace(
         events=events,
@@ -31,7 +31,7 @@ def made_up_case(
         batch_size=batch_size,
     )
     sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
-    return Case.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
+    return RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
 
 
 def rule_of(code: str) -> Rule:
@@ -45,13 +45,13 @@ def rules_of(family: str) -> list[Rule]:
     return [rule for rule in all_rules() if rule.code.rstrip("0123456789") == family]
 
 
-def occurrences(rule: Rule, case: Case) -> list[tuple[int | None, str]]:
+def matches(rule: Rule, case: RuleInput) -> list[tuple[int | None, str]]:
     """Return the line and title of each place at which a rule applies."""
     return [(one.location.line if one.location else None, one.title) for one in rule.detect(case)]
 
 
-def lines(found: tuple[Occurrence, ...]) -> list[int | None]:
-    """Return the lines of occurrences."""
+def lines(found: tuple[Match, ...]) -> list[int | None]:
+    """Return the lines of matches."""
     return [one.location.line if one.location else None for one in found]
 
 

@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import msgspec
 
+from breakeven.advise.rule import Match, Rule, RuleInput
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor.rule import Case, Occurrence, Rule
 from breakeven.simulate import WhatIf
 from breakeven.source import Sources
 from breakeven.timing import CpuFacts
@@ -37,7 +37,7 @@ def gpu_case(
     cpu: CpuFacts | None = None,
     source: str = "",
     peak_memory_bytes: int = 0,
-) -> Case:
+) -> RuleInput:
     """Return a step on a real device with the costs that ship."""
     trace = StepTrace(
         events=events,
@@ -46,19 +46,19 @@ def gpu_case(
         peak_memory_bytes=peak_memory_bytes,
     )
     sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
-    return Case.of(trace, find_device(device), reference_host(), sources=sources, cpu=cpu)
+    return RuleInput.of(trace, find_device(device), reference_host(), sources=sources, cpu=cpu)
 
 
-def gain(case: Case, occurrence: Occurrence) -> float:
+def gain(case: RuleInput, match: Match) -> float:
     """Return what the fix saves of the step, simulated."""
-    assert occurrence.edit is not None
-    return WhatIf(case.program, case.device, case.host).fixed(occurrence.edit).gain_fraction
+    assert match.edit is not None
+    return WhatIf(case.program, case.device, case.host).fixed(match.edit).gain_fraction
 
 
-def only(rule: Rule, case: Case) -> Occurrence:
+def only(rule: Rule, case: RuleInput) -> Match:
     """Return the one place at which a rule applies."""
-    (occurrence,) = rule.detect(case)
-    return occurrence
+    (match,) = rule.detect(case)
+    return match
 
 
 class Blocks:

@@ -1,4 +1,4 @@
-"""Steps and costs made up for the tests of the simulator and of the doctor.
+"""Steps and costs made up for the tests of the simulator and of rules.
 
 An operator says what it costs in its attributes, so that a timeline can be worked out by hand.
 """

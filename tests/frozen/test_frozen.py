@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from breakeven.doctor import all_rules
+from breakeven.advise import all_rules
 from breakeven.simulate import Bound
 from breakeven.verdict import Choice
 from frozen.documents import differences, pretty, shortened

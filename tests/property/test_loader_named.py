@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from breakeven.doctor.diagnosis import diagnose
+from breakeven.advise.diagnosis import diagnose
 from breakeven.simulate import Bound
 from breakeven.trace import HostWork, LoaderFacts, Location, Op, RunFacts
 from factories.cases import FILE, made_up_case
@@ -58,5 +58,5 @@ def test_a_loader_that_limits_the_step_is_found(
     run = RunFacts(num_steps=5, loaders=(facts,), num_cores=cores)
     case = made_up_case(work, *ops, facts=run, source=source)
     assume(case.prediction.bound is Bound.HOST_DATA)
-    named = [one for one in diagnose(case) if 0 in one.occurrence.events]
+    named = [one for one in diagnose(case) if 0 in one.match.events]
     assert [one for one in named if one.finding.code.startswith("LOAD")]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence, Set
 
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, all_rules, disturbed_findings
 from breakeven.device import DeviceSpec, find_device
-from breakeven.doctor import Diagnosed, all_rules, disturbed_findings
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.session import ComparedStep
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program
@@ -44,7 +44,7 @@ from breakeven.verdict import (
 _MAX_SPANS = 4000
 # Fixes that a person would still do one after the other.
 _MAX_FIXES = 8
-_Again = Callable[[Program, Set[str]], Sequence[Diagnosed]]
+_Again = Callable[[Program, Set[str]], Sequence[Diagnosis]]
 
 
 def explained(
@@ -244,7 +244,7 @@ def _cause(event: Event | None, program: Program, span: Span) -> str:
 
 def cumulative_plan(
     step: ComparedStep,
-    diagnosed: Sequence[Diagnosed],
+    diagnosed: Sequence[Diagnosis],
     *,
     again: _Again,
 ) -> tuple[PlanStep, ...]:
@@ -281,7 +281,7 @@ class _FixedStep:
         self._edit = Edit()
         self._removed_before_ns = 0
         # Findings of the present base, by where they are; None while it is the step as it was.
-        self._found: dict[tuple[object, ...], Diagnosed] | None = None
+        self._found: dict[tuple[object, ...], Diagnosis] | None = None
         self.is_captured = False
 
     @property
@@ -300,21 +300,21 @@ class _FixedStep:
             and not self._edit.event(index, event)
         )
 
-    def apply(self, one: Diagnosed, again: Callable[[Program], Sequence[Diagnosed]]) -> bool:
+    def apply(self, one: Diagnosis, again: Callable[[Program], Sequence[Diagnosis]]) -> bool:
         """Apply a fix; return whether there was anything left of its finding."""
         found = one if self._found is None else self._found.get(one.place)
         if found is None:
             return False
-        if self._overlaps(found.occurrence.edit):
+        if self._overlaps(found.match.edit):
             self._removed_before_ns = self.removed_ns
             self._base, self._edit = self.program, Edit()
             self._found = {other.place: other for other in again(self._base)}
             found = self._found.get(one.place)
             if found is None or not _is_part(found):
                 return False
-        self.is_captured = self.is_captured or found.occurrence.scenario.is_captured
-        if found.occurrence.edit is not None:
-            self._edit = self._edit.then(found.occurrence.edit)
+        self.is_captured = self.is_captured or found.match.scenario.is_captured
+        if found.match.edit is not None:
+            self._edit = self._edit.then(found.match.edit)
         return True
 
     def _overlaps(self, edit: Edit | None) -> bool:
@@ -324,12 +324,12 @@ class _FixedStep:
         return both_set or not self._edit.replaced.keys().isdisjoint(edit.replaced)
 
 
-def _is_part(one: Diagnosed) -> bool:
+def _is_part(one: Diagnosis) -> bool:
     finding = one.finding
     return finding.side is Side.GPU and one.is_worth_it and finding.fixed_ns is not None
 
 
-def _plan_step(one: Diagnosed | None, step: ComparedStep) -> PlanStep:
+def _plan_step(one: Diagnosis | None, step: ComparedStep) -> PlanStep:
     finding = one.finding if one else None
     return PlanStep(
         code=finding.code if finding else "",

@@ -11,9 +11,9 @@ from pathlib import PurePath
 import msgspec
 from msgspec import structs
 
+from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Gap, LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.doctor import Case, Diagnosed, diagnose
 from breakeven.errors import Caveat
 from breakeven.session.between import RecordedGap
 from breakeven.session.measured_step import DevicePath
@@ -187,7 +187,7 @@ class ComparedStep:
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
         what_if: WhatIf | None = None,
-    ) -> tuple[Diagnosed, ...]:
+    ) -> tuple[Diagnosis, ...]:
         """Return what slows the step down on one of the devices, and on this CPU.
 
         Args:
@@ -196,7 +196,7 @@ class ComparedStep:
             cpu: What was measured of the step on the CPU.
             what_if: The step on that device, where it is there already.
         """
-        case = Case(
+        case = RuleInput(
             trace=self.trace,
             program=self.program,
             prediction=self.prediction_on(device),
@@ -222,9 +222,9 @@ class ComparedStep:
 
     def diagnosed_again(
         self, program: Program, device: DeviceSpec, codes: Set[str]
-    ) -> tuple[Diagnosed, ...]:
+    ) -> tuple[Diagnosis, ...]:
         """Return what slows a changed step down on a GPU, as some of the rules see it."""
-        return diagnose(Case.of(program, device, self.host, sources=self._parsed), codes)
+        return diagnose(RuleInput.of(program, device, self.host, sources=self._parsed), codes)
 
 
 class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):

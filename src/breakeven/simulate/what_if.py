@@ -1,6 +1,6 @@
 """What a change of a step would bring, on one device: fast enough to try many.
 
-And what one showed, as the doctor says it and every report shows it.
+And what one showed, as `advise` says it and every report shows it.
 """
 
 from __future__ import annotations

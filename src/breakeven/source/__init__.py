@@ -1,6 +1,6 @@
 """Python source, parsed once: nodes, names and scopes, where a value goes, and edits of lines.
 
-What a rule of the doctor, or a change of a script, asks of the source is written on these.
+What a rule, or a change of a script, asks of the source is written on these.
 """
 
 from breakeven.source.files import SourceFile as SourceFile

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from breakeven.advise import Diagnosis, Match
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.doctor import Diagnosed, Occurrence
 from breakeven.explain.explanation import cumulative_plan
 from breakeven.session import ComparedStep
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program
@@ -32,17 +32,17 @@ TRACE = StepTrace(
 def fix(
     code: str, replaced: dict[int, tuple[Event, ...]], severity: Severity = Severity.HIGH,
     **options,
-) -> Diagnosed:  # fmt: skip
-    return Diagnosed(
+) -> Diagnosis:  # fmt: skip
+    return Diagnosis(
         finding=Finding(
             code=code, cause=code, title=code, file="t.py", line=3, share_fraction=0.5,
             gain_fraction=0.5, fix="", severity=severity, fixed_ns=1.0,
         ),
-        occurrence=Occurrence(title=code, fix="", edit=Edit(replaced=replaced), **options),
+        match=Match(title=code, fix="", edit=Edit(replaced=replaced), **options),
     )  # fmt: skip
 
 
-def plan(*fixes: Diagnosed, again: Sequence[Diagnosed] = ()) -> tuple[PlanStep, ...]:
+def plan(*fixes: Diagnosis, again: Sequence[Diagnosis] = ()) -> tuple[PlanStep, ...]:
     measured = (cpu(60 * MS, 59 * MS, 61 * MS),)
     step = ComparedStep(program=build_program(TRACE), devices=(T4,), host=HOST, measured=measured)
     return cumulative_plan(step, fixes, again=lambda *_: again)
@@ -75,7 +75,7 @@ def test_a_fix_of_changed_events_is_found_again_in_the_changed_step() -> None:
 
 
 @pytest.mark.parametrize("again", [(), (fix("B", {0: ()}, Severity.INFO),)])
-def test_a_finding_that_is_gone_is_no_part_of_the_plan(again: tuple[Diagnosed, ...]) -> None:
+def test_a_finding_that_is_gone_is_no_part_of_the_plan(again: tuple[Diagnosis, ...]) -> None:
     steps = plan(fix("A", {0: ()}), fix("B", {0: (product(8),), 1: ()}), again=again)
 
     assert [step.code for step in steps] == ["", "A"]
@@ -98,9 +98,7 @@ def test_a_step_that_is_captured_stays_so() -> None:
 
 def test_findings_without_a_simulated_gain_are_left_out() -> None:
     gone = fix("A", {0: ()})
-    wrong = Diagnosed(
-        finding=replace(gone.finding, severity=Severity.ERROR), occurrence=gone.occurrence
-    )
+    wrong = Diagnosis(finding=replace(gone.finding, severity=Severity.ERROR), match=gone.match)
     assert [step.code for step in plan(wrong)] == [""]
 
 

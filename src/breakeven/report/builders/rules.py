@@ -1,4 +1,4 @@
-"""Rules as a table, as pages of Markdown that their docstrings hold, and as stored."""
+"""Rules as a table, as pages of Markdown, and as stored."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import cleandoc
-from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +17,7 @@ from breakeven.report.table import Column, Table
 from breakeven.report.text import printable
 
 if TYPE_CHECKING:
-    from breakeven.doctor import Rule
+    from breakeven.advise import Rule
 
 RULES_SCHEMA_VERSION = 1
 
@@ -94,8 +92,7 @@ def rule_document(page: RulePage) -> Document:
 
 
 SECTIONS = ("What it does", "Why it costs time", "Evidence", "Fix", "Known limits")
-_HEADING = re.compile(rf"^({'|'.join(SECTIONS)}):[ \t]*$", re.MULTILINE)
-_FENCE = re.compile(r"(^```.*?^```[ \t]*$)", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,45 +104,40 @@ class RulePage:
         cause: Root cause that it detects: ``SYNC_ITEM``.
         title: What it finds, in one sentence of Markdown without its full stop.
         sections: Heading and Markdown of each section, in the order of ``SECTIONS``.
+        markdown: All of it.
     """
 
     code: str
     cause: str
     title: str
     sections: tuple[tuple[str, str], ...]
+    markdown: str
 
     @property
     def plain_title(self) -> str:
         """Return the title without marks around code."""
         return self.title.replace("`", "")
 
-    @property
-    def markdown(self) -> str:
-        """Return the page as one Markdown document, ending in a newline."""
-        parts = [f"# {self.code}: {self.title}", f"Cause: `{self.cause}`"]
-        for heading, text in self.sections:
-            parts += [f"## {heading}", text]
-        return "\n\n".join(parts) + "\n"
-
 
 def rule_page(rule: Rule) -> RulePage:
-    """Return the page of a rule, from the docstring of its module."""
-    page = cleandoc(rule.page)
-    head, *rest = _HEADING.split(page)
-    summary = " ".join(head.split()).removeprefix(f"{rule.code}:").strip()
-    texts = dict(zip(rest[::2], map(_markdown, rest[1::2]), strict=True))
+    """Return the page of a rule."""
+    head, *rest = _HEADING.split(rule.page)
+    title = head.strip().partition("\n")[0]
     return RulePage(
         code=rule.code,
         cause=rule.cause,
-        title=_markdown(summary).removesuffix("."),
-        sections=tuple((name, texts[name]) for name in SECTIONS if name in texts),
+        title=title.removeprefix(f"# {rule.code}: "),
+        sections=tuple(
+            (name, text.strip()) for name, text in zip(rest[::2], rest[1::2], strict=True)
+        ),
+        markdown=rule.page,
     )
 
 
 def all_rule_pages() -> tuple[RulePage, ...]:
     """Return the page of every rule, by code."""
     # Not with the module: what a report shows must not wait for the rules.
-    from breakeven.doctor import all_rules
+    from breakeven.advise import all_rules
 
     return tuple(sorted(map(rule_page, all_rules()), key=lambda page: page.code))
 
@@ -172,9 +164,3 @@ def _hint(wanted: str, pages: Sequence[RulePage]) -> str:
     close = difflib.get_close_matches(wanted, known, n=3)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
     return f"{meant}all rules: breakeven rules"
-
-
-def _markdown(section: str) -> str:
-    """Return a section with Markdown's way of marking code, which within a block is left alone."""
-    parts = _FENCE.split(dedent(section).strip())
-    return "".join(part if part.startswith("```") else part.replace("``", "`") for part in parts)

@@ -1,0 +1,11 @@
+"""Rules: why a step is slower than it could be, at which line, and what the fix gains."""
+
+from breakeven.advise.diagnosis import Diagnosis as Diagnosis
+from breakeven.advise.diagnosis import diagnose as diagnose
+from breakeven.advise.diagnosis import disturbed_findings as disturbed_findings
+from breakeven.advise.rule import Match as Match
+from breakeven.advise.rule import Rule as Rule
+from breakeven.advise.rule import RuleInput as RuleInput
+from breakeven.advise.rules import all_rules as all_rules
+from breakeven.simulate import Finding as Finding
+from breakeven.source import Sources as Sources

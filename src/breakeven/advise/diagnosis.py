@@ -1,0 +1,143 @@
+"""Findings: where the rules apply, and what each fix would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from breakeven.advise.framework import fix_of, frames_below
+from breakeven.advise.rule import Match, Rule, RuleInput
+from breakeven.advise.rules import all_rules
+from breakeven.errors import Caveat
+from breakeven.simulate import Finding, Severity, Side, WhatIf
+from breakeven.timing import BUSY_FRACTION, CpuFacts
+from breakeven.trace import RunFacts
+from breakeven.units import format_percent
+
+_ROUNDING = 1e-9
+# Part of the step from which a gain is high, medium or low. A fifth is what people rent a larger
+# device for; under a hundredth no measurement on a shared machine shows it.
+_HIGH_FRACTION, _MEDIUM_FRACTION, _LOW_FRACTION = 0.2, 0.05, 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A finding, and the change of the step that its figures are of.
+
+    Args:
+        finding: What every report shows.
+        match: What the rule found.
+    """
+
+    finding: Finding
+    match: Match
+
+    @property
+    def place(self) -> tuple[str, str | None, int | None]:
+        """Return rule and line, by which it is found again in a changed step."""
+        return self.finding.code, self.finding.file, self.finding.line
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Return whether the fix saves an amount that a person would notice."""
+        return self.finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
+
+
+def diagnose(
+    case: RuleInput, codes: Set[str] | None = None, what_if: WhatIf | None = None
+) -> tuple[Diagnosis, ...]:
+    """Return what slows a step down on its device, by what its fix would gain.
+
+    Each gain is that of its fix alone, from simulating the step with and without it; gains of
+    several fixes do not add up. Lines that would raise come first, whatever else there is.
+
+    Args:
+        case: The step as a GPU would run it, on the GPU on which gains are simulated.
+        codes: Rules to ask; all by default.
+        what_if: The same step on the same device, where it is there already.
+    """
+    what_if = what_if or WhatIf(case.program, case.device, case.host)
+    found = [
+        Diagnosis(finding=_finding(case, rule, match, what_if), match=match)
+        for rule in all_rules()
+        if codes is None or rule.code in codes
+        for match in rule.detect(case)
+    ]
+    return tuple(sorted(found, key=lambda one: _rank(one.finding)))
+
+
+def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Finding:
+    result, gain = None, match.gain
+    # A rule may give no change to simulate.
+    if match.edit is not None or match.scenario != what_if.scenario:
+        result = what_if.fixed(match.edit, match.scenario)
+    if result is not None:
+        fractions = (result.gain_fraction, result.gain_low_fraction, result.gain_high_fraction)
+    elif gain is not None:
+        fractions = (gain.fraction, gain.low_fraction, gain.high_fraction)
+    else:
+        fractions = (0.0, 0.0, 0.0)
+    value, low, high = (_clipped(fraction) for fraction in fractions)
+    location = match.location
+    return Finding(
+        code=rule.code,
+        cause=rule.cause,
+        title=match.title,
+        file=location.file if location else None,
+        line=location.line if location else None,
+        share_fraction=_share(match, what_if),
+        gain_fraction=value,
+        gain_low_fraction=min(low, value),
+        gain_high_fraction=max(high, value),
+        severity=_severity(match, value),
+        side=match.side,
+        evidence=match.evidence,
+        fix=fix_of(case, rule.code, match),
+        fixed_ns=None if result is None else result.fixed.value_ns,
+        fixed_low_ns=None if result is None else result.fixed.low_ns,
+        fixed_high_ns=None if result is None else result.fixed.high_ns,
+        frames=frames_below(case, match),
+    )
+
+
+def _severity(match: Match, gain_fraction: float) -> Severity:
+    if match.is_error:
+        return Severity.ERROR
+    if gain_fraction >= _HIGH_FRACTION:
+        return Severity.HIGH
+    if gain_fraction >= _MEDIUM_FRACTION:
+        return Severity.MEDIUM
+    return Severity.LOW if gain_fraction >= _LOW_FRACTION else Severity.INFO
+
+
+def _rank(finding: Finding) -> tuple[bool, bool, float]:
+    # Gains on the GPU and on the CPU are parts of different steps.
+    is_error = finding.severity is Severity.ERROR
+    return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
+
+
+def _share(match: Match, what_if: WhatIf) -> float:
+    """Return the part of the step that the match takes on the busier of the timelines."""
+    if match.share_fraction is not None:
+        return _clipped(match.share_fraction)
+    events, step_ns = sorted(set(match.events)), what_if.timeline.step_ns
+    spent = (sum(own.get(index, 0.0) for index in events) for own in what_if.spent_ns)
+    return _clipped(max(spent) / step_ns) if step_ns > 0 else 0.0
+
+
+def _clipped(fraction: float) -> float:
+    # Two simulations of one step differ in their last digits.
+    return min(1.0, fraction) if fraction > _ROUNDING else 0.0
+
+
+def disturbed_findings(facts: RunFacts, cpu: CpuFacts | None) -> tuple[Caveat, ...]:
+    """Return what to say of findings if other work disturbed what their gains rest on."""
+    load_fraction = max(facts.load_fraction, cpu.load_fraction if cpu else 0.0)
+    if load_fraction <= BUSY_FRACTION:
+        return ()
+    message = (
+        f"other processes used {format_percent(load_fraction)} of this machine while the step was "
+        "recorded or tried under other settings; what findings gain may be less: try again when "
+        "it is idle"
+    )
+    return (Caveat(code="disturbed-findings", message=message),)

@@ -1,0 +1,216 @@
+"""Events of a step, as the rules ask: by position, line, operator name and memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from itertools import accumulate, takewhile
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from breakeven.cost import Family
+from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
+
+CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
+CONVOLUTION_BACKWARD: Final = "convolution_backward"
+BATCH_NORMS: Final = frozenset(
+    ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
+     "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+)  # fmt: skip
+
+# What tensor cores run.
+PRODUCTS: Final = frozenset(
+    (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
+)
+ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
+_Frame = TypeVar("_Frame")
+_UPDATES = ("aten._foreach_", "aten._fused_")
+
+
+def op_at(trace: StepTrace, index: int) -> Op:
+    """Return the operator at a position that is known to hold one."""
+    event = trace.events[index]
+    assert isinstance(event, Op)
+    return event
+
+
+def copy_at(trace: StepTrace, index: int) -> Copy:
+    """Return the copy at a position that is known to hold one."""
+    event = trace.events[index]
+    assert isinstance(event, Copy)
+    return event
+
+
+def line_of(place: Event | Location | None) -> tuple[str, int] | None:
+    """Return file and line of an event or a location, for comparing."""
+    location = place if isinstance(place, Location | None) else place.location
+    return (location.file, location.line) if location else None
+
+
+def lines_where(trace: StepTrace, test: Callable[[Event], bool]) -> frozenset[tuple[str, int]]:
+    """Return the lines, where known, of the events that pass a test."""
+    lines = (line_of(event) for event in trace.events if test(event))
+    return frozenset(line for line in lines if line is not None)
+
+
+def common_start(stacks: Iterable[tuple[_Frame, ...]]) -> tuple[_Frame, ...]:
+    """Return what all of some stacks begin with."""
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*stacks, strict=False))
+    return tuple(level[0] for level in levels)
+
+
+def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
+    """Return each line once, in the order of their first."""
+    found: dict[tuple[str, int] | None, Location | None] = {}
+    for place in places:
+        found.setdefault(line_of(place), place)
+    return list(found.values())
+
+
+def base_name(op: Op) -> str:
+    """Return the name without namespace and overload: ``add_`` of ``aten.add_.Tensor``."""
+    return op.name.split(".")[1] if "." in op.name else op.name
+
+
+def bare_name(op: Op) -> str:
+    """Return it without the underscore of the in-place form, too: ``add``."""
+    name = base_name(op)
+    return name.removesuffix("_") or name
+
+
+def is_in_place(op: Op) -> bool:
+    """Return whether the operator writes into its first argument: ``aten.add_.Tensor``."""
+    return base_name(op).endswith("_")
+
+
+def is_convolution(op: Op) -> bool:
+    """Return whether ``op`` is a convolution or its gradient."""
+    name = bare_name(op)
+    return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
+
+
+def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
+    """Return the operator with each of its tensors changed."""
+    return replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
+
+
+def on_device(event: Event) -> Op:
+    """Return the operator as the device would run it."""
+    assert isinstance(event, Op)
+    moved = with_tensors(event, lambda spec: replace(spec, device="cuda:0"))
+    return replace(moved, device="cuda:0")
+
+
+def read_by(ops: Iterable[Op]) -> frozenset[int]:
+    """Return the memory blocks that operators read, where the trace knows them."""
+    return frozenset(tensor.storage for op in ops for tensor in op.inputs) - {-1}
+
+
+def written_by(ops: Iterable[Op]) -> frozenset[int]:
+    """Return the memory blocks that operators write, where the trace knows them."""
+    return frozenset(tensor.storage for op in ops for tensor in op.outputs) - {-1}
+
+
+def is_view(op: Op) -> bool:
+    """Return whether an operator's result shares the memory of its first input, unchanged."""
+    if not op.inputs or not op.outputs or op.inputs[0].storage < 0:
+        return False
+    is_same = all(tensor.storage == op.inputs[0].storage for tensor in op.outputs)
+    return is_same and not is_in_place(op)
+
+
+def parameters_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the optimizer works on, of those that the forward pass reads.
+
+    Gradients and moments are not among them: the forward pass does not read those.
+    """
+    return read_by(_ops_of(trace, Phase.OPTIMIZER)) & read_by(_ops_of(trace, Phase.FORWARD))
+
+
+def gradients_of(trace: StepTrace) -> frozenset[int]:
+    """Return the memory blocks that the backward pass writes and the optimizer reads."""
+    return written_by(_ops_of(trace, Phase.BACKWARD)) & read_by(_ops_of(trace, Phase.OPTIMIZER))
+
+
+def _ops_of(trace: StepTrace, phase: Phase) -> list[Op]:
+    return [op for op in trace.ops if op.phase is phase]
+
+
+def newest_storages(events: tuple[Event, ...]) -> list[int]:
+    """Return the highest number of memory up to each event: what is newer has a higher one."""
+    return list(accumulate(map(_newest, events), max))
+
+
+def _newest(event: Event) -> int:
+    if isinstance(event, Op):
+        return max(read_by([event]) | written_by([event]), default=-1)
+    return event.storage if isinstance(event, Copy) else -1
+
+
+class MemoryWriters:
+    """Where a value comes from: which operators wrote which memory, in the order of the step.
+
+    Args:
+        trace: The step.
+
+    Attributes:
+        updated: Memory that the optimizer works on: parameters, gradients and its state.
+    """
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._trace = trace
+        self._writers: dict[int, list[int]] = {}
+        self._origins: dict[int, tuple[frozenset[str], int]] = {}
+        for index, event in enumerate(trace.events):
+            for storage in written_by([event]) if isinstance(event, Op) else ():
+                self._writers.setdefault(storage, []).append(index)
+        self.updated = frozenset(
+            tensor.storage
+            for op in _ops_of(trace, Phase.OPTIMIZER)
+            if not op.is_on_host and (op.name.startswith(_UPDATES) or is_in_place(op))
+            for tensor in op.inputs
+            if tensor.numel > 1
+        ) - {-1}
+
+    def writer(self, storage: int, before: int) -> int | None:
+        """Return the last operator before a position that wrote or viewed the memory."""
+        indices = self._writers.get(storage, ())
+        number = bisect_left(indices, before)
+        return indices[number - 1] if number else None
+
+    def origin(self, storage: int, before: int) -> tuple[frozenset[str], int]:
+        """Follow operators of one tensor back, such as ``p.grad.abs().mean()`` from its mean.
+
+        Args:
+            storage: Memory whose content is asked for; -1 where the trace does not know it, and
+                the operator just before is taken.
+            before: Position in the step.
+
+        Returns:
+            The names of the operators, and the memory that the first of them reads.
+        """
+        if storage == -1:
+            last = self._trace.events[before - 1] if before else None
+            if not isinstance(last, Op) or not last.outputs:
+                return frozenset(), -1
+            storage = last.outputs[0].storage
+        names, passed = frozenset[str](), list[int]()
+        while storage not in self.updated:
+            index = self.writer(storage, before)
+            if index is None:
+                break
+            if index in self._origins:
+                names, storage = self._origins[index]
+                break
+            passed.append(index)
+            sources = {tensor.storage for tensor in op_at(self._trace, index).inputs}
+            if len(sources) != 1:
+                break
+            storage, before = sources.pop(), index
+        # What many reads go back to is followed once.
+        for index in reversed(passed):
+            name = bare_name(op_at(self._trace, index))
+            names = names if name in names else names | {name}
+            self._origins[index] = names, storage
+        return names, storage

@@ -1,0 +1,176 @@
+"""CPU: what makes the step faster on this machine's CPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from breakeven.advise.events import is_convolution
+from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
+from breakeven.advise.source_lines import recorded_calls
+from breakeven.cost import Family
+from breakeven.simulate import Side
+from breakeven.source import text_of
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
+from breakeven.trace import Location
+from breakeven.units import format_duration, format_percent
+
+# Two measurements that are closer than this are the same on a machine that others use too.
+_MIN_GAIN = 0.05
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class FasterTrial(NamedTuple):
+    """The step under a setting with which it is faster beyond doubt.
+
+    Args:
+        trial: The setting.
+        gain: What it saves; its interval takes both measurements at their ends.
+        evidence: Both measurements as text.
+    """
+
+    trial: CpuTrial
+    gain: KnownGain
+    evidence: str
+
+
+def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> FasterTrial | None:
+    """Return the fastest of some trials, if its interval lies below that of the step as it is."""
+    meant = filter(is_meant, cpu.trials if cpu else ())
+    best = min(meant, key=lambda trial: trial.estimate.value_ns, default=None)
+    if cpu is None or best is None or best.estimate.high_ns >= cpu.estimate.low_ns:
+        return None
+    before, after = cpu.estimate, best.estimate
+    gain = KnownGain(
+        fraction=1.0 - after.value_ns / before.value_ns,
+        low_fraction=1.0 - after.high_ns / before.low_ns,
+        high_fraction=1.0 - after.low_ns / before.high_ns,
+    )
+    evidence = f"measured on this CPU: {format_duration(before.value_ns)} as it is, "
+    evidence += f"{format_duration(after.value_ns)} with {best.setting}"
+    return FasterTrial(best, gain, evidence) if gain.fraction > _MIN_GAIN else None
+
+
+def line_of_threads(case: RuleInput) -> Location | None:
+    """Return the line that sets the number of threads; None if torch's default rules."""
+    for call in recorded_calls(case, "set_num_threads"):
+        if call.location is not None:
+            return call.location
+    for source, written in case.sources.calls("set_num_threads"):
+        return source.location(written)
+    for source, (statement, target, _) in case.sources.bindings():
+        # `os.environ["OMP_NUM_THREADS"] = "1"`
+        if isinstance(target, ast.Subscript) and text_of(target.slice) in _THREAD_VARIABLES:
+            return source.location(statement)
+    return None
+
+
+@rule("CPU001", "THREADS_SMALL")
+def too_many_threads(case: RuleInput) -> Matches:
+    known = case.cpu or case.facts
+    num_threads, num_cores = known.num_threads, known.num_cores
+    faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
+    if num_threads > num_cores or faster is None:
+        return
+    fewer = faster.trial.num_threads
+    yield Match(
+        title=f"on the CPU {fewer} of {num_threads} threads are faster",
+        fix=f"torch.set_num_threads({fewer}) where it trains on the CPU",
+        evidence=faster.evidence,
+        location=line_of_threads(case),
+        gain=faster.gain,
+        side=Side.CPU,
+    )
+
+
+@rule("CPU002", "THREADS_OVER")
+def more_threads_than_cores(case: RuleInput) -> Matches:
+    known = case.cpu or case.facts
+    num_threads, num_cores = known.num_threads, known.num_cores
+    if not 1 <= num_cores < num_threads:
+        return
+    faster = faster_trial(case.cpu, lambda trial: 0 < trial.num_threads < num_threads)
+    yield Match(
+        title=f"{num_threads} threads share {num_cores} processors",
+        fix=f"at most {num_cores} threads: torch.set_num_threads, OMP_NUM_THREADS",
+        evidence=f"torch has {num_threads} intra-op threads, the process may use "
+        f"{num_cores} processors{f'; {faster.evidence}' if faster else ''}",
+        location=line_of_threads(case),
+        gain=faster.gain if faster else None,
+        side=Side.CPU,
+    )
+
+
+_MIN_SUBNORMAL_FRACTION = 0.01
+
+
+@rule("CPU003", "DENORMALS")
+def subnormal_numbers(case: RuleInput) -> Matches:
+    fraction = case.facts.subnormal_fraction
+    was_tried = case.cpu is not None and any(map(_flushes, case.cpu.trials))
+    faster = faster_trial(case.cpu, _flushes)
+    if faster is None and (was_tried or fraction < _MIN_SUBNORMAL_FRACTION):
+        return
+    counted = f"{format_percent(fraction)} of parameters and gradients are subnormal"
+    known = (counted if fraction > 0 else "", faster.evidence if faster else "")
+    yield Match(
+        title="the CPU computes with subnormal numbers",
+        fix="torch.set_flush_denormal(True) before the first step",
+        evidence="; ".join(filter(None, known)),
+        gain=faster.gain if faster else None,
+        side=Side.CPU,
+    )
+
+
+def _flushes(trial: CpuTrial) -> bool:
+    return trial.changes(CpuSetting.FLUSH_DENORMAL)
+
+
+@rule("CPU004", "CPU_LAYOUT")
+def channels_last_on_cpu(case: RuleInput) -> Matches:
+    faster = faster_trial(case.cpu, lambda trial: trial.changes(CpuSetting.CHANNELS_LAST))
+    if faster is not None and any(map(is_convolution, case.trace.ops)):
+        yield Match(
+            title="convolutions on the CPU are faster with channels last",
+            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
+            evidence=faster.evidence,
+            gain=faster.gain,
+            side=Side.CPU,
+        )
+
+
+_MIN_EAGER_FRACTION = 0.5
+
+# What a compiler merges into the loops of its neighbours.
+_FUSABLE: Final = (Family.ELEMENTWISE, Family.REDUCTION, Family.NORMALIZATION, Family.SOFTMAX)
+
+
+@rule("CPU006", "EAGER_OVERHEAD")
+def eager_overhead(case: RuleInput) -> Matches:
+    cpu, num_ops = case.cpu, len(case.trace.ops)
+    if cpu is None or cpu.dispatch_ns <= 0 or cpu.estimate.value_ns <= 0:
+        return
+    share = min(1.0, num_ops * cpu.dispatch_ns / cpu.estimate.value_ns)
+    if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
+        return
+    yield Match(
+        title=f"on the CPU calling {num_ops} operators takes {format_percent(share)} of the step",
+        fix="torch.compile, fused=True in the optimizer, a larger batch",
+        evidence=f"{num_ops} operators at {format_duration(cpu.dispatch_ns)} each, in a "
+        f"step of {format_duration(cpu.estimate.value_ns)}",
+        gain=KnownGain(
+            fraction=share * _mergeable_fraction(case), low_fraction=0.0, high_fraction=share
+        ),
+        share_fraction=share,
+        side=Side.CPU,
+    )
+
+
+def _mergeable_fraction(case: RuleInput) -> float:
+    """Return the part of the operators that a compiler can merge with their neighbours."""
+    lowered = [lowering for lowering in case.program.lowerings if lowering is not None]
+    mergeable = sum(
+        all(kernel.family in _FUSABLE for kernel in lowering.kernels) for lowering in lowered
+    )
+    return mergeable / len(lowered) if lowered else 0.0

@@ -1,0 +1,408 @@
+"""DEV: what is not on the device, and what the source says about a GPU never used."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+
+from msgspec.structs import replace
+
+from breakeven.advise.events import line_of, on_device, parameters_of, read_by
+from breakeven.advise.rule import Match, Matches, RuleInput, by_line, changed, rule
+from breakeven.advise.rules.sync import NEAR, Wait, is_average, waits_of
+from breakeven.advise.transfers import Upload, is_layer, made_on_host, uploads
+from breakeven.simulate import Edit
+from breakeven.source import (
+    DEFINITIONS,
+    LOOP_STATEMENTS,
+    SourceFile,
+    Sources,
+    arguments_of,
+    dotted_name,
+    is_constant,
+    keyword,
+    last_name,
+    nodes_in,
+    spans,
+    text_of,
+)
+from breakeven.trace import Event, Location, Op, Phase
+from breakeven.units import format_duration
+
+_GPU = re.compile(r"(cuda|gpu)(:\d+)?")
+_OPTION = re.compile(r"--?(no[-_])?(use[-_])?(cuda|gpus?|device|accelerator)([-_]ids?)?")
+_QUERIES = ("is_available", "current_accelerator", "get_device_name", "device_count")
+# Words in the names of modules, which move in place.
+_MODULE_WORDS = (
+    "model", "net", "module", "crit", "loss", "encoder", "decoder", "backbone", "head", "actor",
+    "policy", "ema", "gen", "disc", "layer", "embed", "trainer", "metric", "self",
+)  # fmt: skip
+# What catches the error of a tensor on the wrong device.
+_FAULTS = frozenset({"BaseException", "Exception", "RuntimeError", "TypeError"})
+_TRAINERS = ("Trainer", "TrainingArguments", "Accelerator", "Fabric")
+_MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
+_SHOWING = ("print", "info", "debug", "warning", "write", "format")
+
+
+def is_expected_to_fail(source: SourceFile, line: int) -> bool:
+    """Return whether a ``try`` right around a line goes on with something else when it fails.
+
+    One around a whole loop ends that loop, whatever it does then.
+    """
+    for node in source.nodes(ast.Try):
+        inside = next((part for part in node.body if spans(part, line)), None)
+        if inside is None or isinstance(inside, (*LOOP_STATEMENTS, *DEFINITIONS)):
+            continue
+        for handler in node.handlers:
+            kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            names = {dotted_name(kind) if kind else "Exception" for kind in kinds}
+            if names & _FAULTS and not any(nodes_in(handler, ast.Raise)):
+                return True
+    return False
+
+
+def made_at(sources: Sources, module: str) -> Location | None:
+    """Return the line that makes a part of a model: ``self.head = Head()``, or ``model = Net()``.
+
+    Args:
+        sources: The user's files.
+        module: Dotted path: ``Net.encoder.head``, or ``Net`` for the whole.
+
+    Returns:
+        None where no or several lines do.
+    """
+    parts = [part for part in module.split(".") if not part.isdigit()]
+    lines = {
+        source.location(statement)
+        for source, (statement, target, value) in sources.bindings()
+        if (
+            isinstance(value, ast.Call) and last_name(value.func) == module
+            if len(parts) < 2
+            else dotted_name(target).endswith(f".{parts[-1]}")
+            and any(nodes_in(value, ast.Call))
+            # That holds a place, which another module takes.
+            and not dotted_name(value).endswith("Identity")
+        )
+    }
+    return lines.pop() if len(lines) == 1 else None
+
+
+def _may_forget_gpu(sources: Sources) -> bool:
+    """Return whether a script without a GPU meant to use one; unknown files may have."""
+    if not sources.files:
+        return True
+    has_choice = any(True for source in sources for _ in _choices(source))
+    has_option = any(map(_is_option, (call for _, call in sources.calls("add_argument", "option"))))
+    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    if has_choice or has_option or compares_devices(sources):
+        return False
+    return any(
+        (_moves_to_gpu(source, call) or _asks(call)) and not _guards_seeds(source, call)
+        for source, call in sources.nodes(ast.Call)
+    )
+
+
+def compares_devices(sources: Sources) -> bool:
+    """Return whether a script does the same on the CPU and on a GPU, one after the other.
+
+    As a loop over both, or a function that is called with each.
+    """
+    named: list[Iterable[str]] = []
+    for source in sources:
+        for loop in source.nodes(ast.For):
+            name = dotted_name(loop.iter) or "-"
+            made = (own.value for own in source.bindings if own.name == name)
+            named.append(_texts_in(loop.iter, *made, *source.calls(f"{name}.append")))
+        called: dict[str, list[str]] = {one.name: [] for one in source.nodes(ast.FunctionDef)}
+        for call in source.nodes(ast.Call):
+            texts = _texts_in(*arguments_of(call))
+            # Both in one call are options to choose from.
+            if dotted_name(call.func) in called and not _names_both(texts):
+                called[dotted_name(call.func)] += texts
+        named += called.values()
+    return any(map(_names_both, named))
+
+
+def _names_both(texts: Iterable[str]) -> bool:
+    return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
+
+
+def _texts_in(*nodes: ast.AST) -> list[str]:
+    """Return the texts in expressions; a choice between two is none."""
+    found: list[str] = []
+    for node in nodes:
+        if (text := text_of(node)) is not None:
+            found.append(text)
+        elif not isinstance(node, ast.IfExp):
+            found += _texts_in(*ast.iter_child_nodes(node))
+    return found
+
+
+def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
+    """Yield where a GPU is chosen, and the last part of the name that keeps the choice."""
+    for statement, target, value in source.bindings:
+        name = last_name(target)
+        is_kept = bool(name) and isinstance(target, (ast.Name, ast.Attribute))
+        if is_kept and any(map(_is_gpu, ast.walk(value))):
+            yield statement, name
+    for call in source.calls("add_argument"):
+        default = keyword(call, "default")
+        if default is not None and _is_gpu(default) and _is_option(call):
+            option = call.args[-1]
+            assert isinstance(option, ast.Constant)
+            yield call, str(option.value).lstrip("-").replace("-", "_")
+
+
+def _is_used(source: SourceFile, name: str) -> bool:
+    """Return whether a name is read other than to show it."""
+    return any(
+        name == (node.id if isinstance(node, ast.Name) else node.attr)
+        and isinstance(node.ctx, ast.Load)
+        and dotted_name(node) != "torch.device"
+        and not any(
+            isinstance(above, ast.Call) and last_name(above.func) in _SHOWING
+            for above in source.parents(node)
+        )
+        for node in source.nodes(ast.Name, ast.Attribute)
+    )
+
+
+def _moves_to_gpu(source: SourceFile, call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return dotted_name(call.func) != "torch.cuda"
+    if call.func.attr != "to" or not call.args:
+        return False
+    target = call.args[0]
+    chosen = {name for _, name in _choices(source)}
+    return any(map(_is_gpu, ast.walk(target))) or last_name(target) in chosen
+
+
+def _is_gpu(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return _asks(node)
+    return _GPU.fullmatch(text_of(node) or "") is not None
+
+
+def _asks(call: ast.Call) -> bool:
+    name = dotted_name(call.func)
+    return name.startswith(("torch.cuda.", "torch.accelerator.")) and name.endswith(_QUERIES)
+
+
+def _is_option(call: ast.Call) -> bool:
+    return any(_OPTION.fullmatch(text_of(given) or "") for given in call.args)
+
+
+def _guards_seeds(source: SourceFile, call: ast.Call) -> bool:
+    """Return whether a question only guards other calls of ``torch.cuda``, such as its seeds."""
+    above = source.parent(call)
+    return (
+        isinstance(above, ast.If)
+        and above.test is call
+        and all(
+            isinstance(statement, ast.Expr)
+            and dotted_name(statement.value).startswith("torch.cuda.")
+            for statement in above.body
+        )
+    )
+
+
+def _is_discarded_move(source: SourceFile, statement: ast.Expr) -> bool:
+    """Return whether a statement moves a tensor and drops the result: ``x.to(device)``.
+
+    A module moves in place, so what a class was called for, or is named like one, is left out.
+    """
+    call = statement.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    receiver, name = call.func.value, dotted_name(call.func.value)
+    is_name = isinstance(receiver, (ast.Name, ast.Attribute, ast.Subscript))
+    values = (own.value for own in source.bindings if own.name == name)
+    is_module = any(word in name.lower() for word in _MODULE_WORDS) or any(
+        isinstance(value, ast.Call) and last_name(value)[:1].isupper() for value in values
+    )
+    return is_name and not is_module and _moves_to_gpu(source, call)
+
+
+@rule("DEV001", "PART_ON_CPU")
+def raising_lines(case: RuleInput) -> Matches:
+    found: dict[object, Match] = {}
+    for fault in case.trace.faults:
+        at, module = fault.location, fault.module
+        if case.sources.is_at(at, is_expected_to_fail):
+            continue
+        title = f"on a GPU this line raises: {fault.message}"
+        fix = "move every tensor that it uses to the device, or back with .cpu()"
+        evidence = "the recorded step reached the line with its tensors placed as on a GPU"
+        # A module that stays on the host is told at the line that makes it.
+        made = made_at(case.sources, module) if module else None
+        if made is not None:
+            where = "a line" if at is None else f"line {at.line} of {PurePath(at.file).name}"
+            title = f"{module} is made here and stays on the CPU; on a GPU {where} raises"
+            fix = "move it to the device too, or make it an attribute of the model before that is "
+            fix += "moved"
+            evidence = f"{fault.message}; all parameters of the module are on the CPU"
+        one = Match(
+            title=title,
+            fix=fix,
+            evidence=evidence,
+            location=made or at,
+            share_fraction=0.0,
+            is_error=True,
+        )
+        found.setdefault(one.location, one)
+    return found.values()
+
+
+@rule("DEV002", "NOT_ON_GPU")
+def unused_gpu(case: RuleInput) -> Matches:
+    is_never = case.is_never_on_device
+    dropped = [
+        source.location(statement)
+        for source, statement in case.sources.nodes(ast.Expr)
+        if (is_never or case.trace.faults) and _is_discarded_move(source, statement)
+    ]
+    for location in dropped:
+        yield Match(
+            title="a tensor is moved to the GPU and the result dropped: the tensor stays where it "
+            "is",
+            fix="assign it: x = x.to(device)",
+            evidence="the statement is a call of .to() or .cuda() alone",
+            location=location,
+            share_fraction=0.0,
+        )
+    if not is_never:
+        return
+    choices = (
+        source.location(node)
+        for source in case.sources
+        for node, name in _choices(source)
+        if not any(_is_used(other, name) for other in case.sources)
+    )
+    if (choice := next(choices, None)) is not None:
+        calls = case.facts.model_calls
+        made = made_at(case.sources, calls[0].model) if calls else None
+        yield Match(
+            title="a GPU is chosen, and nothing is ever moved to it",
+            fix=_MOVE,
+            evidence="no operator of the step runs on the GPU, and nothing uses what line "
+            f"{choice.line} chooses",
+            location=made or choice,
+            share_fraction=0.0,
+        )
+    elif not dropped and _may_forget_gpu(case.sources):
+        # A setting of a trainer may keep it off a GPU.
+        forced = (
+            source.location(given.value)
+            for source, call in case.sources.calls(*_TRAINERS)
+            for given in call.keywords
+            if (given.arg == "accelerator" and is_constant(given.value, "cpu"))
+            or (given.arg in ("use_cpu", "no_cuda", "cpu") and is_constant(given.value, True))
+        )
+        yield Match(
+            title="the script never moves its model to a GPU",
+            fix=_MOVE,
+            evidence="no operator of the step runs on the GPU",
+            location=next(forced, None),
+            share_fraction=0.0,
+        )
+
+
+# A host part without gradients matters from this share of the step on.
+_MIN_SHARE_FRACTION = 0.05
+# Smaller tensors are counters and weights of losses, which may stay anywhere.
+_MIN_ELEMENTS = 16
+
+
+@rule("DEV003", "PART_ON_CPU")
+def parts_on_host(case: RuleInput) -> Matches:
+    if case.trace.uses_device:
+        yield from _host_part(case)
+    yield from _averages(case)
+
+
+def _host_part(case: RuleInput) -> Matches:
+    faults = {line_of(fault.location) for fault in case.trace.faults if fault.location}
+    made = made_on_host(case.trace)
+    on_host = {index: op for index, op in case.each(Op) if op.is_on_host}
+    # The hooks of the script run in the backward pass as well, and compute for operators of the
+    # device what no gradient flows through.
+    with_forward = {line_of(op) for op in on_host.values() if op.phase is Phase.FORWARD}
+    part = {
+        index: op
+        for index, op in on_host.items()
+        if any(tensor.numel >= _MIN_ELEMENTS for tensor in (*op.inputs, *op.outputs))
+        and not all(tensor.storage in made for tensor in op.inputs)
+        and (op.phase is Phase.BACKWARD or is_layer(op))
+        and line_of(op) in with_forward - faults
+    }
+    part_ns = sum(op.host_ns for op in part.values())
+    has_gradients = any(op.phase is Phase.BACKWARD for op in part.values())
+    is_large = part_ns >= _MIN_SHARE_FRACTION * case.step_ns
+    if not part or not (has_gradients or is_large):
+        return
+    lines = Counter[tuple[str, int] | None]()
+    for op in part.values():
+        lines[line_of(op)] += op.host_ns + 1
+    dearest = lines.most_common(1)[0][0]
+    copies = (i for i, kind in uploads(case).items() if kind is Upload.HOST_SUBMODEL)
+    gone = (*waits_of(case, Wait.HOST_PART), *copies)
+    yield Match(
+        title=f"the host computes a part of the step for {format_duration(part_ns, 2)}, "
+        "between operators of the GPU",
+        fix="move the module or the loss to the GPU, with its inputs",
+        evidence=f"{len(part)} operators on the host"
+        + (", gradients flow through them" if has_gradients else ""),
+        location=_line_of_part(case, [op for op in part.values() if line_of(op) == dearest]),
+        events=tuple(sorted({*part, *gone})),
+        edit=changed({index: on_device(op) for index, op in part.items()}, gone),
+    )
+
+
+def _line_of_part(case: RuleInput, ops: list[Op]) -> Location | None:
+    """Return the line that makes the module of these operators, else that of the first of them."""
+    parts = next((op.module for op in ops if op.module), "").split(".")
+    paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+    parameters = parameters_of(case.trace)
+    for path in filter(None, paths):
+        below = [op for op in case.trace.ops if f"{op.module}.".startswith(f"{path}.")]
+        # The outermost that has nothing on the device.
+        if all(op.is_on_host for op in below):
+            # A loss has no parameters: it computes where its inputs are.
+            made = made_at(case.sources, path) if read_by(below) & parameters else None
+            return made or ops[0].location
+    return ops[0].location
+
+
+def _averages(case: RuleInput) -> Matches:
+    """Yield lines that read weights to the host and change tensors there with them."""
+    events = case.trace.events
+    for location, reads in by_line(case.trace, waits_of(case, Wait.AVERAGE)):
+        updates: dict[int, Event] = {}
+        for read in reads:
+            for index, event in enumerate(events[read + 1 : read + 1 + NEAR], read + 1):
+                # Whether the host computes on the line that read: `a * old + b * p.cpu()`.
+                is_on_host = isinstance(event, Op) and event.is_on_host
+                is_part = is_on_host and line_of(event) == line_of(events[read])
+                if is_part or is_average(event):
+                    updates[index] = event
+        averaging = [on_device(event) for event in updates.values() if is_average(event)]
+        averages = tuple(max(op.inputs, key=lambda tensor: tensor.numel) for op in averaging)
+        at_once = tuple(
+            replace(op, name="aten._foreach_lerp_.Scalar", inputs=2 * averages, outputs=())
+            for op in averaging[:1]
+        )
+        gone = sorted({*reads, *updates})
+        yield Match(
+            title=f"{len(reads)} weights are copied to the host in every step and averaged there",
+            fix="keep the average on the GPU: torch.optim.swa_utils.AveragedModel with "
+            "get_ema_multi_avg_fn",
+            evidence=f"{len(reads)} reads of parameters, each followed by an update on the host",
+            location=location,
+            events=tuple(gone),
+            edit=Edit(replaced={**dict.fromkeys(gone, ()), reads[0]: at_once}),
+        )

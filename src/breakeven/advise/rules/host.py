@@ -1,0 +1,159 @@
+"""HOST: what the script computes outside of torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import partial
+
+from breakeven.advise.events import line_of
+from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
+from breakeven.advise.rules.sync import Wait, waits_of
+from breakeven.advise.transfers import SIMULATORS
+from breakeven.source import SourceFile, dotted_name, lines_of
+from breakeven.trace import HostWork, Location, StepTrace, Sync
+from breakeven.units import format_duration
+
+# Below this part of a step the host's other work is not worth moving.
+_MIN_SHARE_FRACTION = 0.1
+# Libraries whose calls issue operators, or take no time to speak of: a pause is not spent there.
+_FAST_LIBRARIES = frozenset({
+    "torch", "torchvision", "torchaudio", "torchmetrics", "lightning", "pytorch_lightning",
+    "transformers", "accelerate", "einops", "functools", "itertools", "math", "os", "pathlib",
+    "sys", "time", "tqdm", "typing", "collections", "contextlib", "dataclasses",
+})  # fmt: skip
+# Any method of a simulator.
+_SIMULATOR = re.compile(SIMULATORS + r"\.\w+$")
+# What optimizers and the like are called, whose methods are torch's or issue operators.
+_UPDATING = re.compile(r"(opt|sched|scaler|loss|criterion|model|net)", re.IGNORECASE)
+# So few events after a read the value is still on its way through NumPy.
+_NEAR = 3
+# The line before a pause is looked for among so many events.
+_FAR = 1000
+
+
+@rule("HOST001", "ENV_BOUND")
+def script_pauses(case: RuleInput) -> Matches:
+    groups: dict[Location | None, dict[int, HostWork]] = {}
+    for index, work in case.each(HostWork):
+        if work.kind == "script" and not work.num_workers:
+            is_known, location = _working_line(case, index)
+            if is_known:
+                groups.setdefault(location, {})[index] = work
+    # What is done with a logged tensor goes away with the logging, which has its own rule.
+    logged = waits_of(case, Wait.LOG, Wait.SAVED)
+    logging = {line_of(case.trace.events[index]) for index in logged} - {None}
+    for location, pauses in groups.items():
+        duration_ns = sum(work.duration_ns for work in pauses.values())
+        is_short = duration_ns < _MIN_SHARE_FRACTION * case.step_ns
+        if is_short or line_of(location) in logging:
+            continue
+        yield Match(
+            title=f"the script computes for {format_duration(duration_ns, 2)} outside of "
+            "torch in every step",
+            fix="do it for many samples at once, less often, in another process, or in torch",
+            evidence=f"no operator is issued for {format_duration(duration_ns, 2)} in "
+            f"{len(pauses)} pauses",
+            location=location,
+            events=tuple(pauses),
+            edit=without(pauses),
+        )
+
+
+def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
+    """Return whether a pause is the script's work, and the line that it is spent on.
+
+    A pause is seen when it ends, at the line of the next operator. The work is between that and
+    the line before, in one function, where the source shows a call that is not torch's. Without
+    one the pause is Python's, torch's or the machine's own.
+    """
+    events = case.trace.events
+    after = events[index].location
+    source = case.sources.find(after)
+    if after is None or source is None:
+        return True, after
+    earlier = range(index - 1, max(-1, index - _FAR), -1)
+    last = next((n for n in earlier if events[n].location not in (None, after)), None)
+    before = None
+    if last is not None:
+        before, after = _parting(case.trace, last, index) or (events[last].location, after)
+        source = case.sources.find(after) or source
+    first = after.line
+    if before is not None and before.file == after.file and before.function == after.function:
+        first = before.line
+    elif (around := source.loops_around(after.line)) and isinstance(around[0], ast.stmt):
+        first = around[0].lineno + 1
+    elif (function := source.function_around(after.line)) is not None:
+        first = function.lineno
+    # What NumPy does with a value that was just read belongs to the round trip of that value.
+    is_round_trip = any(isinstance(one, Sync) for one in events[max(0, index - _NEAR) : index])
+    search = partial(_calling_lines, case, source, with_libraries=not is_round_trip)
+    lines = search(min(first, after.line), after.line)
+    around = source.loops_around(after.line)
+    shared = (loop for loop in source.loops_around(first) if loop in around)
+    loop = next((one for one in shared if isinstance(one, ast.stmt)), None)
+    if first > after.line and loop is not None:
+        # The next iteration: from the line before to the end of the body, and from its beginning.
+        lines = search(first, loop.end_lineno or first) or search(loop.lineno + 1, after.line)
+    if not lines:
+        return False, after
+    return True, Location(file=after.file, line=lines[0], function=after.function)
+
+
+def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Location] | None:
+    """Return the lines of one function from which two events were reached; None for none."""
+    stacks = trace.stack_of(trace.events[before]), trace.stack_of(trace.events[after])
+    for one, other in zip(*stacks, strict=False):
+        if one.file != other.file or one.function != other.function:
+            return None
+        if one.line != other.line:
+            return one, other
+    return None
+
+
+def _calling_lines(
+    case: RuleInput, source: SourceFile, first: int, last: int, *, with_libraries: bool
+) -> list[int]:
+    """Return the lines of a range that do something other than issue operators, in order.
+
+    Calls come before loops that issue nothing: what a loop calls is what takes the time.
+    """
+    issuing = case.once(_issuing_lines)
+    calls = list[int]()
+    for call in source.nodes(ast.Call):
+        if first <= call.lineno <= last:
+            name = dotted_name(call.func)
+            library = source.imports.get(name.split(".")[0], "").split(".")[0]
+            is_foreign = with_libraries and library != "" and library not in _FAST_LIBRARIES
+            is_own = not library and _is_free_of_operators(case, name, issuing)
+            if is_foreign or is_own or _SIMULATOR.search(name) is not None:
+                calls.append(call.lineno)
+    loops = [
+        loop.lineno
+        for loop in source.nodes(ast.For, ast.While)
+        if with_libraries and first <= loop.lineno <= last and not _issues(source, loop, issuing)
+    ]
+    return [*sorted(calls), *sorted(loops)]
+
+
+def _issuing_lines(case: RuleInput) -> frozenset[tuple[str, int] | None]:
+    """Return the lines that lead to operators."""
+    below = (place for stack in case.trace.stacks for place in stack)
+    return frozenset(map(line_of, (*below, *case.trace.ops)))
+
+
+def _issues(source: SourceFile, node: ast.stmt, issuing: frozenset[tuple[str, int] | None]) -> bool:
+    return any((source.path, line) in issuing for line in lines_of(node))
+
+
+def _is_free_of_operators(
+    case: RuleInput, name: str, issuing: frozenset[tuple[str, int] | None]
+) -> bool:
+    """Return whether the user has a function of this name that issues none."""
+    receiver, _, own_name = name.rpartition(".")
+    if _UPDATING.search(receiver):  # a class of the user's may have a method of the same name
+        return False
+    return any(
+        function.name == own_name and not _issues(source, function, issuing)
+        for source, function in case.sources.nodes(ast.FunctionDef)
+    )

@@ -1,0 +1,261 @@
+"""PREC: the precision that the step computes in."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from breakeven.advise.events import (
+    PRODUCTS,
+    bare_name,
+    line_of,
+    op_at,
+)
+from breakeven.advise.precision_edits import doubles_as_floats, with_autocast
+from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
+from breakeven.advise.source_lines import line_of_layer, recorded_calls
+from breakeven.advise.step_times import DevicePace, device_times_ns, has_tensor_cores
+from breakeven.cost import Family, Kernel
+from breakeven.device import Precision
+from breakeven.simulate import Bound, Edit
+from breakeven.source import arguments_of, dotted_name, last_name, nodes_in, text_of
+from breakeven.trace import Location, Op, Phase
+from breakeven.units import format_percent
+
+_DOUBLES: Final = frozenset(("float64", "complex128"))
+# Below that, float64 is a choice for some numbers (a sum, a small factorization) and no accident.
+_MIN_DOUBLE_FRACTION = 0.5
+_MIN_DOUBLE_TIME_FRACTION = 0.1
+
+_DOUBLE_NAMES: Final = frozenset(
+    ("float64", "double", "DoubleTensor", "Float64", "complex128", "cdouble")
+)
+_DEFAULTS: Final = ("set_default_dtype", "set_default_tensor_type")
+# Tensors made from arrays take their dtype, which is float64 unless someone chose another.
+_NARROW_NAMES: Final = frozenset(
+    ("float32", "float16", "bfloat16", "float", "half", "int64", "int32", "long", "int", "uint8",
+     "bool", "FloatTensor", "LongTensor", "single")
+)  # fmt: skip
+
+
+@rule("PREC001", "FP64")
+def float64(case: RuleInput) -> Matches:
+    events = tuple(index for index, op in case.each_on_device() if _has_doubles(op))
+    if not events:
+        return
+    share = _double_share(case)
+    times = device_times_ns(case, lambda kernel: kernel.family is not Family.LINALG)
+    time_ns = sum(times.get(index, 0.0) for index in events)
+    is_slow = time_ns >= _MIN_DOUBLE_TIME_FRACTION * case.step_ns
+    if share < _MIN_DOUBLE_FRACTION and not is_slow:
+        return
+    first = (case.trace.events[events[0]].location, "has the first of them")
+    location, how = next(_origins(case), first)
+    yield Match(
+        title="the step computes in float64",
+        fix="convert data and model to float32: .float() where the data is loaded, no .double()",
+        evidence=f"{len(events)} operators work on float64, {format_percent(share)} of "
+        f"the arithmetic of products and convolutions; this line {how}",
+        location=location,
+        events=events,
+        edit=doubles_as_floats(case.trace),
+    )
+
+
+def _has_doubles(op: Op) -> bool:
+    # Scalars in float64 (the scale of a GradScaler, a step counter) cost nothing.
+    return any(spec.dtype in _DOUBLES and spec.numel > 1 for spec in (*op.inputs, *op.outputs))
+
+
+def _double_share(case: RuleInput) -> float:
+    """Return the part of the arithmetic in float64: of products, else of all kernels."""
+    kernels = [kernel for kernel in case.program.kernels if kernel.family is not Family.LINALG]
+    kernels = [kernel for kernel in kernels if kernel.family in PRODUCTS] or kernels
+    in_double = sum(kernel.flop for kernel in kernels if kernel.precision is Precision.FP64)
+    return in_double / max(1.0, sum(kernel.flop for kernel in kernels))
+
+
+def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
+    """Yield the lines where float64 may begin, and what they do, the surest first.
+
+    The default dtype comes first, then the conversion of a model, then a tensor asked for in
+    float64, then one that is made from an array of doubles.
+    """
+    for call in recorded_calls(case, *_DEFAULTS):
+        if call.location is not None and any(name in call.argument for name in _DOUBLE_NAMES):
+            yield call.location, "makes float64 the default dtype"
+    for source, call in case.sources.calls(*_DEFAULTS):
+        if any(map(_is_double, arguments_of(call))):
+            yield source.location(call), "makes float64 the default dtype"
+    for call in recorded_calls(case, "Module.double"):
+        if call.location is not None:
+            yield call.location, "converts to float64"
+    conversions = [
+        (source, call)
+        for source, call in case.sources.calls("double", "to", "type")
+        if isinstance(call.func, ast.Attribute)
+        and (call.func.attr == "double" or any(map(_is_double, arguments_of(call))))
+    ]
+    # A value converted within a loop may be a statistic; a model is converted before.
+    for source, call in sorted(conversions, key=lambda one: one[0].is_in_loop(one[1])):
+        # The line of the name: a model may be written over many lines before it is converted.
+        line = call.func.end_lineno or call.lineno
+        yield Location(file=source.path, line=line), "converts to float64"
+    for source, node in case.sources.nodes(ast.keyword):
+        of_numpy = dotted_name(source.parent(node) or node).startswith(("np.", "numpy."))
+        if node.arg == "dtype" and not of_numpy and _is_double(node.value):
+            yield source.location(node.value), "asks for float64"
+    for source, call in case.sources.calls("torch.from_numpy", "torch.as_tensor"):
+        statement = next(node for node in source.parents(call) if isinstance(node, ast.stmt))
+        # Another dtype is named in `torch.from_numpy(x).float()`.
+        if all(part.attr not in _NARROW_NAMES for part in nodes_in(statement, ast.Attribute)):
+            yield source.location(call), "takes the dtype of an array, float64 by default"
+
+
+def _is_double(node: ast.expr) -> bool:
+    text = text_of(node)
+    name = last_name(node) if text is None else text.rpartition(".")[2]
+    return name in _DOUBLE_NAMES
+
+
+# Float32 products that take less cannot bring the gain below, however fast tensor cores are.
+_MIN_PRODUCT_FRACTION = 0.1
+_MIN_TENSOR_CORE_GAIN = 0.05
+# Where they take this part, and launches pace the rest of the step, any gain that a person would
+# notice counts: it grows as soon as launches are fixed, or the host is faster than assumed.
+_MANY_PRODUCTS_FRACTION = 0.2
+_MIN_GAIN_BESIDE_LAUNCHES = 0.01
+
+
+@rule("PREC002", "NO_TF32_AMP")
+def unused_tensor_cores(case: RuleInput) -> Matches:
+    settings, device = case.trace.settings, case.device
+    if settings.autocast_dtype or not has_tensor_cores(device):
+        return
+    has_tf32 = device.has_precision(Precision.TF32)
+    times = device_times_ns(case, lambda kernel: _is_full_product(kernel, has_tf32=has_tf32))
+    if not times:
+        return
+    pace = DevicePace(case)
+    product_fraction = pace.fraction(sum(times.values()))
+    if product_fraction < _MIN_PRODUCT_FRACTION:
+        return
+    has_many = product_fraction >= _MANY_PRODUCTS_FRACTION
+    least = _MIN_GAIN_BESIDE_LAUNCHES if has_many else _MIN_TENSOR_CORE_GAIN
+    for fix, edit in _tensor_core_edits(case):
+        if pace.gain(edit) >= least:
+            yield Match(
+                title="products run in full float32, tensor cores idle",
+                fix=fix,
+                evidence=f"{len(times)} operators multiply in float32, "
+                f"{format_percent(product_fraction)} of what GPU and launches "
+                "take; there is no autocast, and TF32 is not permitted for them",
+                events=tuple(times),
+                edit=edit,
+            )
+            return
+
+
+def _is_full_product(kernel: Kernel, *, has_tf32: bool) -> bool:
+    if kernel.family not in PRODUCTS or kernel.variant.startswith(("depthwise", "grouped")):
+        return False
+    in_full = (Precision.FP32,) if has_tf32 else (Precision.FP32, Precision.TF32)
+    return kernel.precision in in_full
+
+
+def _tensor_core_edits(case: RuleInput) -> Iterator[tuple[str, Edit]]:
+    """Yield what to write and the step after it, the smallest change first."""
+    autocast = 'torch.autocast("cuda")'
+    if case.device.has_precision(Precision.TF32):
+        permitted = replace(
+            case.trace.settings, allow_tf32_matmul=True, allow_tf32_convolution=True
+        )
+        tf32 = f'torch.set_float32_matmul_precision("high"), or {autocast}'
+        yield tf32, Edit(settings=permitted)
+    if case.device.has_precision(Precision.BF16):
+        yield f"{autocast} in bfloat16", with_autocast(case.trace, "bfloat16")
+    else:
+        yield f"{autocast} with a GradScaler", with_autocast(case.trace, "float16")
+
+
+_MULTIPLE: Final = 8
+_HALF: Final = frozenset(("float16", "bfloat16"))
+_GEMMS: Final = (Family.GEMM, Family.BATCHED_GEMM)
+_MIN_FRACTION = 0.02
+# A product at a size that misses the alignment, against the next size that does not: 3.5 times the
+# time on Hopper for 588 against 592 (m87-labs/kestrel, PR 143), no difference on a Titan V
+# (allenai/allennlp, PR 4929). The middle is taken, and both are the ends of the interval.
+_WORST_RATIO = 3.5
+_WORST_LOSS = 1.0 - 1.0 / _WORST_RATIO
+
+
+@rule("PREC004", "MISALIGNED")
+def misaligned_sizes(case: RuleInput) -> Matches:
+    if not has_tensor_cores(case.device):
+        return
+    times = device_times_ns(
+        case,
+        lambda kernel: (
+            kernel.family in _GEMMS
+            and kernel.precision in (Precision.FP16, Precision.BF16)
+            and case.device.has_precision(kernel.precision)
+        ),
+    )
+    sizes = {index: _misaligned_rows(op_at(case.trace, index)) for index in times}
+    layers: dict[object, list[int]] = {}
+    for index in (index for index in times if sizes[index]):
+        op = op_at(case.trace, index)
+        layers.setdefault(op.module or line_of(op), []).append(index)
+    if not layers:
+        return
+    pace = DevicePace(case)
+    # Kernels that the host takes longer to launch may be as slow as they like. These are costed
+    # as aligned ones, and may take longer.
+    modelled_ns = sum(times[index] for events in layers.values() for index in events)
+    if not pace.is_device_bound(more_ns=(_WORST_RATIO - 1.0) * modelled_ns):
+        return
+    # Next to nothing is saved where loading or the script outlast the device.
+    paced_by_device = (Bound.COMPUTE, Bound.MEMORY, Bound.LATENCY, Bound.SYNC)
+    typical_loss = _WORST_LOSS / 2 if case.prediction.bound in paced_by_device else 0.0
+    for events in layers.values():
+        time_ns = sum(times[index] for index in events)
+        if pace.fraction(time_ns) < _MIN_FRACTION:
+            continue
+        own = sorted({size for index in events for size in sizes[index]})
+        listed = f"size{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
+        rounded = ", ".join(f"{size} to {-(-size // _MULTIPLE) * _MULTIPLE}" for size in own)
+        fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
+        yield Match(
+            title=f"half-precision products with {listed}",
+            fix=f"round up to multiples of {_MULTIPLE}: {rounded}",
+            evidence=f"{len(events)} products in half precision with rows that are no multiple of "
+            "16 bytes",
+            location=_line_of_layer(case, op_at(case.trace, events[0])),
+            events=tuple(events),
+            gain=KnownGain(
+                fraction=fraction * typical_loss,
+                low_fraction=0.0,
+                high_fraction=fraction * _WORST_LOSS,
+            ),
+        )
+
+
+def _misaligned_rows(op: Op) -> list[int]:
+    """Return the lengths of rows in memory that are no multiples of 8."""
+    beside = {"contiguous": -1, "transposed": -2}
+    lengths = (
+        spec.shape[beside[spec.layout]]
+        for spec in (*op.inputs, *op.outputs)
+        if spec.dtype in _HALF and len(spec.shape) > 1 and spec.layout in beside
+    )
+    return [length for length in lengths if length > 1 and length % _MULTIPLE]
+
+
+def _line_of_layer(case: RuleInput, op: Op) -> Location | None:
+    """Return the line that makes a layer, by its inputs and outputs as its arguments say them."""
+    is_forward = bare_name(op) in ("addmm", "mm") and op.phase is Phase.FORWARD
+    sizes = op.inputs[-1].shape if is_forward else ()
+    return line_of_layer(case.sources, op, ("Linear", "Conv1D"), sizes)

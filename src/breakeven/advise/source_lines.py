@@ -1,0 +1,103 @@
+"""The line that a setting or a layer comes from, by the run's calls and by the source."""
+
+from __future__ import annotations
+
+import ast
+
+from breakeven.advise.rule import RuleInput
+from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
+from breakeven.trace import Call, Location, Op
+
+# Dimensions of a layer, as written: those that are plain numbers, by position in its call.
+_SIZES = (("in_channels", "in_features"), ("out_channels", "out_features"))
+_STARTS = (".fit", ".train")
+_TRAINERS = ("Trainer", "TrainingArguments", "Seq2SeqTrainingArguments", "ModelCheckpoint")
+
+
+def recorded_calls(case: RuleInput, *names: str) -> tuple[Call, ...]:
+    """Return the run's noted calls whose dotted name ends with one of ``names``."""
+    return tuple(call for call in case.facts.calls if is_named(call.name, *names))
+
+
+def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:
+    """Return where a trainer is set up for what its loop does, for a line that starts that loop.
+
+    Args:
+        case: The step.
+        location: The user's line that something happens in.
+        names: Arguments that are looked for, the most specific first.
+    """
+    source = case.sources.find(location)
+    if source is None or location is None:
+        return None
+    called = [dotted_name(call.func) for call in source.calls_on(location.line)]
+    if not any(name.endswith(_STARTS) and "trainer" in name.lower() for name in called):
+        return None
+    calls = [
+        (holder, call) for holder in (source, *case.sources) for call in holder.calls(*_TRAINERS)
+    ]
+    found = ((holder, keyword(call, name)) for name in names for holder, call in calls)
+    return next((holder.location(value) for holder, value in found if value is not None), None)
+
+
+def line_of_layer(
+    sources: Sources, op: Op, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
+) -> Location | None:
+    """Return the line that makes the layer of an operator, else the line that calls it.
+
+    Args:
+        sources: The user's files.
+        op: An operator of the layer.
+        kinds: As in ``layer_at``.
+        sizes: As there.
+    """
+    made = layer_at(sources, op.module, kinds, sizes) if op.module else None
+    return made[0].location(made[1]) if made else op.location
+
+
+def layer_at(
+    sources: Sources, module: str, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
+) -> tuple[SourceFile, ast.Call] | None:
+    """Return the call that makes a layer; None where several could, and no name says which.
+
+    Args:
+        sources: The user's files.
+        module: Dotted path of the layer: ``Net.encoder.conv1``.
+        kinds: Names of its class: ``Conv2d``.
+        sizes: Its first arguments, as far as they are written as numbers: channels in and out.
+    """
+    fitting = [one for one in sources.calls(*kinds) if _has_sizes(one[1], sizes)]
+    attribute = next((part for part in reversed(module.split(".")) if not part.isdigit()), "")
+    index = module.rpartition(".")[2]
+    named = [one for one in fitting if attribute and _is_made_for(*one, attribute)]
+    candidates = named or fitting
+    if len(candidates) > 1 and index.isdigit():
+        candidates = [one for one in candidates if _index_of(*one) == int(index)]
+    elif named:
+        candidates = candidates[:1]
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
+    """Return whether the numbers in the call do not contradict ``sizes``."""
+    return all(
+        not isinstance(given, ast.Constant) or given.value in (size, None)
+        for position, (size, names) in enumerate(zip(sizes, _SIZES, strict=False))
+        for given in (*call.args[position : position + 1], *(keyword(call, n) for n in names))
+    )
+
+
+def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
+    """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
+    statement = next((one for one in source.parents(call) if isinstance(one, ast.stmt)), None)
+    targets = statement.targets if isinstance(statement, ast.Assign) else ()
+    return any(last_name(target) == attribute for target in targets)
+
+
+def _index_of(source: SourceFile, call: ast.Call) -> int | None:
+    """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
+    match source.parent(call):
+        case ast.Call(args=siblings) | ast.List(elts=siblings) if call in siblings:
+            return siblings.index(call)
+        case _:
+            return None

@@ -1,0 +1,383 @@
+"""What crosses between host and device: of what each copy is, and what becomes of a read.
+
+Each copy belongs to one rule, the most specific.
+"""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from functools import lru_cache, partial
+from itertools import chain
+from typing import NamedTuple
+
+from breakeven.advise.events import (
+    MemoryWriters,
+    bare_name,
+    is_in_place,
+    line_of,
+    lines_where,
+    newest_storages,
+    read_by,
+    written_by,
+)
+from breakeven.advise.rule import RuleInput
+from breakeven.source import (
+    SourceFile,
+    arguments_of,
+    blocks_of,
+    dotted_name,
+    last_name,
+    nodes_in,
+    reached_by,
+    spans,
+    statements_of,
+    used_names,
+)
+from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync
+
+# Wraps data of Python or NumPy in a tensor.
+_FROM_PYTHON = "aten.lift_fresh"
+# Up to so many elements are numbers of the script; more of them are data.
+_MAX_SCALARS = 64
+# Layers with parameters.
+_LAYERS = frozenset({
+    "addmm", "mm", "bmm", "baddbmm", "convolution", "embedding", "_embedding_bag",
+    "native_batch_norm", "native_layer_norm", "native_group_norm", "mkldnn_rnn_layer", "lstm",
+    "gru", "rnn_tanh", "rnn_relu", "_scaled_dot_product_flash_attention_for_cpu",
+})  # fmt: skip
+_LITERALS = (ast.Constant, ast.List, ast.Tuple, ast.ListComp, ast.BinOp, ast.UnaryOp)
+# Libraries that take batches from a loader and copy them; their user sets the loader alone.
+_FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "transformers", "accelerate", "ignite"})
+_NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
+# How a whole tensor is read.
+TENSOR_READS = frozenset({"cpu", "tolist", "numpy", "copy_"})
+# No single number of torch is larger.
+NUMBER_BYTES = 8
+CLOCKS = frozenset({
+    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "now",
+    "process_time", "default_timer", "clock", "elapsed_time", "record", "Timer",
+})  # fmt: skip
+# What simulators are called, as a pattern.
+SIMULATORS = r"(^|[._])(v?envs?|gym|sim|simulator|game|world|board)"
+# Objects whose step() is no simulator's.
+_TRAINING = ("opt", "sched", "scaler", "lr", "accelerator", "profiler", "prof", "bar", "engine")
+
+# Calls that write a tensor to a file, or draw it. ``torch.save`` is the checkpoints' rule's.
+_SAVING = frozenset({
+    "savez", "savez_compressed", "savetxt", "imsave", "imwrite", "imshow", "savefig", "save_image",
+    "add_image", "add_images", "write_video", "to_csv", "to_parquet",
+})  # fmt: skip
+_SAVING_ENDS = (".np.save", ".numpy.save", ".fromarray.save", ".json.dump", ".pickle.dump")
+_PLOTTING = frozenset({"plt", "pyplot", "matplotlib"})
+
+
+class Upload(Enum):
+    """What a copy from host to device is of."""
+
+    BATCH = auto()
+    CREATED = auto()
+    SCALARS = auto()
+    INDEX = auto()
+    HOST_SUBMODEL = auto()
+    LIBRARY = auto()
+
+
+class RoundTrip(NamedTuple):
+    """What a line reads, and what comes back of it.
+
+    Args:
+        location: The line; None where it is not known.
+        reads: Positions of the reads.
+        copies: Positions of the copies to the device.
+    """
+
+    location: Location | None
+    reads: list[int]
+    copies: set[int]
+
+
+class TensorSource(Enum):
+    """What a host tensor of the step was made from."""
+
+    SIZES = auto()
+    NUMBERS = auto()
+    DATA = auto()
+
+
+_SIZES, _NUMBERS, _DATA = TensorSource
+
+
+def uploads(case: RuleInput) -> Mapping[int, Upload]:
+    """Return what each copy to the device is of, by position.
+
+    There are none for a script without a GPU, which is recorded as if it had been moved: it has no
+    copy that could be better. Nor for the first step of all, which comes after moving the model.
+    """
+    return case.once(_uploads)
+
+
+def _uploads(case: RuleInput) -> dict[int, Upload]:
+    if case.is_never_on_device:
+        return {}
+    made, computed = made_on_host(case.trace), set[int]()
+    for op in case.trace.ops:
+        if op.is_on_host and (is_layer(op) or not computed.isdisjoint(read_by([op]))):
+            computed |= written_by([op])
+    # The gradients of what is copied there travel back to the host.
+    crossed = lines_where(case.trace, lambda e: e.phase is Phase.BACKWARD and _is_to_host(e))
+    found: dict[int, Upload] = {}
+    for index, copy in case.each(Copy):
+        if not copy.is_to_device or copy.destination == "cpu":
+            continue
+        is_of_host = copy.storage in computed or line_of(copy) in crossed
+        source, is_at = made.get(copy.storage), partial(case.sources.is_at, copy.location)
+        if is_of_host or copy.phase is Phase.BACKWARD:
+            found[index] = Upload.HOST_SUBMODEL
+        elif copy.phase is Phase.OPTIMIZER or copy.via.startswith("torch."):
+            found[index] = Upload.LIBRARY
+        elif source is _SIZES or (source is _DATA and is_at(_is_numpy_noise)):
+            found[index] = Upload.CREATED
+        elif (source is _NUMBERS and not is_at(_is_from_numpy)) or (
+            source is _DATA and is_at(_is_literal)
+        ):
+            found[index] = Upload.SCALARS
+        else:
+            is_index = _is_index(case.trace, index, copy)
+            found[index] = Upload.INDEX if is_index else Upload.BATCH
+    return found
+
+
+def is_by_framework(copy: Copy) -> bool:
+    """Return whether a library takes the batch from its loader and copies it."""
+    return copy.via.partition(".")[0] in _FRAMEWORKS
+
+
+def made_on_host(trace: StepTrace) -> dict[int, TensorSource]:
+    """Return what host memory of the step was made from, where not from what was there before."""
+    made: dict[int, TensorSource] = {}
+    for op in trace.ops:
+        if not op.is_on_host or op.phase not in (Phase.FORWARD, Phase.BACKWARD):
+            continue
+        sources = {made.get(tensor.storage) for tensor in op.inputs}
+        for tensor in op.outputs:
+            is_small = tensor.numel <= _MAX_SCALARS
+            if tensor.storage == -1:
+                continue
+            if op.name.startswith(_FROM_PYTHON):
+                is_batch = 1 < tensor.numel == trace.batch_size
+                source = _NUMBERS if is_small and not is_batch else _DATA
+            elif None in sources:
+                continue
+            elif _DATA in sources:
+                source = _DATA
+            else:
+                # What sizes and a few numbers grow into is made, as a mask filled with a number is.
+                source = _NUMBERS if sources == {_NUMBERS} and is_small else _SIZES
+            made[tensor.storage] = source
+    return made
+
+
+def is_layer(op: Op) -> bool:
+    """Return whether the host computes a layer of a model, unlike what prepares a batch."""
+    is_within = op.phase is Phase.FORWARD and bool(op.module)
+    return op.is_on_host and is_within and bare_name(op) in _LAYERS
+
+
+def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
+    """Return whether indexing a tensor of the device copies its index, which is on the host."""
+    following = trace.events[index + 1 : index + 4]
+    return copy.storage != -1 and any(
+        isinstance(event, Op)
+        and not event.is_on_host
+        and any(tensor.storage == copy.storage for tensor in event.inputs[1:])
+        for event in following
+    )
+
+
+def _is_literal(source: SourceFile, line: int) -> bool:
+    """Return whether a list or number of Python becomes a tensor."""
+    makers = ("torch.tensor", "torch.as_tensor", "torch.Tensor")
+    return any(
+        dotted_name(call.func) in makers and isinstance(next(iter(call.args), None), _LITERALS)
+        for call in source.calls_on(line)
+    )
+
+
+def _is_from_numpy(source: SourceFile, line: int) -> bool:
+    return any(dotted_name(call.func).endswith("from_numpy") for call in source.calls_on(line))
+
+
+def _is_numpy_noise(source: SourceFile, line: int) -> bool:
+    """Return whether NumPy draws random numbers."""
+    return any(dotted_name(call.func).startswith(_NUMPY_NOISE) for call in source.calls_on(line))
+
+
+def _is_to_host(event: Event) -> bool:
+    if isinstance(event, Copy):
+        return not event.is_to_device
+    return isinstance(event, Sync) and event.kind == "cpu"
+
+
+def memory_writers(case: RuleInput) -> MemoryWriters:
+    """Return which operators wrote which memory; for `RuleInput.once`."""
+    return MemoryWriters(case.trace)
+
+
+def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
+    """Return reads of whole tensors in the forward pass, and the copies of what came of them.
+
+    Before the backward pass, memory that is younger than the read and no batch was made from what
+    was read, unless the source says otherwise: NumPy hides the way between.
+    """
+    return case.once(_round_trips)
+
+
+def _round_trips(case: RuleInput) -> tuple[RoundTrip, ...]:
+    events, copies = case.trace.events, dict(case.each(Copy))
+    own = (Upload.BATCH, Upload.SCALARS, Upload.INDEX, Upload.LIBRARY)
+    uploaded = [index for index, kind in uploads(case).items() if kind in own]
+    newest, ends = newest_storages(events), _ends_of_forward(events)
+    parameters = case.once(memory_writers).updated
+    # The model begins to compute with the first use of a parameter. What is read before that
+    # belongs to the step before: a script reads its metrics after the update.
+    uses = (
+        index
+        for index, op in case.each(Op)
+        if op.phase is Phase.FORWARD and not is_in_place(op) and read_by([op]) & parameters
+    )
+    first_layer = next(uses, len(events))
+    found: dict[tuple[str, int] | None, RoundTrip] = {}
+    for index, read in case.each(Sync):
+        if index < first_layer or not is_whole_read(read) or read.phase is not Phase.FORWARD:
+            continue
+        if case.sources.is_at(read.location, feeds_simulator):
+            continue
+        between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, ends[index])]
+        later = {
+            position
+            for position in between
+            if copies[position].storage > newest[index]
+            and _may_come_from(case, read, copies[position])
+        }
+        if later:
+            trip = found.setdefault(line_of(read), RoundTrip(read.location, [], set()))
+            trip.reads.append(index)
+            trip.copies.update(later)
+    return tuple(found.values())
+
+
+def is_whole_read(sync: Sync) -> bool:
+    """Return whether a whole tensor is read, not a number."""
+    return sync.kind in TENSOR_READS and sync.num_bytes > NUMBER_BYTES
+
+
+def _ends_of_forward(events: tuple[Event, ...]) -> list[int]:
+    """Return by event where the backward pass begins, or the next batch; itself without either."""
+    ends = list(range(len(events)))
+    end: int | None = None
+    for index in reversed(ends):
+        event = events[index]
+        ends[index] = index if end is None else end
+        if isinstance(event, HostWork):
+            end = index if event.kind == "data" else end
+        elif event.phase is not Phase.FORWARD:
+            end = index if event.phase is Phase.BACKWARD else None
+    return ends
+
+
+def _may_come_from(case: RuleInput, read: Sync, copy: Copy) -> bool:
+    source, at, copied_at = case.sources.find(read.location), read.location, copy.location
+    if source is None or at is None or copied_at is None or copied_at.file != at.file:
+        return True
+    return _reaches(source, at.line, copied_at.line)
+
+
+# Asked for each pair of a read and a copy, of which many are at the same lines.
+@lru_cache(maxsize=4096)
+def _reaches(source: SourceFile, line: int, other_line: int) -> bool:
+    """Return whether what the statement at ``line`` makes is used by that at ``other_line``.
+
+    Lines of different functions may always reach each other: no call is followed.
+    """
+    if source.scope_around(line) is not source.scope_around(other_line):
+        return True
+    return any(spans(statement, other_line) for statement, _ in reached_by(source, line))
+
+
+def feeds_simulator(source: SourceFile, line: int) -> bool:
+    """Return whether what is read at ``line`` is given to the ``step`` of a simulator."""
+    scope = source.scope_around(line)
+    lines = [line]
+    if isinstance(scope, ast.FunctionDef) and any(
+        isinstance(statement, ast.Return) and spans(statement, line)
+        for statement in statements_of(scope)
+    ):
+        lines += [call.lineno for call in source.calls(scope.name)]
+    return any(True for one in lines for _ in _given(source, one, _simulator_calls))
+
+
+def is_saved(source: SourceFile, line: int) -> bool:
+    """Return whether what is read at ``line`` is written to a file or drawn each time it is read.
+
+    A list that is filled in a loop and saved after it is not, nor what is saved under a condition
+    of its own.
+    """
+    read_in = _blocks_around(source, line)
+    loops = {block for block in read_in if not isinstance(block, ast.If)}
+    for call in _given(source, line, _saving_calls):
+        saved_in = _blocks_around(source, call.lineno)
+        conditions = {block for block in saved_in if isinstance(block, ast.If)}
+        if loops <= saved_in and conditions <= read_in:
+            return True
+    return False
+
+
+def is_beside_clock(source: SourceFile, line: int) -> bool:
+    """Return whether a clock is read in the statement before or after that at ``line``."""
+    found = list(statements_of(source.scope_around(line)))
+    at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
+    return at is not None and any(
+        last_name(call.func) in CLOCKS
+        for statement in found[max(0, at - 1) : at + 2]
+        for call in nodes_in(statement, ast.Call)
+    )
+
+
+def _given(
+    source: SourceFile, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
+) -> Iterator[ast.Call]:
+    """Yield the calls of a kind that are given what is made at ``line``, or are part of it."""
+    for statement, made in reached_by(source, line):
+        for call in calls_in(statement):
+            own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if spans(statement, line) or made & used_names(*arguments_of(call), *own):
+                yield call
+
+
+def _simulator_calls(statement: ast.AST) -> Iterator[ast.Call]:
+    for call in nodes_in(statement, ast.Call):
+        owner, _, name = dotted_name(call.func).rpartition(".")
+        receiver = owner.rpartition(".")[2].lower()
+        is_training = any(part in receiver for part in _TRAINING)
+        if call.args and name == "step" and owner and not is_training:
+            yield call
+
+
+def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
+    for call in nodes_in(statement, ast.Call):
+        name = dotted_name(call.func)
+        is_plot = name.partition(".")[0] in _PLOTTING and "." in name
+        if is_plot or last_name(call) in _SAVING or f".{name}".endswith(_SAVING_ENDS):
+            yield call
+
+
+def _blocks_around(source: SourceFile, line: int) -> set[ast.AST]:
+    """Return the loops and conditions whose statements are repeated or left out with a line."""
+    return {
+        node
+        for node in source.nodes(ast.For, ast.AsyncFor, ast.While, ast.If)
+        if any(spans(part, line) for part in chain.from_iterable(blocks_of(node)))
+    }
