@@ -1,4 +1,4 @@
-"""A report as values that every back-end lays out: terminal, HTML and Markdown.
+"""A report as values that a terminal and a page lay out.
 
 A builder makes one document for each kind of report. What only one of the media has room or need
 for says so by ``only``; everything else is said once.
@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from breakeven.report.charts.model import Chart
 from breakeven.report.phrase import Fact, Line, Medium
-from breakeven.report.table import Table
+from breakeven.report.table import Table, columns_of
 from breakeven.verdict import TimelineSpan
 
 
@@ -27,44 +27,6 @@ class Lines:
 
     lines: tuple[Line, ...]
     is_list: bool = False
-    only: Medium | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A short text under a name.
-
-    Args:
-        label: The name, such as a code.
-        text: What it says.
-        remark: What it holds for; empty for everything.
-        count: How often, before the name.
-    """
-
-    label: str
-    text: str
-    remark: str = ""
-    count: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
-    """Notes: lines at a terminal, a table in a page.
-
-    Args:
-        notes: The notes.
-        caption: Of the table.
-        headings: Of the table: for name, text and remark, or for count, name and text.
-        most: Notes that a terminal shows.
-        rest: What it says of the others, where that is not how many they are.
-        only: The one medium that has them.
-    """
-
-    notes: Sequence[Note]
-    caption: str
-    headings: tuple[str, str, str]
-    most: int = 10
-    rest: str = ""
     only: Medium | None = None
 
 
@@ -142,16 +104,7 @@ class Section:
     only: Medium | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Two sections that stand side by side where there is room."""
-
-    left: Section
-    right: Section
-    only: Medium | None = None
-
-
-Block = Lines | Table | Notes | Code | Markdown | Drawing | Timeline | Image | Section | Beside
+Block = Lines | Table | Code | Markdown | Drawing | Timeline | Image | Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +132,66 @@ class Document:
     charts: tuple[Chart, ...] | None = None
     heading: str = ""
     interval_percent: int = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A short text under a name.
+
+    Args:
+        label: The name, such as a code.
+        text: What it says.
+        remark: What it holds for; empty for everything.
+        count: How often, before the name.
+    """
+
+    label: str
+    text: str
+    remark: str = ""
+    count: str = ""
+
+
+def note_blocks(
+    notes: Sequence[Note],
+    *,
+    caption: str,
+    headings: tuple[str, str, str],
+    most: int = 10,
+    rest: str = "",
+) -> tuple[Lines, Table]:
+    """Return notes as lines for a terminal and a table for a page.
+
+    Args:
+        notes: The notes.
+        caption: Of the table.
+        headings: Of the table: for name, text and remark, or for count, name and text.
+        most: Notes that a terminal shows.
+        rest: What it says of the others, if that is not how many they are.
+    """
+    lines = [
+        Line(
+            (
+                f"{note.count}× " if note.count else "",
+                (note.label, "yellow"),
+                f"  {note.text}",
+                (f" ({note.remark})" if note.remark else "", "dim"),
+            ),
+            indent=2,
+        )
+        for note in notes[:most]
+    ]
+    if len(notes) > most:
+        rest = rest or f"and {len(notes) - most:,} more, listed by --json"
+        lines.append(Line(rest, "dim", 2))
+    has_counts = any(note.count for note in notes)
+    rows = [
+        (note.count, note.label, note.text)
+        if has_counts
+        else (note.label, note.text, note.remark or "all")
+        for note in notes
+    ]
+    columns = columns_of(headings, rows, numbers="n" if has_counts else "")
+    return (
+        Lines(tuple(lines), only=Medium.TERMINAL),
+        Table(columns, caption, only=Medium.PAGE),
+    )

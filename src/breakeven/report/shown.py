@@ -13,7 +13,7 @@ from rich.console import Console
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report.backends.html import render_page, render_svg
 from breakeven.report.backends.terminal import render
-from breakeven.report.charts.plots import chart_png, ensure_can_draw
+from breakeven.report.charts.png import chart_png, ensure_can_draw
 from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.text import printable
 

@@ -129,7 +129,7 @@ def _device_table(report: ComparisonReport) -> Table:
     columns = (*zip(*figures, strict=True), ratios)
     return Table(
         (
-            Column("device", list(map(_device_name, report.devices)), most=26, least=14),
+            Column("device", list(map(_device_name, report.devices)), folds=True, least=14),
             *(
                 Column(heading, cells, is_number=True)
                 for heading, cells in zip(headings, columns, strict=True)
@@ -142,7 +142,6 @@ def _device_table(report: ComparisonReport) -> Table:
         caption="The step on each device, in B against A",
         note="B / A below 1 is faster; not shown: within the 90 % interval.",
         legend="B / A below 1 is faster; (low–high) 90 % interval; not shown: within it",
-        indent=0,
     )
 
 

@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from breakeven.errors import Caveat
 from breakeven.report.builders.sweep_crossovers import crossover_sections, headline
-from breakeven.report.caveat_text import busy_warnings, caveat_section
 from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
-from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, Scale
+from breakeven.report.charts.model import Chart, ChartPoint, Scale
 from breakeven.report.charts.svg import published_text
 from breakeven.report.document import Document, Drawing, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS, sample_legend
-from breakeven.report.run_text import host_facts, side_effect_facts
-from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of, left_out_text
+from breakeven.report.run_text import (
+    busy_warnings,
+    caveat_section,
+    host_facts,
+    side_effect_facts,
+)
+from breakeven.report.table import Cell, Column, Table, columns_of, evenly_spread
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_duration
@@ -23,6 +27,8 @@ from breakeven.verdict import AxisRole, DeviceKind, SweepAxis, SweepPoint, Sweep
 
 _MAX_BLOCKS = 3
 _MAX_CHARTS = 24
+# Sizes that a terminal shows of a curve.
+_MAX_ROWS = 20
 _MAX_FAILURES = 8
 _MAX_SETTINGS = 4
 # Values of an axis that are written out; of more, only the first and the last are.
@@ -170,38 +176,32 @@ def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
 
 def _step_table(chart: Chart, legend: str) -> Table:
     """Return the sizes downwards and the devices across; the shortest step of a row is bold."""
-    rows = range(len(chart.x_labels))
-    shortest = [_shortest(chart, row) for row in rows]
-
-    def left_out(num_rows: int, num_all: int, hidden: Sequence[str]) -> str:
-        return left_out_text(
-            f"{num_rows} of {num_all} sizes" if num_rows < num_all else "",
-            f"no room for {listed(hidden, 4)}" if hidden else "",
+    num_rows = len(chart.x_labels)
+    rows = _shown_rows(chart)
+    by_row = [{point.row: point for point in series.points} for series in chart.series]
+    shortest_ns = {
+        row: min(
+            (
+                points[row].step_ns
+                for points in by_row
+                if row in points and not points[row].is_too_big
+            ),
+            default=0.0,
         )
-
-    return Table(
-        (
-            Column(
-                shorten(chart.x.label, _MAX_LABEL_CHARACTERS),
-                chart.x_labels,
-                is_number=True,
-                most=_MAX_LABEL_CHARACTERS,
-            ),
-            *(
-                Column(series.name, _step_cells(series, shortest), is_number=True, is_across=True)
-                for series in chart.series
-            ),
-        ),
-        legend=legend,
-        is_thinned=True,
-        kept_rows=frozenset(_rows_around_crossover(chart)),
-        left_out=left_out,
+        for row in rows
+    }
+    devices = (
+        Column(
+            series.name,
+            [_step_cell(points.get(row), shortest_ns[row]) for row in rows],
+            is_number=True,
+        )
+        for series, points in zip(chart.series, by_row, strict=True)
     )
-
-
-def _step_cells(series: ChartSeries, shortest: Sequence[float]) -> list[AnyCell]:
-    by_row = {point.row: point for point in series.points}
-    return [_step_cell(by_row.get(row), time_ns) for row, time_ns in enumerate(shortest)]
+    sizes = [shorten(chart.x_labels[row], _MAX_LABEL_CHARACTERS) for row in rows]
+    cut = f"\n{len(rows)} of {num_rows} sizes; all by --json" if len(rows) < num_rows else ""
+    header = shorten(chart.x.label, _MAX_LABEL_CHARACTERS)
+    return Table((Column(header, sizes, is_number=True), *devices), legend=legend + cut)
 
 
 def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
@@ -214,27 +214,19 @@ def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
     return Cell((SOURCE_MARKS[point.source], " ", (time, style)))
 
 
-def _shortest(chart: Chart, row: int) -> float:
-    times = [
-        point.step_ns
-        for series in chart.series
-        for point in series.points
-        if point.row == row and not point.is_too_big
-    ]
-    return min(times, default=0.0)
-
-
-def _rows_around_crossover(chart: Chart) -> Iterator[int]:
-    if not chart.crossovers:
-        return
-    first = min(mark.x for mark in chart.crossovers)
-    x_of = {point.row: point.x for series in chart.series for point in series.points}
-    below = [row for row, x in x_of.items() if x < first]
-    above = [row for row, x in x_of.items() if x >= first]
-    if below:
-        yield max(below)
-    if above:
-        yield min(above)
+def _shown_rows(chart: Chart) -> Sequence[int]:
+    """Return rows evenly spread, with both ends and those around the first crossover."""
+    rows = range(len(chart.x_labels))
+    if len(rows) <= _MAX_ROWS:
+        return rows
+    shown = {*evenly_spread(rows, _MAX_ROWS - 2)}
+    if chart.crossovers:
+        first = min(mark.x for mark in chart.crossovers)
+        x_of = {point.row: point.x for series in chart.series for point in series.points}
+        below = [row for row, x in x_of.items() if x < first]
+        above = [row for row, x in x_of.items() if x >= first]
+        shown |= {*sorted(below)[-1:], *sorted(above)[:1]}
+    return sorted(shown)
 
 
 def _failure_section(report: SweepReport, level: int) -> Iterator[Section]:

@@ -10,18 +10,15 @@ from breakeven.report.charts.build import (
     axis_word,
     crossover_interval,
     settings_text,
-    value_text,
 )
 from breakeven.report.document import Section
 from breakeven.report.phrase import Medium, Phrase
 from breakeven.report.table import (
-    AnyCell,
     Cell,
     Column,
     Table,
     columns_of,
     evenly_spread,
-    left_out_text,
 )
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.verdict import (
@@ -41,7 +38,6 @@ _COUNTED: Mapping[str, str] = {
     "num_devices": "GPUs",
 }
 _NEVER = {DeviceKind.CPU: "never", DeviceKind.GPU: "always", None: "not known"}
-_MAX_HELD_CHARACTERS = 14
 _MAX_ROWS = 12
 
 
@@ -166,11 +162,7 @@ def _group_title(group: Sequence[SweepCrossover]) -> str:
 
 
 def _group_table(group: Sequence[SweepCrossover]) -> Table:
-    """Return the crossovers along one axis.
-
-    With all other axes held once, each GPU has a line of its own in words; with several held
-    settings, each of these has a row, and each GPU a column.
-    """
+    """Return a sentence for each GPU, or a row for each setting of the other axes."""
     settings = _held_settings(group)
     if len(settings) == 1:
         ordered = sorted(group, key=_start_of)
@@ -180,36 +172,18 @@ def _group_table(group: Sequence[SweepCrossover]) -> Table:
         return Table(columns, has_header=False)
     shown = evenly_spread(range(len(settings)), _MAX_ROWS)
     found = {(c.device, settings.index(c.held)): c for c in group}
-
-    def left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
-        return left_out_text(
-            f"{len(shown)} of {len(settings):,} settings" if len(shown) < len(settings) else "",
-            f"no room for {plural(len(hidden), 'more GPU')}" if hidden else "",
+    gpus = (
+        Column(
+            printable(device),
+            [_cell(found.get((device, number))) for number in shown],
+            is_number=True,
         )
-
-    return Table(
-        (
-            *(
-                Column(
-                    printable(name.replace("_", " ")),
-                    [printable(value_text(settings[number].get(name, ""))) for number in shown],
-                    is_number=True,
-                    most=_MAX_HELD_CHARACTERS,
-                )
-                for name in settings[0]
-            ),
-            *(
-                Column(
-                    printable(device),
-                    [_cell(found.get((device, number))) for number in shown],
-                    is_number=True,
-                    is_across=True,
-                )
-                for device in dict.fromkeys(crossover.device for crossover in group)
-            ),
-        ),
-        left_out=left_out,
+        for device in dict.fromkeys(crossover.device for crossover in group)
     )
+    is_cut = len(shown) < len(settings)
+    cut = f"{len(shown)} of {len(settings):,} settings; all by --json" if is_cut else ""
+    names = [printable(settings_text(settings[number]), 60) for number in shown]
+    return Table((Column("", names, folds=True), *gpus), legend=cut)
 
 
 def _sentence(crossover: SweepCrossover) -> Phrase:
@@ -225,14 +199,13 @@ def _sentence(crossover: SweepCrossover) -> Phrase:
             assert_never(outcome)
 
 
-def _cell(crossover: SweepCrossover | None) -> AnyCell:
+def _cell(crossover: SweepCrossover | None) -> str:
     if crossover is None:
         return "-"
     outcome = crossover.outcome
     if not isinstance(outcome, Crossover):
         return _NEVER[outcome.faster]
-    value = f"{outcome.value:,}"
-    return Cell(f"{value} ({crossover_interval(outcome)})", brief=value)
+    return f"{outcome.value:,} ({crossover_interval(outcome)})"
 
 
 def _every_crossover(crossovers: Sequence[SweepCrossover]) -> Table:

@@ -12,12 +12,11 @@ from breakeven.report.builders.sweep import (
     sweep_warnings,
 )
 from breakeven.report.builders.sweep_crossovers import headline
-from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.document import Document, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS
-from breakeven.report.run_text import host_facts
+from breakeven.report.run_text import busy_warnings, caveat_section, held_caveats, host_facts
 from breakeven.report.table import Cell, Column, Table, columns_of
 from breakeven.report.text import (
     duration_with_interval,
@@ -112,12 +111,11 @@ def claims_document(report: SystemsReport) -> Document:
     names, claims, ours, outcomes = zip(*rows, strict=True) if rows else ((),) * 4
     table = Table(
         (
-            Column("system", names, most=20),
+            Column("system", names),
             Column("published claim", claims, folds=True, least=8),
             Column("ours", ours, folds=True, least=8),
             Column("agrees or not, and why", outcomes, folds=True, least=8),
         ),
-        indent=0,
     )
     return Document(
         title="What was published, and what is found here",
@@ -253,21 +251,21 @@ def _table(table: SystemTable) -> Table:
     columns = zip(*(row.cells for row in table.rows), strict=True)
     return Table(
         (
-            Column(
-                "", [Cell((_ROW_MARKS[row.source],)) for row in table.rows], only=Medium.TERMINAL
-            ),
             *(
                 Column(
-                    printable(column.name, 80),
+                    f"   {printable(column.name, 80)}"
+                    if not number
+                    else printable(column.name, 80),
                     [
-                        _figure(cell, column.kind, row)
+                        _figure(cell, column.kind, row, is_first=not number)
                         for cell, row in zip(cells, table.rows, strict=True)
                     ],
+                    page_header=printable(column.name, 80),
                     is_number=column.kind is not ColumnKind.TEXT,
                     folds=column.kind is ColumnKind.TEXT,
-                    least=12 if column.kind is ColumnKind.TEXT else None,
+                    least=12,
                 )
-                for column, cells in zip(table.columns, columns, strict=True)
+                for number, (column, cells) in enumerate(zip(table.columns, columns, strict=True))
             ),
             Column("source", [row.source.value for row in table.rows], only=Medium.PAGE),
         ),
@@ -275,20 +273,20 @@ def _table(table: SystemTable) -> Table:
         note=note,
         legend=tuple(legend),
         marks=[row.source.value for row in table.rows],
-        splits=True,
     )
 
 
-def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
+def _figure(figure: Figure, kind: ColumnKind, row: TableRow, *, is_first: bool) -> Cell | str:
     text = cell_text(figure, kind)
+    if is_first:
+        return Cell((_ROW_MARKS[row.source], f"  {text}"), page=text)
     if not isinstance(figure, Estimate):
         return text
-    brief = cell_text(figure.value_ns, kind)
     if figure.source.value == row.source.value:
-        return Cell(text, brief=brief, page=text)
+        return text
     # A measured CPU beside a predicted GPU: the row's source is that of one of them.
     mark, _ = _ROW_MARKS[RowSource(figure.source)]
-    return Cell(f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")
+    return Cell(f"{mark} {text}", page=f"{text} {figure.source}")
 
 
 def cell_text(cell: Figure, kind: ColumnKind) -> str:

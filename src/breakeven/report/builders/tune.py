@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
 from breakeven.report.document import Code, Document, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
-from breakeven.report.run_text import side_effect_facts
+from breakeven.report.run_text import (
+    busy_warnings,
+    caveat_section,
+    held_caveats,
+    side_effect_facts,
+)
 from breakeven.report.table import Table, columns_of
 from breakeven.report.text import plural, printable, ratio_with_interval, shorten
 from breakeven.units import NS_PER_MS, format_duration
