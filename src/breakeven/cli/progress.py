@@ -168,7 +168,7 @@ class LiveProgress:
 
 
 def _point_lines(points: Sequence[SweepPoint]) -> dict[str, str]:
-    """Return a line for each point of a grid, by its settings: the CPU's step, the fastest GPU's."""
+    """Return a line for each point of a grid, by its settings, with the fastest of each kind."""
     rows: dict[tuple[tuple[str, AxisValue], ...], list[SweepPoint]] = {}
     for point in points:
         rows.setdefault(tuple(point.settings.items()), []).append(point)

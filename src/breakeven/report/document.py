@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from breakeven.report.charts.model import Chart
 from breakeven.report.phrase import Fact, Line, Medium
-from breakeven.report.table import Table, columns_of
+from breakeven.report.table import Table
 from breakeven.verdict import TimelineSpan
 
 
@@ -132,66 +132,3 @@ class Document:
     charts: tuple[Chart, ...] | None = None
     heading: str = ""
     interval_percent: int = 90
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A short text under a name.
-
-    Args:
-        label: The name, such as a code.
-        text: What it says.
-        remark: What it holds for; empty for everything.
-        count: How often, before the name.
-    """
-
-    label: str
-    text: str
-    remark: str = ""
-    count: str = ""
-
-
-def note_blocks(
-    notes: Sequence[Note],
-    *,
-    caption: str,
-    headings: tuple[str, str, str],
-    most: int = 10,
-    rest: str = "",
-) -> tuple[Lines, Table]:
-    """Return notes as lines for a terminal and a table for a page.
-
-    Args:
-        notes: The notes.
-        caption: Of the table.
-        headings: Of the table: for name, text and remark, or for count, name and text.
-        most: Notes that a terminal shows.
-        rest: What it says of the others, if that is not how many they are.
-    """
-    lines = [
-        Line(
-            (
-                f"{note.count}× " if note.count else "",
-                (note.label, "yellow"),
-                f"  {note.text}",
-                (f" ({note.remark})" if note.remark else "", "dim"),
-            ),
-            indent=2,
-        )
-        for note in notes[:most]
-    ]
-    if len(notes) > most:
-        rest = rest or f"and {len(notes) - most:,} more, listed by --json"
-        lines.append(Line(rest, "dim", 2))
-    has_counts = any(note.count for note in notes)
-    rows = [
-        (note.count, note.label, note.text)
-        if has_counts
-        else (note.label, note.text, note.remark or "all")
-        for note in notes
-    ]
-    columns = columns_of(headings, rows, numbers="n" if has_counts else "")
-    return (
-        Lines(tuple(lines), only=Medium.TERMINAL),
-        Table(columns, caption, only=Medium.PAGE),
-    )

@@ -7,8 +7,8 @@ from pathlib import PurePath
 
 from breakeven.errors import Caveat
 from breakeven.report.answer_text import part_name, share_text
-from breakeven.report.document import Note, Section, note_blocks
-from breakeven.report.phrase import Fact, Medium, place_of
+from breakeven.report.document import Lines, Section
+from breakeven.report.phrase import Fact, Line, Medium, place_of
 from breakeven.report.result_text import device_label
 from breakeven.report.text import plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE
@@ -195,25 +195,24 @@ def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, s
     return {**held, **held_caveats((), there, len(absent) + 1)}
 
 
-def caveat_section(
-    caveats: Mapping[Caveat, str], *, most: int = 10, level: int = 2
-) -> tuple[Section, ...]:
-    """Return the section of caveats; none where there are none.
+def caveat_section(caveats: Mapping[Caveat, str], *, most: int = 10) -> tuple[Section, ...]:
+    """Return the section of caveats; none if there are none.
 
     Args:
         caveats: With what each holds for; empty for everything.
-        most: Caveats that a terminal shows.
-        level: Of the heading, in a page.
+        most: Caveats that are shown.
     """
-    if not caveats:
-        return ()
-    notes = note_blocks(
-        [
-            Note(printable(caveat.code, 40), printable(caveat.message, 600), shorten(remark, 200))
-            for caveat, remark in caveats.items()
-        ],
-        caption="Reasons to trust a figure less",
-        headings=("code", "what it is", "holds for"),
-        most=most,
-    )
-    return (Section(title="Caveats", blocks=notes, level=level),)
+    lines = [
+        Line(
+            (
+                (printable(caveat.code, 40), "yellow"),
+                f"  {printable(caveat.message, 600)}",
+                (f" ({shorten(remark, 200)})" if remark else "", "dim"),
+            ),
+            indent=2,
+        )
+        for caveat, remark in list(caveats.items())[:most]
+    ]
+    if len(caveats) > most:
+        lines.append(Line(f"and {len(caveats) - most:,} more, listed by --json", "dim", 2))
+    return (Section("Caveats", (Lines(tuple(lines), is_list=True),)),) if lines else ()

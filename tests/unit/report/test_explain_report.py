@@ -327,5 +327,5 @@ def test_a_long_line_of_code_leaves_its_figures_whole() -> None:
     for columns in (60, 80, 120):
         text = shown(replace(report, recording=_recording(source)), columns=columns)
         row = next(line for line in text.splitlines() if "train.py:57" in line)
-        assert row.startswith(" 30 %  train.py:57  x = y + y")
+        assert row.strip().startswith("30 %  train.py:57  x = y + y")
         assert max(map(cell_len, text.splitlines())) <= columns

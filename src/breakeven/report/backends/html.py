@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from breakeven.report.charts.causes import timeline_end_ns
-from breakeven.report.charts.model import PUBLISHED_PATH, Chart, colours
+from breakeven.report.charts.model import Chart, colours
 from breakeven.report.charts.svg import CHART_FUNCTIONS, WIDTH, SvgChart, SvgTimeline
 from breakeven.report.document import Block, Document, Timeline
 from breakeven.report.phrase import Medium, page_lines
@@ -105,7 +105,7 @@ def _render(template: str, **values: object) -> bytes:
         undefined=StrictUndefined,
         finalize=_visible,
     )
-    every = {"star": PUBLISHED_PATH, "width": WIDTH, "shorten": shorten, **CHART_FUNCTIONS}
+    every = {"width": WIDTH, "shorten": shorten, **CHART_FUNCTIONS}
     return environment.get_template(template).render({**every, **values}).encode()
 
 

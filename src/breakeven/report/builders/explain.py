@@ -50,14 +50,15 @@ _SEVERITY_STYLES = {
 }
 _MAX_CAUSES = 9
 _LEAST_FRACTION = 0.01
-_MAX_LINES = {Medium.TERMINAL: 6, Medium.PAGE: 20}
+_MAX_LINES = 20
 # Below one line, of what a framework does there.
 _MAX_FRAMES = 6
-_MAX_MODULES = {Medium.TERMINAL: 14, Medium.PAGE: 60}
-# A tree of many small modules would hide the large ones.
-_LEAST_MODULE_FRACTION = {Medium.TERMINAL: 0.02, Medium.PAGE: 0.005}
+_MAX_MODULES = 60
+# Of these, a terminal shows the first.
+_MAX_LINE_ROWS = 9
+_MAX_MODULE_ROWS = 14
 # Levels of a tree: the style sheet knows six, and a path of 10,000 dots must not become 10,000.
-_MAX_DEPTH = {Medium.TERMINAL: 12, Medium.PAGE: 6}
+_MAX_DEPTH = 6
 _MAX_NAME_CHARACTERS = 36
 _MAX_PLACE_CHARACTERS = 40
 _MAX_CODE_CHARACTERS = 90
@@ -95,7 +96,6 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
     )
     title = f"Where the {time} go"
     causes_title = f"Where the {time} on {report.device} go"
-    lines = tuple(_line_table(report, medium) for medium in Medium)
     hint = Line("Predicted. Point at a part to see what it is.", only=Medium.PAGE)
     timeline = (Lines((hint,)), Timeline(report.timeline, busy))
     has_timeline = any(span.end_ns > 0 for span in report.timeline)
@@ -111,10 +111,10 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
         blocks=(
             *([Section("One step on both sides", timeline)] if has_timeline else []),
             Section(title, causes, heading=causes_title),
-            Section("The lines that take the most of it", lines, level=3),
+            Section("The lines that take the most of it", (_line_table(report),), level=3),
             _finding_section(report, shows_evidence=shows_evidence),
             *plan_section(report),
-            *(section for medium in Medium for section in _module_section(report, medium)),
+            *_module_section(report),
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
     )
@@ -161,50 +161,46 @@ def _bar(start: float, length: float, group: CauseGroup | None) -> Bar:
     )
 
 
-def _line_table(report: ExplainReport, medium: Medium) -> Table:
+def _line_table(report: ExplainReport) -> Table:
     """Return the lines that take the most time, with the parts of those left to a framework."""
-    is_page = medium is Medium.PAGE
     every = line_shares(report.attribution, report.recording)
-    shares = [share for share in every if is_page or share.fraction >= _LEAST_FRACTION]
-    shares = shares[: _MAX_LINES[medium]]
-    names = _file_names(report) if is_page else short_names(share.file for share in shares)
-    room = _MAX_PATH_CHARACTERS if is_page else _MAX_PLACE_CHARACTERS
+    shares = every[:_MAX_LINES]
+    names = short_names(share.file for share in shares)
     rows: list[tuple[str, AnyCell, str, str, str]] = []
+    num_long = 0
     for share in shares:
         place = "outside your code"
         if share.file is not None:
-            place = Place(file=names[share.file], line=share.line).text(room)
-        time = format_duration(share.time_ns)
-        rows.append((format_percent(share.fraction), place, time, share.cause, share.source))
-        frames = share.frames
-        if not is_page:
-            frames = [one for one in frames if one.fraction >= _LEAST_FRACTION][:_MAX_FRAMES]
-            frames = frames if len(frames) > 1 else []
-        for frame in frames:
+            place = Place(file=names[share.file], line=share.line).text(_MAX_PLACE_CHARACTERS)
+        time, source = format_duration(share.time_ns), share.source
+        if len(source) > _MAX_CODE_CHARACTERS:
+            source = source[:_MAX_CODE_CHARACTERS] + "…"
+        rows.append((format_percent(share.fraction), place, time, share.cause, source))
+        for frame in share.frames[:_MAX_FRAMES]:
             percent, time = format_percent(frame.fraction), format_duration(frame.time_ns)
             name = Cell(f"  → {shorten(frame.name, 50)}", page=f"→ {frame.name}")
             rows.append((percent, name, time, frame.cause, ""))
-    fractions, places, times, causes, sources = zip(*rows, strict=True) if rows else ((),) * 5
-    percents = Column("of the step", fractions, is_number=True, only=medium)
-    where = Column("line", places, folds=not is_page, least=16)
-    if is_page:
-        columns = [where, percents, Column("time", times, is_number=True), Column("mostly", causes)]
-        if report.recording is not None:
-            columns.append(Column("text", sources))
-    else:
-        texts = [
-            (text if len(text) <= _MAX_CODE_CHARACTERS else text[:_MAX_CODE_CHARACTERS] + "…")
-            for text in (source or cause for source, cause in zip(sources, causes, strict=True))
-        ]
-        text = Column("text", texts, style="dim", folds=True, least=16, optional=1)
-        columns = [percents, where, text]
-    is_cut = is_page and len(every) > len(shares)
+        if share.fraction >= _LEAST_FRACTION:
+            num_long = len(rows)
+    percents, places, times, causes, sources = zip(*rows, strict=True) if rows else ((),) * 5
+    texts = [source or cause for source, cause in zip(sources, causes, strict=True)]
+    where = {"folds": True, "least": 16}
+    columns = [
+        Column("of the step", percents, is_number=True, only=Medium.TERMINAL),
+        Column("line", places, **where),
+        Column("of the step", percents, is_number=True, only=Medium.PAGE),
+        Column("time", times, is_number=True, only=Medium.PAGE),
+        Column("mostly", causes, only=Medium.PAGE),
+        Column("text", texts, only=Medium.TERMINAL, style="dim", optional=1, **where),
+    ]
+    if report.recording is not None:
+        columns.append(Column("text", sources, only=Medium.PAGE))
     return Table(
         columns,
         caption="By line of your files",
-        note=f"The {len(shares)} longest of {len(every)}." if is_cut else "",
+        note=f"The {len(shares)} longest of {len(every)}." if len(every) > len(shares) else "",
         has_header=False,
-        only=medium,
+        most=min(num_long, _MAX_LINE_ROWS),
     )
 
 
@@ -307,17 +303,12 @@ def gain_text(finding: Finding) -> str:
     return ""
 
 
-def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
+def _module_section(report: ExplainReport) -> Iterator[Section]:
     """Yield the modules as a tree, each with its bar below its parent's."""
-    shares = module_shares(
-        report.attribution,
-        least_fraction=_LEAST_MODULE_FRACTION[medium],
-        max_depth=_MAX_DEPTH[medium],
-    )
+    shares = module_shares(report.attribution, least_fraction=_LEAST_FRACTION, max_depth=_MAX_DEPTH)
     if not shares:
         return
-    shown = shares[: _MAX_MODULES[medium]]
-    num_hidden = len(shares) - len(shown)
+    shown = shares[:_MAX_MODULES]
     names = [
         Cell(
             shorten("  " * share.depth + share.name, _MAX_NAME_CHARACTERS),
@@ -325,19 +316,12 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
         )
         for share in shown
     ]
+    bars = [_bar(one.start_fraction, one.fraction, CauseGroup.ARITHMETIC) for one in shown]
+    percents = [format_percent(share.fraction) for share in shown]
     columns = [
         Column("module", names),
-        Column(
-            "",
-            [_bar(one.start_fraction, one.fraction, CauseGroup.ARITHMETIC) for one in shown],
-            optional=2,
-        ),
-        Column(
-            "step",
-            [format_percent(share.fraction) for share in shown],
-            page_header="of the step",
-            is_number=True,
-        ),
+        Column("", bars, optional=2),
+        Column("step", percents, page_header="of the step", is_number=True),
     ]
     forward = [one.forward_fraction for one in shown]
     backward = [one.backward_fraction for one in shown]
@@ -348,7 +332,7 @@ def _module_section(report: ExplainReport, medium: Medium) -> Iterator[Section]:
         columns,
         caption="A bar lies below that of the module around it",
         marks=[f"depth{share.depth}" if share.depth else "" for share in shown],
-        note=f"The first {len(shown)} of {len(shares)}." if num_hidden else "",
-        legend=f"and {num_hidden} more in --json" if num_hidden else "",
+        note=f"The first {len(shown)} of {len(shares)}." if len(shown) < len(shares) else "",
+        most=_MAX_MODULE_ROWS,
     )
-    yield Section("The step by module", (table,), only=medium)
+    yield Section("The step by module", (table,))

@@ -9,7 +9,6 @@ from breakeven.errors import Caveat
 from breakeven.report.builders.sweep_crossovers import crossover_sections, headline
 from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
 from breakeven.report.charts.model import Chart, ChartPoint, Scale
-from breakeven.report.charts.svg import published_text
 from breakeven.report.document import Document, Drawing, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS, sample_legend
@@ -19,7 +18,7 @@ from breakeven.report.run_text import (
     host_facts,
     side_effect_facts,
 )
-from breakeven.report.table import Cell, Column, Table, columns_of, evenly_spread
+from breakeven.report.table import Cell, Column, Table, evenly_spread
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_duration
@@ -44,7 +43,7 @@ def sweep_document(report: SweepReport) -> Document:
         answers=(Line(headline(report), "bold"),),
         warnings=sweep_warnings(report),
         facts=tuple(sweep_facts(report)),
-        blocks=(*sweep_sections(report, level=2), *caveat_section(sweep_caveats(report))),
+        blocks=(*sweep_sections(report), *caveat_section(sweep_caveats(report))),
         charts=report_charts(report),
         heading=report.target,
     )
@@ -69,14 +68,9 @@ def sweep_facts(report: SweepReport) -> Iterator[Fact]:
     yield from side_effect_facts(report)
 
 
-def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
-    """Yield crossovers, step times, published figures and failures.
-
-    Args:
-        report: The sweep.
-        level: Of their headings, in a page.
-    """
-    yield from crossover_sections(report, level=level)
+def sweep_sections(report: SweepReport) -> Iterator[Section]:
+    """Yield crossovers, step times and failures."""
+    yield from crossover_sections(report)
     charts = report_charts(report)
     yield from _step_sections(report, charts)
     shown = charts[:_MAX_CHARTS]
@@ -84,12 +78,8 @@ def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
         cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
         lines = Lines((Line(cut),) if len(shown) < len(charts) else ())
         drawings = tuple(map(Drawing, shown))
-        yield Section("Step time", (lines, *drawings), level=level, only=Medium.PAGE)
-    marks = dict.fromkeys(mark for chart in charts for mark in chart.published)
-    if marks:
-        items = Lines(tuple(Line(published_text(mark)) for mark in marks), is_list=True)
-        yield Section("Published figures", (items,), level=level, only=Medium.PAGE)
-    yield from _failure_section(report, level)
+        yield Section("Step time", (lines, *drawings), only=Medium.PAGE)
+    yield from _failure_section(report)
 
 
 def sweep_caveats(report: SweepReport) -> Mapping[Caveat, str]:
@@ -229,38 +219,20 @@ def _shown_rows(chart: Chart) -> Sequence[int]:
     return sorted(shown)
 
 
-def _failure_section(report: SweepReport, level: int) -> Iterator[Section]:
+def _failure_section(report: SweepReport) -> Iterator[Section]:
     """Yield each reason once, with the settings that it holds for."""
-    if not report.failures:
-        return
     by_message: dict[str, list[str]] = {}
     for failure in report.failures:
         settings = printable(settings_text(failure.settings), 120)
         by_message.setdefault(failure.message, []).append(settings)
     lines: list[Line] = []
     for message, settings in list(by_message.items())[:_MAX_FAILURES]:
-        lines += [Line(_some(settings), indent=2), Line(printable(message, 600), "dim", 4)]
+        rest = len(settings) - _MAX_SETTINGS
+        some = "; ".join(settings[:_MAX_SETTINGS]) + (f"; and {rest:,} more" if rest > 0 else "")
+        lines += [Line(some, indent=2), Line(printable(message, 600), "dim", 4)]
     num_hidden = len(by_message) - _MAX_FAILURES
     if num_hidden > 0:
         lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
-    rows = [
-        (settings_text(failure.settings), printable(failure.message, 600))
-        for failure in report.failures
-    ]
-    table = Table(
-        columns_of(("settings", "reason"), rows),
-        "Points of the grid without an answer",
-        only=Medium.PAGE,
-    )
-    yield Section(
-        "Failures",
-        heading=f"{plural(len(report.failures), 'point')} failed",
-        style="bold red",
-        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
-        level=level,
-    )
-
-
-def _some(texts: Sequence[str]) -> str:
-    rest = len(texts) - _MAX_SETTINGS
-    return "; ".join(texts[:_MAX_SETTINGS]) + (f"; and {rest:,} more" if rest > 0 else "")
+    if lines:
+        title = f"{plural(len(report.failures), 'point')} failed"
+        yield Section(title, (Lines(tuple(lines)),), style="bold red")

@@ -12,12 +12,11 @@ from breakeven.report.charts.build import (
     settings_text,
 )
 from breakeven.report.document import Section
-from breakeven.report.phrase import Medium, Phrase
+from breakeven.report.phrase import Phrase
 from breakeven.report.table import (
     Cell,
     Column,
     Table,
-    columns_of,
     evenly_spread,
 )
 from breakeven.report.text import listed, plural, printable, shorten
@@ -67,21 +66,17 @@ def headline(report: SweepReport) -> str:
     return f"From no {word} searched on does a GPU pay off for good{_range(along[0])}."
 
 
-def crossover_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
-    """Yield the crossovers: by axis at a terminal, all in one table in a page.
-
-    Args:
-        report: The sweep.
-        level: Of the heading, in a page.
-    """
+def crossover_sections(report: SweepReport) -> Iterator[Section]:
+    """Yield the crossovers, by the axis that they are along."""
     groups: dict[str, list[SweepCrossover]] = {axis.name: [] for axis in report.axes}
     for crossover in report.crossovers:
         groups.setdefault(crossover.outcome.axis, []).append(crossover)
     for group in filter(None, groups.values()):
-        yield Section(_group_title(group), (_group_table(group),), only=Medium.TERMINAL)
-    if report.crossovers:
-        table = _every_crossover(report.crossovers)
-        yield Section("Crossovers", (table,), level=level, only=Medium.PAGE)
+        along = _word(group[0].outcome.axis)
+        ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
+        up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
+        title = f"From which {along} on a GPU is faster, for all larger ones{up_to}"
+        yield Section(title, (_group_table(group),))
 
 
 def _fastest_sentence(report: SweepReport) -> str:
@@ -154,13 +149,6 @@ def _is_always(kind: DeviceKind, crossover: SweepCrossover) -> bool:
     return isinstance(outcome, NoCrossover) and outcome.faster is kind
 
 
-def _group_title(group: Sequence[SweepCrossover]) -> str:
-    along = _word(group[0].outcome.axis)
-    ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
-    up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
-    return f"From which {along} on a GPU is faster, for all larger ones{up_to}"
-
-
 def _group_table(group: Sequence[SweepCrossover]) -> Table:
     """Return a sentence for each GPU, or a row for each setting of the other axes."""
     settings = _held_settings(group)
@@ -206,29 +194,3 @@ def _cell(crossover: SweepCrossover | None) -> str:
     if not isinstance(outcome, Crossover):
         return _NEVER[outcome.faster]
     return f"{outcome.value:,} ({crossover_interval(outcome)})"
-
-
-def _every_crossover(crossovers: Sequence[SweepCrossover]) -> Table:
-    """Return what is known of each GPU against the CPU."""
-    headings = ("GPU", "along", "from", "90 % interval", "searched", "against", "held", "remark")
-    columns = columns_of(headings, map(_cells, crossovers), numbers="  nnn")
-    return Table(
-        [column for column in columns if any(column.cells)],
-        "From where on each GPU is faster than the CPU, for all larger values searched",
-    )
-
-
-def _cells(found: SweepCrossover) -> tuple[str, ...]:
-    outcome = found.outcome
-    searched = outcome.searched
-    is_found = isinstance(outcome, Crossover)
-    return (
-        printable(found.device, 60),
-        axis_word(outcome.axis),
-        f"{outcome.value:,}" if is_found else _NEVER[outcome.faster],
-        crossover_interval(outcome) if is_found else "",
-        "" if searched is None else f"{searched[0]:,} to {searched[1]:,}",
-        printable(found.cpu, 60),
-        settings_text(found.held),
-        "" if is_found else printable(outcome.none_because, 600),
-    )

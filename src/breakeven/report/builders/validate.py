@@ -29,9 +29,7 @@ from breakeven.report.document import (
     Image,
     Lines,
     Markdown,
-    Note,
     Section,
-    note_blocks,
 )
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.table import Cell, Column, Table, columns_of
@@ -315,10 +313,12 @@ def _reason_notes(
 ) -> tuple[Block, ...]:
     """Return what was met how often, the most frequent first; ``others`` says what is left out."""
     rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
-    return note_blocks(
-        [Note(name, printable(reason, 300), count=f"{count:,}") for name, reason, count in reasons],
-        caption=caption,
-        headings=headings,
-        most=_MAX_REASONS,
-        rest=f"and {plural(rest, 'row')} {others}, listed by --json",
-    )
+    lines = [
+        Line((f"{count:,}× ", (name, "yellow"), f"  {printable(reason, 300)}"), indent=2)
+        for name, reason, count in reasons[:_MAX_REASONS]
+    ]
+    if rest:
+        lines.append(Line(f"and {plural(rest, 'row')} {others}, listed by --json", "dim", 2))
+    rows = [(f"{count:,}", name, printable(reason, 300)) for name, reason, count in reasons]
+    table = Table(columns_of(headings, rows, numbers="n"), caption, only=Medium.PAGE)
+    return Lines(tuple(lines), only=Medium.TERMINAL), table

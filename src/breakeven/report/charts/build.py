@@ -10,7 +10,6 @@ from breakeven.report.charts.model import (
     ChartPoint,
     ChartSeries,
     CrossoverMark,
-    PublishedMark,
     category_axis,
     size_axis,
     value_axis,
@@ -29,12 +28,9 @@ from breakeven.verdict import (
     SweepAxis,
     SweepPoint,
     SweepReport,
-    SystemReport,
-    SystemsReport,
 )
 
 _AXIS_WORDS = {NUM_PARAMETERS: "parameters", "num_devices": "number of GPUs"}
-PUBLISHED_LABEL = "published"
 _STEP_LABEL = "time of one step"
 # Round counts from here on are written with a prefix: 10k, 100k, 1M.
 _LONG_COUNT = 10_000
@@ -44,7 +40,7 @@ Held = dict[str, AxisValue]
 
 
 def report_charts(
-    report: CheckReport | SweepReport | SystemReport | SystemsReport,
+    report: CheckReport | SweepReport,
 ) -> tuple[Chart, ...]:
     """Return the charts of a report; none where it has no step times.
 
@@ -57,10 +53,6 @@ def report_charts(
             return tuple(_check_charts(report))
         case SweepReport():
             return tuple(_sweep_charts(report))
-        case SystemReport():
-            return tuple(chart for sweep in report.sweeps for chart in _sweep_charts(sweep))
-        case SystemsReport():
-            return tuple(chart for system in report.systems for chart in report_charts(system))
 
 
 def axis_word(name: str) -> str:
@@ -166,7 +158,7 @@ def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool
 
 
 def _is_about_parameters(report: SweepReport, held: Held) -> bool:
-    return any(published.axis == NUM_PARAMETERS for published in report.published) or any(
+    return any(
         crossover.outcome.axis == NUM_PARAMETERS and _agree(crossover.held, held)
         for crossover in report.crossovers
     )
@@ -199,10 +191,10 @@ def _sweep_chart(
         along: Values of the axis, ascending if they are numbers.
         places: The number of each point's value among these, by the point's identity.
     """
-    word, published = axis_word(axis), _published(report, axis)
+    word = axis_word(axis)
     numbers = [float(value) for value in along if not isinstance(value, str)]
     if len(numbers) == len(along):
-        x = size_axis(word, [*numbers, *(mark.x for mark in published)], _tick_text)
+        x = size_axis(word, numbers, _tick_text)
     else:
         numbers = [float(row) for row in range(len(along))]
         x = category_axis(word, [value_text(value) for value in along])
@@ -224,7 +216,6 @@ def _sweep_chart(
             and one.outcome.axis == axis
             and _agree(one.held, held)
         ],
-        published=published,
     )
 
 
@@ -260,20 +251,6 @@ def _sweep_series(
             yield device + suffix, kind, chart_points
 
 
-def _published(report: SweepReport, axis: str) -> tuple[PublishedMark, ...]:
-    return tuple(
-        PublishedMark(
-            label=printable(mark.label, 120),
-            x=mark.size,
-            step_ns=mark.step_ns,
-            where=f"{axis_word(axis)} {format_count(mark.size)}",
-            source=printable(mark.source),
-        )
-        for mark in report.published
-        if mark.axis == axis
-    )
-
-
 def _chart(
     *,
     title: str,
@@ -282,7 +259,6 @@ def _chart(
     x_labels: tuple[str, ...],
     series: Sequence[_Series],
     crossovers: Sequence[tuple[str, Crossover]] = (),
-    published: tuple[PublishedMark, ...] = (),
     is_by_device: bool = False,
 ) -> Chart:
     ordered = sorted(series, key=lambda named: named[1] is not DeviceKind.CPU)
@@ -293,7 +269,6 @@ def _chart(
         for point in points
         for value in (point.low_ns, point.high_ns)
     ]
-    every += [mark.step_ns for mark in published if mark.step_ns]
     return Chart(
         title=title,
         note=note,
@@ -307,7 +282,6 @@ def _chart(
         crossovers=tuple(
             _crossover_mark(crossover, remark, style_of) for remark, crossover in crossovers
         ),
-        published=published,
         is_by_device=is_by_device,
     )
 

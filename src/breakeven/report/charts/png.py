@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from breakeven.errors import BreakevenError
-from breakeven.report.charts.build import PUBLISHED_LABEL
 from breakeven.report.charts.model import Chart, Scale, style_of
 from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
@@ -72,7 +71,6 @@ def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
 
 def _draw(axes: Any, chart: Chart) -> None:
     notes = [f"{mark.label} on" for mark in chart.crossovers]
-    notes += [f"{mark.label}: {mark.where}" for mark in chart.published if mark.step_ns is None]
     title = f"{chart.title} · {chart.note}" if chart.note else chart.title
     axes.set_title("\n".join(shorten(text, 90) for text in (title, *notes)), fontsize="small")
     for series in chart.series:
@@ -89,13 +87,6 @@ def _draw(axes: Any, chart: Chart) -> None:
             axes.scatter(*zip(*own, strict=True), c=fill, edgecolors=style.light) if own else None
     for mark in chart.crossovers:
         axes.axvline(mark.x, color=style_of(mark.style).light, linestyle=(0, (1, 3)))
-    for number, one in enumerate(chart.published, start=1):
-        if one.step_ns is not None:
-            label = shorten(f"{number}: {one.label} ({PUBLISHED_LABEL})", 38)
-            axes.plot([one.x], [one.step_ns], "*", color="#57606a", label=label)
-            axes.annotate(
-                str(number), (one.x, one.step_ns), xytext=(6, 4), textcoords="offset points"
-            )
     for side, axis in (("x", chart.x), ("y", chart.y)):
         getattr(axes, f"set_{side}scale")("log" if axis.scale is Scale.LOG else "linear")
         getattr(axes, f"set_{side}ticks")([], minor=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from breakeven.report.charts.build import PUBLISHED_LABEL, point_text
+from breakeven.report.charts.build import point_text
 from breakeven.report.charts.causes import TRACKS, CauseGroup, Strip, cause_words, group_of
 from breakeven.report.charts.model import (
     NUM_COLOURS,
     Chart,
     ChartPoint,
     ChartSeries,
-    PublishedMark,
     Scale,
     SeriesStyle,
     style_of,
@@ -37,21 +36,21 @@ _ENOUGH_TURNED_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripMark:
-    """A row above the plot: a crossover with its interval, or a published position.
+    """A row above the plot: a crossover with its interval.
 
     Args:
         label: What it is.
         x: Its place.
         low: Where its interval begins.
         high: Where that ends.
-        style: That of its series; None for a published position.
+        style: That of its series.
     """
 
     label: str
     x: float
     low: float
     high: float
-    style: int | None
+    style: int
 
     @property
     def is_label_left(self) -> bool:
@@ -90,10 +89,6 @@ class SvgChart:
             self.legend += [(series.name, series, "series") for series in chart.series]
         self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
         self.legend.append(("bands and bars: 90 % interval", None, ""))
-        self.legend += [
-            (f"{number}: {mark.label} ({PUBLISHED_LABEL})", None, "star")
-            for number, mark in enumerate(chart.published, start=1)
-        ]
 
     def x(self, value: float) -> float:
         """Return the place of a value along the horizontal axis."""
@@ -152,11 +147,6 @@ class SvgChart:
                 high=self.x(high),
                 style=mark.style,
             )
-        for one in self.chart.published:
-            if one.step_ns is None:
-                x = self.x(one.x)
-                label = f"{one.label}: {one.where}"
-                yield StripMark(label=label, x=x, low=x, high=x, style=None)
 
 
 def _path(places: Iterable[tuple[float, float]]) -> str:
@@ -178,19 +168,12 @@ def is_measured(point: ChartPoint) -> bool:
     return point.source is Source.MEASURED
 
 
-def published_text(mark: PublishedMark) -> str:
-    """Return a published figure in a line, with its source."""
-    figure = "" if mark.step_ns is None else f", {format_duration(mark.step_ns)}"
-    return f"{mark.label}: {mark.where}{figure}, published in {mark.source}"
-
-
 # What templates call.
 CHART_FUNCTIONS = {
     "colour_number": colour_number,
     "dashes_of": dashes_of,
     "is_measured": is_measured,
     "point_text": point_text,
-    "published_text": published_text,
     "style_of": style_of,
 }
 
