@@ -55,47 +55,46 @@ def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
     shown = charts[:MAX_CHARTS]
     if len(charts) > len(shown):
         heading += f" (the first {len(shown)} of {len(charts)} charts)"
+    height = 0.4 + 5 * len(shown)
     with matplotlib.rc_context(_SETTINGS):
-        figure = figures.Figure(figsize=(9.5, 0.4 + 5 * len(shown)))
+        figure = figures.Figure(figsize=(9.5, height))
         figure.suptitle(printable(heading, 100), x=0.01, ha="left", fontsize="medium")
-        rows: Any = figure.subplots(len(shown), squeeze=False)
         # Not by a layout that is solved for: its last digits differ from run to run.
-        top = 1 - 0.9 / (0.4 + 5 * len(shown))
-        figure.subplots_adjust(left=0.09, right=0.7, bottom=0.6 / figure.get_figheight(), top=top)
-        for (axes,), chart in zip(rows, shown, strict=True):
-            _draw(axes, chart)
+        place = {"left": 0.09, "right": 0.7, "bottom": 0.6 / height, "top": 1 - 1.1 / height}
+        figure.subplots_adjust(**place, hspace=0.4)
+        for number, chart in enumerate(shown, start=1):
+            _draw(figure.add_subplot(len(shown), 1, number), chart)
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=150, metadata={"Software": None})
     return image.getvalue()
 
 
 def _draw(axes: Any, chart: Chart) -> None:
-    notes = [f"{mark.label} on" for mark in chart.crossovers]
     title = f"{chart.title} · {chart.note}" if chart.note else chart.title
+    notes = [f"{mark.label} on" for mark in chart.crossovers]
     axes.set_title("\n".join(shorten(text, 90) for text in (title, *notes)), fontsize="small")
-    for series in chart.series:
-        style = style_of(series.style)
-        x, y = [p.x for p in series.points], [p.step_ns for p in series.points]
-        low, high = [p.low_ns for p in series.points], [p.high_ns for p in series.points]
-        axes.vlines(x, low, high, color=style.light, linewidth=1)
-        is_line = chart.x.scale is not Scale.CATEGORY
-        line = ((0, style.dashes) if style.dashes else "solid") if is_line else "none"
-        axes.plot(x, y, color=style.light, linestyle=line, label=shorten(series.name, 34))
-        for source in Source:
-            fill = style.light if source is Source.MEASURED else "white"
-            own = [(p.x, p.step_ns) for p in series.points if p.source is source]
-            axes.scatter(*zip(*own, strict=True), c=fill, edgecolors=style.light) if own else None
     for mark in chart.crossovers:
         axes.axvline(mark.x, color=style_of(mark.style).light, linestyle=(0, (1, 3)))
+    for series in chart.series:
+        style, x = style_of(series.style), [point.x for point in series.points]
+        low, high = [p.low_ns for p in series.points], [p.high_ns for p in series.points]
+        axes.vlines(x, low, high, color=style.light, linewidth=1)
+        line = (0, style.dashes) if style.dashes else "solid"
+        line = "none" if chart.x.scale is Scale.CATEGORY else line
+        steps, name = [point.step_ns for point in series.points], shorten(series.name, 34)
+        axes.plot(x, steps, color=style.light, linestyle=line, label=name)
+        fills = [style.light if p.source is Source.MEASURED else "white" for p in series.points]
+        axes.scatter(x, steps, c=fills, edgecolors=style.light, marker=style.marker, zorder=3)
     for side, axis in (("x", chart.x), ("y", chart.y)):
-        getattr(axes, f"set_{side}scale")("log" if axis.scale is Scale.LOG else "linear")
-        getattr(axes, f"set_{side}ticks")([], minor=True)
         labels = [shorten(tick.label, 18) for tick in axis.ticks]
         turn = 20 if axis.scale is Scale.CATEGORY and sum(map(len, labels)) > 80 else 0
-        values = [tick.value for tick in axis.ticks]
-        getattr(axes, f"set_{side}ticks")(values, labels, fontsize="small", rotation=turn)
+        own = getattr(axes, f"{side}axis")
+        getattr(axes, f"set_{side}scale")("log" if axis.scale is Scale.LOG else "linear")
+        own.set_ticks([], minor=True)
+        own.set_ticks([t.value for t in axis.ticks], labels, fontsize="small", rotation=turn)
+        own.set_label_text(axis.label)
         getattr(axes, f"set_{side}lim")(axis.low, axis.high)
-        getattr(axes, f"set_{side}label")(axis.label)
     axes.grid(color="0.9", linewidth=0.6)
-    legend = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
-    axes.legend(**legend, fontsize="x-small", title="filled: measured; bars: 90 % interval")
+    small = {"fontsize": "x-small", "title_fontsize": "x-small", "frameon": False}
+    title = "filled: measured; bars: 90 % interval"
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), title=title, **small)
