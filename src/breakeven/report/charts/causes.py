@@ -1,12 +1,15 @@
-"""What takes the time of a step: how causes are called, and which of them share a colour."""
+"""What takes the time of a step: names and colours of causes, and the timelines cut into cells."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from breakeven.report.text import printable
 from breakeven.simulate import StepCause
+from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 
 _DEVICE_PREFIX = "device-"
 _ARITHMETIC = frozenset(
@@ -95,3 +98,55 @@ def cause_words(cause: str) -> str:
         return _CAUSE_WORDS[StepCause(cause)]
     except ValueError:
         return printable(cause, 40)
+
+
+TRACKS = (HOST_TRACK, DEVICE_TRACK)
+
+
+class Strip:
+    """Two timelines, cut into cells of the same length.
+
+    Args:
+        spans: What happens on both timelines; at least one of them ends after 0.
+        num_cells: At least 1.
+    """
+
+    def __init__(self, spans: Sequence[TimelineSpan], num_cells: int) -> None:
+        self.end_ns = timeline_end_ns(spans)
+        cell_ns = self.end_ns / num_cells
+        times_ns = {
+            track: [defaultdict[CauseGroup, float](float) for _ in range(num_cells)]
+            for track in TRACKS
+        }
+        critical_ns = [dict.fromkeys(TRACKS, 0.0) for _ in range(num_cells)]
+        for span in spans:
+            if span.track not in TRACKS:
+                continue
+            first, last = (
+                min(int(end_ns / cell_ns), num_cells - 1) for end_ns in (span.start_ns, span.end_ns)
+            )
+            for number in range(first, last + 1):
+                begin_ns, end_ns = number * cell_ns, (number + 1) * cell_ns
+                part_ns = min(span.end_ns, end_ns) - max(span.start_ns, begin_ns)
+                if part_ns > 0:
+                    times_ns[span.track][number][group_of(span.cause)] += part_ns
+                    critical_ns[number][span.track] += part_ns * span.is_critical
+        # For each track the group that takes the most of a cell, and the busy part of the cell.
+        self.tracks: dict[str, list[tuple[CauseGroup | None, float]]] = {
+            track: [
+                (max(cell, key=cell.__getitem__), min(sum(cell.values()) / cell_ns, 1.0))
+                if cell
+                else (None, 0.0)
+                for cell in cells
+            ]
+            for track, cells in times_ns.items()
+        }
+        # For each cell the track that the end of the step waits for; empty for neither.
+        self.critical = [
+            max(TRACKS, key=cell.__getitem__) if any(cell.values()) else "" for cell in critical_ns
+        ]
+
+
+def timeline_end_ns(spans: Sequence[TimelineSpan]) -> float:
+    """Return when the last of ``spans`` ends; 0 without any."""
+    return max((span.end_ns for span in spans), default=0.0)
