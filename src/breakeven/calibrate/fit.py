@@ -1,4 +1,4 @@
-"""The efficiency table: devices with timed kernels, family by family, and how others fare."""
+"""Efficiencies of one device in one family of kernels, fitted to its timed kernels."""
 
 from __future__ import annotations
 
@@ -7,173 +7,24 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
-    TABLE_VERSION,
     TILE_SET_NAMES,
     Arithmetic,
-    DeviceEfficiency,
     EfficiencyArrays,
     EfficiencyTable,
     Family,
     FamilyEfficiency,
-    HeldOutError,
+    Kernel,
     KernelGroup,
     TileSet,
-    arithmetic_of,
-    calibrated_variant,
     group_key,
-    is_from_other_vendors,
     kernel_times,
-    sustained_fraction,
     transferred_efficiency,
 )
 from breakeven.device import DeviceSpec
-
-# Fewer rows than this cannot tell four parameters apart: then only the leading one is fitted.
-_MIN_ROWS = 28
-
-
-def fit_table(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
-    """Return the efficiencies of every device with rows, and the leave-one-chip-out errors."""
-    alone = [row for row in timed if not row.others]
-    shared = [row for row in timed if row.others]
-    if shared:
-        families = {kernel.family for row in shared for kernel in row.others}
-        known = [row for row in alone if row.kernel.family in families]
-        first = _fit_devices(known, provenance)
-        timed = [*alone, *filter(None, (without_others(row, first) for row in shared))]
-    table = _fit_devices(timed, provenance)
-    return msgspec.structs.replace(table, held_out=held_out_errors(table, timed))
-
-
-def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
-    """Return a row without the time of its other kernels, as ``table`` predicts it.
-
-    None where the others take most of it: what remains would be their error.
-    """
-    if not row.others:
-        return row
-    others = kernel_times(
-        row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
-    )
-    remaining_ns = row.time_ns - float(others.time_ns.sum())
-    if remaining_ns <= row.time_ns / 2:
-        return None
-    return replace(row, time_ns=remaining_ns, others=())
-
-
-def held_out_errors(
-    table: EfficiencyTable, timed: Sequence[TimedKernel]
-) -> tuple[HeldOutError, ...]:
-    """Return the errors on each device as the others tell of it, pooled by family.
-
-    Devices with the same chip are left out together, since they would give the answer away.
-    """
-    ratios: dict[tuple[FamilyKey, bool], list[Floats]] = defaultdict(list)
-    for device, rows in _by_device(timed).items():
-        spec = rows[0].device
-        siblings = {row.device.id for row in timed if _has_same_chip(row.device, spec)}
-        others = msgspec.structs.replace(
-            table, devices=tuple(item for item in table.devices if item.device not in siblings)
-        )
-        assert device in siblings
-        known = {
-            (entry.family, entry.variant, entry.arithmetic)
-            for item in others.devices
-            for entry in item.families
-        }
-        for key, members in _by_family(rows).items():
-            # With few rows chance decides; with no reference but a relative there is no answer.
-            if len(members) < _MIN_ROWS or key not in known:
-                continue
-            is_other_line = is_from_other_vendors(others, spec, *key)
-            predicted = kernel_times(
-                [row.kernel for row in members],
-                [spec],
-                efficiencies=others,
-                warm_fraction=TABLE_WARM_FRACTION,
-            ).time_ns[:, 0]
-            ratios[key, is_other_line].append(np.log(predicted / measured_ns(members)))
-    errors: list[HeldOutError] = []
-    for ((family, variant, arithmetic), is_other_line), parts in ratios.items():
-        pooled = np.concatenate(parts)
-        quality = Quality.of(pooled)
-        errors.append(
-            HeldOutError(
-                family=family,
-                variant=variant,
-                arithmetic=arithmetic,
-                is_other_line=is_other_line,
-                num_devices=len(parts),
-                num_rows=len(pooled),
-                median_error_fraction=rounded(quality.median_error_fraction),
-                p90_error_fraction=rounded(quality.p90_error_fraction),
-                log_sigma=rounded(quality.log_sigma),
-            )
-        )
-    return tuple(sorted(errors, key=lambda error: (error.family, error.arithmetic, error.variant)))
-
-
-def _fit_devices(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
-    fitted: dict[str, list[FamilyEfficiency]] = defaultdict(list)
-    sparse: list[tuple[str, FamilyKey, list[TimedKernel]]] = []
-    devices = _by_device(timed)
-    for device, rows in devices.items():
-        for key, members in _by_family(rows).items():
-            if len(members) >= _MIN_ROWS:
-                fitted[device].append(fit_family(key, members, None))
-            else:
-                sparse.append((device, key, members))
-
-    def as_table() -> EfficiencyTable:
-        return EfficiencyTable(
-            version=TABLE_VERSION,
-            provenance=provenance,
-            devices=tuple(
-                DeviceEfficiency(
-                    device=device,
-                    chip=rows[0].device.chip,
-                    launch_generation=rows[0].device.launch_generation,
-                    sustained_fraction=rounded(sustained_fraction(rows[0].device)),
-                    families=tuple(fitted[device]),
-                    source="; ".join(sorted({row.source for row in rows})),
-                )
-                for device, rows in devices.items()
-                if fitted[device]
-            ),
-            held_out=(),
-        )
-
-    full = as_table()
-    for device, key, members in sparse:
-        fitted[device].append(fit_family(key, members, full))
-    return as_table()
-
-
-def _by_device(timed: Iterable[TimedKernel]) -> dict[str, list[TimedKernel]]:
-    groups: dict[str, list[TimedKernel]] = defaultdict(list)
-    for row in timed:
-        groups[row.device.id].append(row)
-    return groups
-
-
-def _by_family(rows: Iterable[TimedKernel]) -> dict[FamilyKey, list[TimedKernel]]:
-    groups: dict[FamilyKey, list[TimedKernel]] = defaultdict(list)
-    for row in rows:
-        kernel = row.kernel
-        variant = calibrated_variant(kernel.family, kernel.variant)
-        groups[kernel.family, variant, arithmetic_of(kernel, row.device)].append(row)
-    return groups
-
-
-def _has_same_chip(device: DeviceSpec, other: DeviceSpec) -> bool:
-    return device.id == other.id or (bool(device.chip) and device.chip == other.chip)
-
 
 Floats = NDArray[np.float64]
 FamilyKey = tuple[Family, str, Arithmetic]
@@ -203,6 +54,41 @@ _LAST_STEP = 0.01
 _LEAST_GAIN = 1e-5
 # A handful of rows says nothing of the spread over sizes.
 _SPARSE_SIGMA = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedKernel:
+    """One measured kernel.
+
+    Args:
+        device: Where it ran.
+        kernel: Its work.
+        time_ns: How long it took, with the overheads of the measurement taken off.
+        source: The table and, where it says, the libraries.
+        others: Further kernels that ran within the time, before or after.
+    """
+
+    device: DeviceSpec
+    kernel: Kernel
+    time_ns: float
+    source: str
+    others: tuple[Kernel, ...] = ()
+
+
+def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
+    """Return a row without the time of its other kernels, as ``table`` predicts it.
+
+    None where the others take most of it: what remains would be their error.
+    """
+    if not row.others:
+        return row
+    others = kernel_times(
+        row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+    )
+    remaining_ns = row.time_ns - float(others.time_ns.sum())
+    if remaining_ns <= row.time_ns / 2:
+        return None
+    return replace(row, time_ns=remaining_ns, others=())
 
 
 @dataclass(frozen=True, slots=True)

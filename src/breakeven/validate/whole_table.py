@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
+from breakeven.cost import era_of
 from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
@@ -20,8 +21,7 @@ from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult
 def validate_table(
     *paths: str | os.PathLike[str],
     predictor: Predictor,
-    protocol: LeaveOut,
-    era_of: Callable[[str], str],
+    protocol: LeaveOut = LeaveOut.NONE,
     cpus: CpuPredictor | None = None,
     only: RowFilter | None = None,
     progress: Progress | None = None,
@@ -32,7 +32,6 @@ def validate_table(
         paths: The files of the table.
         predictor: What predicts, from a calibration that keeps to ``protocol``.
         protocol: What that calibration has not seen.
-        era_of: Tells which years' software a framework is.
         cpus: What predicts rows of CPUs; they are listed with a reason by default.
         only: Which rows count; all by default.
         progress: Progress callback.
@@ -53,7 +52,6 @@ def validate_table(
         selected,
         predictor=predictor,
         protocol=protocol,
-        era_of=era_of,
         cpus=cpus,
         training=training,
     )
@@ -71,8 +69,7 @@ def compare(
     rows: Sequence[MeasuredRow],
     *,
     predictor: Predictor,
-    protocol: LeaveOut,
-    era_of: Callable[[str], str],
+    protocol: LeaveOut = LeaveOut.NONE,
     cpus: CpuPredictor | None = None,
     training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
@@ -82,7 +79,6 @@ def compare(
         rows: Rows to predict.
         predictor: What predicts them.
         protocol: What its calibration has not seen.
-        era_of: Tells which years' software a framework is.
         cpus: What predicts rows of CPUs; they are listed with a reason by default.
         training: Further rows that it may learn from.
 
@@ -112,7 +108,7 @@ def compare(
     for row in rows:
         device = devices[row.device]
         outcome = device if isinstance(device, Unpredictable) else outcome_by_case_id[row.case_id]
-        results.append(_result(row, device, _checked(row, outcome), protocol, era_of))
+        results.append(_result(row, device, _checked(row, outcome), protocol))
     return tuple(results)
 
 
@@ -143,7 +139,6 @@ def _result(
     device: DeviceSpec | HostCpu | Unpredictable,
     outcome: RowPrediction | Unpredictable,
     protocol: LeaveOut,
-    era_of: Callable[[str], str],
 ) -> RowResult:
     name, architecture = row.device, ""
     if isinstance(device, DeviceSpec):

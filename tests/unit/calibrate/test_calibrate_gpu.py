@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from breakeven.calibrate.fit import TimedKernel
 from breakeven.calibrate.gpu import (
     GpuRequest,
     calibrate_gpu,
@@ -28,7 +29,6 @@ from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_la
 from breakeven.calibrate.gpu.samples import DTYPES, Sample, all_samples
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
 from breakeven.calibrate.gpu.timed_samples import DevicePlace, SampleKernels, timed_kernel
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.capture import pretended_gpus
 from breakeven.cost import (
     CalibrationStep,

@@ -10,10 +10,10 @@ import numpy as np
 from breakeven.calibrate.fit import (
     TABLE_WARM_FRACTION,
     FamilyKey,
+    TimedKernel,
     fit_family,
     without_others,
 )
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
     Family,
     GpuCalibration,

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from breakeven.calibrate.fit import TimedKernel
 from breakeven.calibrate.gpu.samples import DTYPES, Sample
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.capture import FakeSession
 from breakeven.cost import Family, Kernel, MeasuredSample, lower, steps_on
 from breakeven.device import DeviceSpec, Precision
