@@ -12,13 +12,13 @@ from breakeven.report.builders.sweep import (
     sweep_warnings,
 )
 from breakeven.report.builders.sweep_crossovers import headline
-from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
+from breakeven.report.caveat_text import caveat_section, held_caveats
 from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.document import Document, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS
 from breakeven.report.run_text import host_facts
-from breakeven.report.table import Cell, Column, Table, columns_of
+from breakeven.report.table import Cell, Column, Table
 from breakeven.report.text import (
     duration_with_interval,
     plural,
@@ -34,8 +34,8 @@ from breakeven.units import (
     format_duration,
     format_percent,
 )
+from breakeven.verdict import Cell as Figure
 from breakeven.verdict import (
-    SYSTEMS_SCHEMA_VERSION,
     ClaimOutcome,
     ColumnKind,
     RowSource,
@@ -44,7 +44,6 @@ from breakeven.verdict import (
     SystemTable,
     TableRow,
 )
-from breakeven.verdict import Cell as Figure
 
 _MAX_CAVEATS = 8
 _OUTCOME_STYLES = {
@@ -126,24 +125,11 @@ def claims_document(report: SystemsReport) -> Document:
     )
 
 
-def systems_document(report: SystemsReport | SystemReport) -> Document:
-    """Return the document of one or more systems, as a page shows it: claims first."""
-    if isinstance(report, SystemReport):
-        report = SystemsReport(schema_version=SYSTEMS_SCHEMA_VERSION, systems=(report,))
-    answers = [Line(claim_counts(report))]
-    answers += [
-        Line(f"{printable(name, 60)} was not run: {printable(reason, 600)}")
-        for name, reason in report.failures.items()
-    ]
+def systems_document(report: SystemsReport) -> Document:
+    """Return the charts of systems, without text: they are written as images, never as a page."""
     return Document(
         title="Systems with published figures, side by side",
-        answers=answers,
-        # Each was run on one machine, but a system may be fed by another host.
-        facts=tuple(host_facts(report.systems[0].host)) if report.systems else (),
-        blocks=(
-            *_claim_section(report),
-            *(section for system in report.systems for section in _system_sections(system)),
-        ),
+        answers=(),
         charts=report_charts(report),
         heading=", ".join(system.name for system in report.systems),
     )
@@ -178,42 +164,6 @@ def _claim_lines(system: SystemReport) -> Iterator[Line]:
             yield Line(((f"{label}: ", "dim"), printable(text)), indent=4)
         if claim.because:
             yield Line(printable(claim.because, 600), indent=4)
-
-
-def _claim_section(report: SystemsReport) -> Iterator[Section]:
-    pairs = [(system, claim) for system in report.systems for claim in system.claims]
-    if not pairs:
-        return
-    rows = [
-        (
-            printable(system.name, 60),
-            printable(claim.claim, 600),
-            printable(claim.published),
-            printable(claim.ours),
-            claim.outcome.value,
-            printable(claim.because, 600),
-        )
-        for system, claim in pairs
-    ]
-    table = Table(
-        columns_of(("system", "claim", "published", "ours", "outcome", "because"), rows),
-        "What was claimed, what is found here, and whether they agree",
-        marks=[claim.outcome.value for _, claim in pairs],
-    )
-    yield Section("Claims", (table,))
-
-
-def _system_sections(system: SystemReport) -> Iterator[Section]:
-    script = f" Script: {printable(system.script)}." if system.script else ""
-    lines = [
-        f"Published in {printable(system.published_in)}.{script}",
-        *busy_warnings(system.caveats),
-    ]
-    yield Section(
-        f"{printable(system.name, 60)}: {printable(system.title)}",
-        (Lines(tuple(map(Line, lines))),),
-    )
-    yield from _figure_sections(system)
 
 
 def _figure_sections(system: SystemReport) -> Iterator[Section]:
@@ -253,9 +203,7 @@ def _table(table: SystemTable) -> Table:
     columns = zip(*(row.cells for row in table.rows), strict=True)
     return Table(
         (
-            Column(
-                "", [Cell((_ROW_MARKS[row.source],)) for row in table.rows], only=Medium.TERMINAL
-            ),
+            Column("", [Cell((_ROW_MARKS[row.source],)) for row in table.rows]),
             *(
                 Column(
                     printable(column.name, 80),
@@ -269,12 +217,8 @@ def _table(table: SystemTable) -> Table:
                 )
                 for column, cells in zip(table.columns, columns, strict=True)
             ),
-            Column("source", [row.source.value for row in table.rows], only=Medium.PAGE),
         ),
-        caption=printable(table.title),
-        note=note,
         legend=tuple(legend),
-        marks=[row.source.value for row in table.rows],
         splits=True,
     )
 
@@ -285,10 +229,10 @@ def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
         return text
     brief = cell_text(figure.value_ns, kind)
     if figure.source.value == row.source.value:
-        return Cell(text, brief=brief, page=text)
+        return Cell(text, brief=brief)
     # A measured CPU beside a predicted GPU: the row's source is that of one of them.
     mark, _ = _ROW_MARKS[RowSource(figure.source)]
-    return Cell(f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")
+    return Cell(f"{mark} {text}", brief=f"{mark} {brief}")
 
 
 def cell_text(cell: Figure, kind: ColumnKind) -> str:
