@@ -16,7 +16,7 @@ from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.progress import SilentProgress
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from breakeven.trace import Op, Phase, ScaledTrace, StepCase, StepTrace
-from breakeven.validate import MeasuredRow, fingerprint, model_family_of, predictor, read_table
+from breakeven.validate import MeasuredRow, fingerprint, model_family_of, read_table, traced_rows
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import write_table
@@ -254,8 +254,8 @@ def test_rows_that_what_ships_was_made_from_are_marked(
         load_step_effects(), calibrated_on=(fingerprint(rows[0]), fingerprint(rows[-1]))
     )
     shared = msgspec.structs.replace(load_multi_gpu_table(), calibrated_on=(fingerprint(rows[1]),))
-    monkeypatch.setattr(predictor, "load_step_effects", lambda: effects)
-    monkeypatch.setattr(predictor, "load_multi_gpu_table", lambda: shared)
+    monkeypatch.setattr(traced_rows, "load_step_effects", lambda: effects)
+    monkeypatch.setattr(traced_rows, "load_multi_gpu_table", lambda: shared)
     outcomes = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(rows)
     for row, outcome in zip(rows[:-1], outcomes[:-1], strict=True):
         assert isinstance(outcome, RowPrediction)
