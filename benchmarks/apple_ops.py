@@ -18,12 +18,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from breakeven.calibrate.table_ops import apple_ops
-from breakeven.calibrate.tables import apple_chip
 from breakeven.cost import StepCosts, launch_costs, load_efficiencies, load_step_effects, lower
 from breakeven.device import find_device
 from breakeven.trace import Settings
 from breakeven.units import NS_PER_MS
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from lab.table_ops import apple_ops
+from lab.timed_tables import apple_chip
 
 _TIE_RATIO = 1.2
 # What the host takes for the operator itself.

@@ -29,8 +29,8 @@ from breakeven.device import find_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
 from breakeven.trace import NumberFormat, TimedPhase
-from breakeven.validate import HostToDevice, MeasuredRow, predictor_for
-from breakeven.verdict import LeaveOut, RowPrediction
+from breakeven.validate import HostToDevice, MeasuredRow, ShippedPredictor
+from breakeven.verdict import RowPrediction
 
 NEAR = 0.15
 _LIBRARIES = ("timm:", "torchvision:", "transformers:")
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", action="store_true", help="print each pair")
     parser.add_argument("--fast-norm", action="store_true", help="in networks of timm; see above")
     args = parser.parse_args(argv)
-    predictor = predictor_for(LeaveOut.NONE, progress=SilentProgress())
+    predictor = ShippedPredictor(progress=SilentProgress())
     num_predicted = 0
     for table in args.tables:
         pairs = _known(read_pairs(table))

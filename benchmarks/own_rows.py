@@ -3,8 +3,8 @@
 ``python benchmarks/own_rows.py TABLE.csv[.gz] ... -o ROWS.csv`` takes one network of each family,
 seed 1, in contiguous memory and eager, on each GPU, under each version of torch and in each phase:
 networks of one family repeat each other, and what is left out tests the result. From torch 1.13 on
-networks normalize in the dtype of autocast, as `compiled_pairs.py` has it. ``breakeven calibrate
---from-steps ... --own-steps ROWS.csv`` takes the result.
+networks normalize in the dtype of autocast, as `compiled_pairs.py` has it. ``python -m
+lab.fit steps ... --own ROWS.csv`` takes the result.
 
 ``python benchmarks/own_rows.py --report ROWS.csv STEPS.csv ...`` says how far steps are off whose
 family of networks has taught nothing, and how far where no row of ROWS.csv has. ``STEPS.csv`` are
@@ -25,14 +25,16 @@ from pathlib import Path
 import numpy as np
 from compiled_pairs import Record, read_records, with_fast_norm
 
-from breakeven.calibrate import fit_own_effects
 from breakeven.cost import Era, era_of, load_efficiencies
 from breakeven.progress import SilentProgress
-from breakeven.validate import MeasuredRow, read_table
-from breakeven.validate.predictor import folds, shipped_calibration
-from breakeven.validate.step_calibration import on_one_gpu
+from breakeven.validate import MeasuredRow, read_table, shipped_calibration
 from breakeven.validate.traced_rows import RowOutcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from lab.held_out import folds
+from lab.step_effects import fit_own_effects, on_one_gpu
+from lab.step_parts import RowParts
 
 
 def choose(records: Sequence[Record]) -> list[Record]:
@@ -65,7 +67,7 @@ def report(own_table: Path, tables: Sequence[Path]) -> None:
     own = read_table(own_table)
     general = on_one_gpu(read_table(*tables))
     steps = TracedRows.of([*own, *general], progress=SilentProgress())
-    samples = steps.samples(load_efficiencies())
+    samples = RowParts(steps).samples(load_efficiencies())
 
     def without(left_out: Sequence[int]) -> list[RowOutcome]:
         """Return the outcomes of the rows of a fold, the effects being learned from all others."""

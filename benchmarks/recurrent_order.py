@@ -9,6 +9,7 @@ differ by less than 10 % are no pair. A layer counts as bound by latency where i
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from breakeven.calibrate.tables import TimedKernel, read_recurrent
+from breakeven.calibrate.fit import TimedKernel
 from breakeven.cost import EfficiencyTable, kernel_times, load_efficiencies
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from lab.timed_tables import read_recurrent
 
 _LEAST_RATIO = 1.10
 

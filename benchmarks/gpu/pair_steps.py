@@ -26,8 +26,8 @@ from summary import CAPTURED, CASE, COMPILED, CPU, DRY_RUN, EAGER, NETWORK
 from whole_steps import ENDED, read_rows, write_rows
 
 from breakeven.calibrate import host_called
+from breakeven.calibrate.gpu.calibrating import reason_of
 from breakeven.calibrate.gpu.machine import check_gpu, describe_machine, find_gpu
-from breakeven.calibrate.gpu.measured import reason_of
 from breakeven.capture import Launcher, PlainRun, RunFailure, time_step, trace_step
 from breakeven.cost import CalibratedMachine, StepCosts, load_efficiencies, load_step_effects
 from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device

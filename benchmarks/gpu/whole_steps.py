@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from breakeven.calibrate.gpu.calibrating import reason_of
 from breakeven.calibrate.gpu.machine import describe_machine
-from breakeven.calibrate.gpu.measured import reason_of
 from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, time_step
 from breakeven.cost import (
     GpuCalibration,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
 from breakeven.systems.published import networks
-from breakeven.systems.shi2016_runs import SCRIPT, measure_jax
+from breakeven.systems.shi2016_runs import SCRIPT
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
 from factories.sampled import sampled
@@ -73,10 +72,3 @@ def test_a_network_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
             assert isinstance(cell, Estimate)
             assert cell.value_ns < cpu.value_ns  # 87 GFLOP on one core
     assert len(report.claims) == 2
-
-
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax: pip install jax")
-def test_jax_trains_and_compiles_once() -> None:
-    run = measure_jax("FCN-R", num_threads=1)
-    assert len(run.steps_ns) >= 3
-    assert run.first_ns > run.estimate.value_ns

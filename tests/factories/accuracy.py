@@ -10,7 +10,9 @@ from pathlib import Path
 
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_MS
-from breakeven.validate import MeasuredRow, compare, read_table, summarize_groups
+from breakeven.validate import MeasuredRow, read_table
+from breakeven.validate.summary import summarize_groups
+from breakeven.validate.whole_table import compare
 from breakeven.verdict import AccuracyReport, Bound, LeaveOut, RowPrediction, Unpredictable
 
 DEFAULTS = {
@@ -51,10 +53,6 @@ def write_table(path: Path, *rows: Mapping[str, str]) -> Path:
     columns = dict.fromkeys([*COLUMNS, *(key for row in rows for key in row)])
     path.write_text(table_text(*rows, columns=list(columns)), "utf-8")
     return path
-
-
-def era_of(framework: str) -> str:
-    return "old" if framework.startswith("torch7") else "torch 2"
 
 
 def prediction(
@@ -110,7 +108,6 @@ def report_of(
         read_table(write_table(path, *rows)),
         predictor=FakePredictor(by_case_id=outcomes),
         protocol=protocol,
-        era_of=era_of,
     )
     return AccuracyReport(
         table="steps.csv", protocol=protocol, rows=results, summary=summarize_groups(results)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from breakeven.device import find_device, load_catalogue
 from breakeven.trace import NumberFormat, TimedPhase
-from breakeven.validate import HostToDevice, MeasuredRow
-from breakeven.validate.predictor import folds, gpu_of, model_family_of
+from breakeven.validate import HostToDevice, MeasuredRow, model_family_of
 from breakeven.verdict import LeaveOut
+from lab.held_out import folds, gpu_of
 
 WORKLOADS = (
     "torchvision:resnet18", "torchvision:resnet50", "torchvision:resnext50_32x4d",

@@ -1,4 +1,4 @@
-"""The efficiency table: devices with timed kernels, family by family, and how others fare."""
+"""Efficiencies of one device by family of kernels, fitted to its timed kernels."""
 
 from __future__ import annotations
 
@@ -7,173 +7,34 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.cost import (
-    TABLE_VERSION,
     TILE_SET_NAMES,
     Arithmetic,
-    DeviceEfficiency,
     EfficiencyArrays,
     EfficiencyTable,
     Family,
     FamilyEfficiency,
-    HeldOutError,
+    GpuCalibration,
+    Kernel,
     KernelGroup,
+    PrecisionEfficiency,
+    StepEffect,
     TileSet,
     arithmetic_of,
+    calibrated_table,
     calibrated_variant,
     group_key,
-    is_from_other_vendors,
+    is_in_one_kernel,
     kernel_times,
-    sustained_fraction,
+    load_efficiencies,
+    own_effect_keys,
     transferred_efficiency,
+    variant_on,
 )
-from breakeven.device import DeviceSpec
-
-# Fewer rows than this cannot tell four parameters apart: then only the leading one is fitted.
-_MIN_ROWS = 28
-
-
-def fit_table(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
-    """Return the efficiencies of every device with rows, and the leave-one-chip-out errors."""
-    alone = [row for row in timed if not row.others]
-    shared = [row for row in timed if row.others]
-    if shared:
-        families = {kernel.family for row in shared for kernel in row.others}
-        known = [row for row in alone if row.kernel.family in families]
-        first = _fit_devices(known, provenance)
-        timed = [*alone, *filter(None, (without_others(row, first) for row in shared))]
-    table = _fit_devices(timed, provenance)
-    return msgspec.structs.replace(table, held_out=held_out_errors(table, timed))
-
-
-def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
-    """Return a row without the time of its other kernels, as ``table`` predicts it.
-
-    None where the others take most of it: what remains would be their error.
-    """
-    if not row.others:
-        return row
-    others = kernel_times(
-        row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
-    )
-    remaining_ns = row.time_ns - float(others.time_ns.sum())
-    if remaining_ns <= row.time_ns / 2:
-        return None
-    return replace(row, time_ns=remaining_ns, others=())
-
-
-def held_out_errors(
-    table: EfficiencyTable, timed: Sequence[TimedKernel]
-) -> tuple[HeldOutError, ...]:
-    """Return the errors on each device as the others tell of it, pooled by family.
-
-    Devices with the same chip are left out together, since they would give the answer away.
-    """
-    ratios: dict[tuple[FamilyKey, bool], list[Floats]] = defaultdict(list)
-    for device, rows in _by_device(timed).items():
-        spec = rows[0].device
-        siblings = {row.device.id for row in timed if _has_same_chip(row.device, spec)}
-        others = msgspec.structs.replace(
-            table, devices=tuple(item for item in table.devices if item.device not in siblings)
-        )
-        assert device in siblings
-        known = {
-            (entry.family, entry.variant, entry.arithmetic)
-            for item in others.devices
-            for entry in item.families
-        }
-        for key, members in _by_family(rows).items():
-            # With few rows chance decides; with no reference but a relative there is no answer.
-            if len(members) < _MIN_ROWS or key not in known:
-                continue
-            is_other_line = is_from_other_vendors(others, spec, *key)
-            predicted = kernel_times(
-                [row.kernel for row in members],
-                [spec],
-                efficiencies=others,
-                warm_fraction=TABLE_WARM_FRACTION,
-            ).time_ns[:, 0]
-            ratios[key, is_other_line].append(np.log(predicted / measured_ns(members)))
-    errors: list[HeldOutError] = []
-    for ((family, variant, arithmetic), is_other_line), parts in ratios.items():
-        pooled = np.concatenate(parts)
-        quality = Quality.of(pooled)
-        errors.append(
-            HeldOutError(
-                family=family,
-                variant=variant,
-                arithmetic=arithmetic,
-                is_other_line=is_other_line,
-                num_devices=len(parts),
-                num_rows=len(pooled),
-                median_error_fraction=rounded(quality.median_error_fraction),
-                p90_error_fraction=rounded(quality.p90_error_fraction),
-                log_sigma=rounded(quality.log_sigma),
-            )
-        )
-    return tuple(sorted(errors, key=lambda error: (error.family, error.arithmetic, error.variant)))
-
-
-def _fit_devices(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
-    fitted: dict[str, list[FamilyEfficiency]] = defaultdict(list)
-    sparse: list[tuple[str, FamilyKey, list[TimedKernel]]] = []
-    devices = _by_device(timed)
-    for device, rows in devices.items():
-        for key, members in _by_family(rows).items():
-            if len(members) >= _MIN_ROWS:
-                fitted[device].append(fit_family(key, members, None))
-            else:
-                sparse.append((device, key, members))
-
-    def as_table() -> EfficiencyTable:
-        return EfficiencyTable(
-            version=TABLE_VERSION,
-            provenance=provenance,
-            devices=tuple(
-                DeviceEfficiency(
-                    device=device,
-                    chip=rows[0].device.chip,
-                    launch_generation=rows[0].device.launch_generation,
-                    sustained_fraction=rounded(sustained_fraction(rows[0].device)),
-                    families=tuple(fitted[device]),
-                    source="; ".join(sorted({row.source for row in rows})),
-                )
-                for device, rows in devices.items()
-                if fitted[device]
-            ),
-            held_out=(),
-        )
-
-    full = as_table()
-    for device, key, members in sparse:
-        fitted[device].append(fit_family(key, members, full))
-    return as_table()
-
-
-def _by_device(timed: Iterable[TimedKernel]) -> dict[str, list[TimedKernel]]:
-    groups: dict[str, list[TimedKernel]] = defaultdict(list)
-    for row in timed:
-        groups[row.device.id].append(row)
-    return groups
-
-
-def _by_family(rows: Iterable[TimedKernel]) -> dict[FamilyKey, list[TimedKernel]]:
-    groups: dict[FamilyKey, list[TimedKernel]] = defaultdict(list)
-    for row in rows:
-        kernel = row.kernel
-        variant = calibrated_variant(kernel.family, kernel.variant)
-        groups[kernel.family, variant, arithmetic_of(kernel, row.device)].append(row)
-    return groups
-
-
-def _has_same_chip(device: DeviceSpec, other: DeviceSpec) -> bool:
-    return device.id == other.id or (bool(device.chip) and device.chip == other.chip)
-
+from breakeven.device import DeviceSpec, Precision
 
 Floats = NDArray[np.float64]
 FamilyKey = tuple[Family, str, Arithmetic]
@@ -203,6 +64,41 @@ _LAST_STEP = 0.01
 _LEAST_GAIN = 1e-5
 # A handful of rows says nothing of the spread over sizes.
 _SPARSE_SIGMA = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedKernel:
+    """One measured kernel.
+
+    Args:
+        device: Where it ran.
+        kernel: Its work.
+        time_ns: How long it took, with the overheads of the measurement taken off.
+        source: The table and, where it says, the libraries.
+        others: Further kernels that ran within the time, before or after.
+    """
+
+    device: DeviceSpec
+    kernel: Kernel
+    time_ns: float
+    source: str
+    others: tuple[Kernel, ...] = ()
+
+
+def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
+    """Return a row without the time of its other kernels, as ``table`` predicts it.
+
+    None where the others take most of it: what remains would be their error.
+    """
+    if not row.others:
+        return row
+    others = kernel_times(
+        row.others, [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+    )
+    remaining_ns = row.time_ns - float(others.time_ns.sum())
+    if remaining_ns <= row.time_ns / 2:
+        return None
+    return replace(row, time_ns=remaining_ns, others=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +248,80 @@ def measured_ns(rows: Sequence[TimedKernel]) -> Floats:
 def rounded(value: float) -> float:
     """Return ``value`` with the digits that the table keeps."""
     return float(f"{value:.4g}")
+
+
+# So many sizes tell what tiles lose apart from what the units reach; of fewer, the other GPUs'
+# losses stand.
+_ROWS_FOR_TILES = 12
+_LEAST_LOG_SIGMA = 0.05
+# One GPU may be faster than its datasheet: boards hold higher clocks than they promise.
+_HIGHEST = (3.0, 200.0, 1_000.0, 1.5)
+# A fit that is off by more says nothing: what is known of other GPUs is nearer.
+_MOST_ERROR = 0.5
+_TILED = frozenset({Family.GEMM, Family.BATCHED_GEMM})
+
+
+def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...]:
+    """Return the efficiencies of the device that all samples are of.
+
+    Args:
+        timed: Samples.
+    """
+    base = load_efficiencies()
+    groups: dict[tuple[FamilyKey, Precision], list[TimedKernel]] = defaultdict(list)
+    for row in timed:
+        alone = without_others(row, base)
+        if alone is None or _has_factor(row.kernel):
+            continue
+        kernel = row.kernel
+        variant = calibrated_variant(kernel.family, variant_on(kernel, row.device))
+        key = (kernel.family, variant, arithmetic_of(kernel, row.device))
+        groups[key, kernel.precision].append(alone)
+    fitted: list[PrecisionEfficiency] = []
+    for (key, precision), rows in groups.items():
+        has_tiles = key[0] in _TILED and len(rows) >= _ROWS_FOR_TILES
+        entry = fit_family(key, rows, None if has_tiles else base, highest=_HIGHEST)
+        if entry.median_error_fraction > _MOST_ERROR:
+            continue
+        fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+        fields["log_sigma"] = max(entry.log_sigma, _LEAST_LOG_SIGMA)
+        fitted.append(PrecisionEfficiency(**fields, precision=precision))
+    return tuple(sorted(fitted, key=lambda one: (one.family, one.variant, one.precision)))
+
+
+def fit_factors(
+    timed: Sequence[TimedKernel], calibration: GpuCalibration
+) -> tuple[StepEffect, ...]:
+    """Return factors of kernels whose time no efficiency of their own says, or not all of it.
+
+    Channel-wise convolutions are computed as streams are, small recurrent layers wait for the step
+    before, and fused attention has its softmax beside what efficiencies scale.
+
+    Args:
+        timed: Samples of one device.
+        calibration: Its efficiencies in other families.
+    """
+    base = load_efficiencies()
+    ratios: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in timed:
+        kernel = row.kernel
+        if kernel.family is not Family.ATTENTION and not _has_factor(kernel):
+            continue
+        alone = without_others(row, base)
+        if alone is None:
+            continue
+        table = calibrated_table(base, calibration, row.device, kernel.precision)
+        predicted = kernel_times(
+            [kernel], [row.device], efficiencies=table, warm_fraction=TABLE_WARM_FRACTION
+        )
+        key = own_effect_keys(kernel, row.device)[-1]
+        ratios[key].append(float(np.log(alone.time_ns / predicted.time_ns[0, 0])))
+    return tuple(
+        StepEffect(kind=key[0], of=key[1:], log_factor=round(float(np.median(values)), 4))
+        for key, values in sorted(ratios.items())
+    )
+
+
+def _has_factor(kernel: Kernel) -> bool:
+    """Return whether a factor alone tells what was measured of such kernels."""
+    return kernel.variant.startswith("depthwise") or is_in_one_kernel(kernel.variant)

@@ -12,14 +12,12 @@ Models", Cambridge, 2007, chapter 13; solved in the space of rows, of which ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.calibrate.step_sample import StepPart, StepSample
 from breakeven.cost import (
     STEP_EFFECTS_VERSION,
     TYPICAL_OVERLAP_LOSS,
@@ -31,6 +29,41 @@ from breakeven.cost import (
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """Time of a step that the same effects scale.
+
+    Args:
+        time_ns: Before any effect.
+        keys: The effects.
+    """
+
+    time_ns: float
+    keys: tuple[EffectKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSample:
+    """A measured step in parts.
+
+    Args:
+        measured_ns: Time of one step.
+        simulated_ns: What the simulation makes of it before any effect.
+        waiting_ns: The part of it during which the host waits for copies; no effect scales it.
+        device_parts: Times of kernels.
+        host_parts: Times of the host, launches among them.
+        overlap_keys: Effects on the share of overlapping work that is lost.
+    """
+
+    measured_ns: float
+    simulated_ns: float
+    waiting_ns: float
+    device_parts: tuple[StepPart, ...]
+    host_parts: tuple[StepPart, ...]
+    overlap_keys: tuple[EffectKey, ...]
+
 
 # Prior standard deviations of the logarithms, by kind of effect. Chosen by coordinate search on
 # the errors of leaving out GPUs and model families; within a factor of 2 they hardly matter.
@@ -65,13 +98,6 @@ PRIOR_SIGMA = {
     "own backward call": 1.0,
     "own overlap": 0.5,
 }
-# What is peculiar to a GPU, to one of its boards, and to a machine.
-_OWN_KINDS = frozenset(
-    {
-        "chip", "chip+units", "device", "machine", "machine+units", "host machine",
-        "host machine+phase", "overlap machine",
-    }
-)  # fmt: skip
 # Repeats of one step differ by this much; residuals beyond the second figure are weighted down.
 _NOISE_SIGMA = 0.06
 _ROBUST_SIGMA = 0.07
@@ -84,7 +110,12 @@ _LEAST_EFFECT = 0.005
 
 
 def fit_step_effects(
-    samples: Sequence[StepSample], *, provenance: str, spread: Spread
+    samples: Sequence[StepSample],
+    *,
+    provenance: str,
+    spread: Spread,
+    known: StepEffects | None = None,
+    free_kinds: Container[str] = PRIOR_SIGMA,
 ) -> StepEffects:
     """Return the effects that explain the measured steps.
 
@@ -92,46 +123,29 @@ def fit_step_effects(
         samples: Measured steps; none of them may be predicted with the result and called unseen.
         provenance: What they are and how to repeat this.
         spread: Residual uncertainty, from rows that were left out.
+        known: Effects whose kinds are not in ``free_kinds`` stay as they are here.
+        free_kinds: Kinds of effects that are fitted; all by default.
     """
+    kept: dict[EffectKey, float] = {
+        (effect.kind, *effect.of): effect.log_factor
+        for effect in (known.effects if known else ())
+        if effect.kind not in free_kinds
+    }
     problem = _Problem.of(samples)
-    log_factors = problem.solve(np.zeros(len(problem.keys)), problem.prior_variance)
+    mean = np.array([kept.get(key, 0.0) for key in problem.keys])
+    # What has no variance stays as it is.
+    is_free = np.array([key[0] in free_kinds for key in problem.keys])
+    log_factors = problem.solve(mean, problem.prior_variance * is_free)
+    fitted = kept | dict(zip(problem.keys, log_factors.tolist(), strict=True))
     return StepEffects(
         version=STEP_EFFECTS_VERSION,
         provenance=provenance,
         spread=spread,
-        effects=_told(problem.by_key(log_factors)),
-    )
-
-
-def fit_own_effects(samples: Sequence[StepSample], general: StepEffects) -> StepEffects:
-    """Return effects of which those of GPUs and machines are fitted to more steps, the rest kept.
-
-    A table of few GPUs, each with software of its own, tells little of kernels on any other GPU,
-    and its rows are many: all that it can teach is taken for peculiar to its GPUs.
-
-    Args:
-        samples: Measured steps, those that ``general`` was fitted to among them; none of them may
-            be predicted with the result and called unseen.
-        general: From tables of many GPUs.
-    """
-    problem = _Problem.of(samples)
-    kept: dict[EffectKey, float] = {
-        (effect.kind, *effect.of): effect.log_factor
-        for effect in general.effects
-        if effect.kind not in _OWN_KINDS
-    }
-    mean = np.array([kept.get(key, 0.0) for key in problem.keys])
-    # What has no variance stays as it is.
-    is_own = np.array([key[0] in _OWN_KINDS for key in problem.keys])
-    log_factors = problem.solve(mean, problem.prior_variance * is_own)
-    return msgspec.structs.replace(general, effects=_told(kept | problem.by_key(log_factors)))
-
-
-def _told(log_factors: Mapping[EffectKey, float]) -> tuple[StepEffect, ...]:
-    return tuple(
-        StepEffect(kind=key[0], of=key[1:], log_factor=round(value, 4))
-        for key, value in sorted(log_factors.items())
-        if abs(value) >= _LEAST_EFFECT or key[0] in ("device", "host machine")
+        effects=tuple(
+            StepEffect(kind=key[0], of=key[1:], log_factor=round(value, 4))
+            for key, value in sorted(fitted.items())
+            if abs(value) >= _LEAST_EFFECT or key[0] in ("device", "host machine")
+        ),
     )
 
 
@@ -195,7 +209,7 @@ class _Problem:
             device=device,
             host=host,
             overlap=overlap,
-            log_measured=np.log([sample.step.measured_ns for sample in samples]),
+            log_measured=np.log([sample.measured_ns for sample in samples]),
             simulated_ns=np.array([sample.simulated_ns for sample in samples]),
             waiting_ns=np.array([sample.waiting_ns for sample in samples]),
         )
@@ -204,10 +218,6 @@ class _Problem:
     def prior_variance(self) -> Floats:
         """Return the variance of each effect before the data, by its kind."""
         return np.array([PRIOR_SIGMA[key[0]] for key in self.keys]) ** 2
-
-    def by_key(self, log_factors: Floats) -> dict[EffectKey, float]:
-        """Return the logarithm of each effect by its key."""
-        return dict(zip(self.keys, log_factors.tolist(), strict=True))
 
     def solve(self, mean: Floats, variance: Floats) -> Floats:
         """Return the logarithm of each effect, before the data ``mean`` with this ``variance``."""

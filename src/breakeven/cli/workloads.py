@@ -65,11 +65,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List, run or write out systems."""
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.systems import find_systems, main_systems
+    from breakeven.systems import SYSTEMS, find_systems
 
     chosen = find_systems(args.names)
     if args.is_all:
-        chosen = tuple(dict.fromkeys((*main_systems(), *chosen)))
+        chosen = tuple(dict.fromkeys((*SYSTEMS, *chosen)))
     _ensure_sensible(args, chosen)
     if not chosen:
         _list_systems()
@@ -103,8 +103,7 @@ def _list_systems() -> None:
 
     console = CommandConsole()
     for entry in SYSTEMS:
-        extra = "  (not with --all)" if entry.is_extra else ""
-        console.print(Text.assemble((entry.name, "bold"), (extra, "dim")))
+        console.print(Text(entry.name, style="bold"))
         lines = [entry.title, f"published: {entry.published}", f"takes {_about(entry.about_s)}"]
         for number, line in enumerate(lines):
             text = Text(line, style="dim" if number else "")

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
-    from breakeven.report.backends.markdown import render_markdown as render_markdown
     from breakeven.report.backends.terminal import render as render
     from breakeven.report.builders.devices import busy_note as busy_note
     from breakeven.report.builders.devices import calibration_document as calibration_document
@@ -27,11 +26,8 @@ if TYPE_CHECKING:
     from breakeven.report.builders.rules import stored_rules as stored_rules
     from breakeven.report.builders.systems import claims_document as claims_document
     from breakeven.report.builders.systems import system_document as system_document
-    from breakeven.report.builders.validate import plot_name as plot_name
-    from breakeven.report.builders.validate import validation_page as validation_page
+    from breakeven.report.builders.validate import print_accuracy as print_accuracy
     from breakeven.report.charts.build import settings_text as settings_text
-    from breakeven.report.charts.plots import ensure_can_plot as ensure_can_plot
-    from breakeven.report.charts.plots import scatter_svg as scatter_svg
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
     from breakeven.report.shown import chart_document as chart_document
     from breakeven.report.shown import ensure_can_chart as ensure_can_chart

@@ -69,20 +69,6 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """An image beside a page.
-
-    Args:
-        address: Relative to the page.
-        description: What it shows.
-    """
-
-    address: str
-    description: str
-    only: Medium | None = Medium.PAGE
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A part of a document; at a terminal a blank line stands before it.
 
@@ -104,7 +90,7 @@ class Section:
     only: Medium | None = None
 
 
-Block = Lines | Table | Code | Markdown | Drawing | Timeline | Image | Section
+Block = Lines | Table | Code | Markdown | Drawing | Timeline | Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

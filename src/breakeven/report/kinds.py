@@ -23,7 +23,6 @@ from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.builders.sweep import sweep_document
 from breakeven.report.builders.systems import system_documents
 from breakeven.report.builders.tune import tune_document
-from breakeven.report.builders.validate import validation_document
 from breakeven.report.builders.validate_stored import (
     VALIDATION_SCHEMA_VERSION,
     ValidationDocument,
@@ -162,7 +161,6 @@ KINDS = (
     ),
     Kind(
         command="validate",
-        build=validation_document,
         type=AccuracyReport,
         version=VALIDATION_SCHEMA_VERSION,
         description=(

@@ -46,7 +46,6 @@ class SystemEntry:
         published_in: Where.
         about_s: How long it takes to run on two cores, roughly, in seconds.
         scripts: File names of its scripts, the first the one that its report names.
-        is_extra: Not one of those that ``--all`` runs.
     """
 
     name: str
@@ -55,7 +54,6 @@ class SystemEntry:
     published_in: str
     about_s: float
     scripts: tuple[str, ...]
-    is_extra: bool = False
 
     def load(self) -> Callable[[Bench], Findings]:
         """Return the function that runs it.
@@ -107,7 +105,7 @@ SYSTEMS = (
         published_in="S. Shi, Q. Wang, P. Xu, X. Chu, “Benchmarking state-of-the-art deep learning "
         "software tools”, arXiv 1608.07249, Table 7",
         about_s=360,
-        scripts=("shi2016.py", "shi2016_jax.py"),
+        scripts=("shi2016.py",),
     ),
     SystemEntry(
         name="device-rules",
@@ -125,21 +123,7 @@ SYSTEMS = (
         about_s=60,
         scripts=("mnist_mlp.py",),
     ),
-    SystemEntry(
-        name="matvec",
-        title="matrix times vector, as small as launches are long",
-        published="100×100: CPU 56 µs, GPU 12.5 µs; 100×3: CPU 0.25 µs, GPU 12.2 µs",
-        published_in=_DIFFEQFLUX,
-        about_s=30,
-        scripts=("matvec.py",),
-        is_extra=True,
-    ),
 )
-
-
-def main_systems() -> tuple[SystemEntry, ...]:
-    """Return the six systems that were asked about."""
-    return tuple(entry for entry in SYSTEMS if not entry.is_extra)
 
 
 def find_systems(names: Sequence[str]) -> tuple[SystemEntry, ...]:

@@ -98,29 +98,6 @@ NEURAL_ODE_ITERATIONS = 1_000
 NEURAL_ODE_FRAMEWORK = "torch 1.4 CUDA 10.1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedProduct:
-    """A matrix-vector product, timed in Julia.
-
-    Args:
-        num_rows: Of the matrix.
-        num_columns: Of the matrix.
-        cpu_ns: On the CPU; of the larger one, BLAS with its threads.
-        gpu_ns: On the GPU.
-    """
-
-    num_rows: int
-    num_columns: int
-    cpu_ns: float
-    gpu_ns: float
-
-
-MATVEC_TIMES = (
-    PublishedProduct(num_rows=100, num_columns=3, cpu_ns=251.695, gpu_ns=12_212.0),
-    PublishedProduct(num_rows=100, num_columns=100, cpu_ns=56_299.0, gpu_ns=12_499.0),
-)
-
-
 # Judgement: the question names neither its GPU nor what feeds it.
 RNN_STREAM_FACTOR = 1.5
 
@@ -137,8 +114,6 @@ RNN_STREAM_BANDS = {
 WEIGHT_UPDATE_BAND = Band(low=1.5, high=3.0)
 # "Orders of magnitude" says more than one; one is what is asked of ours.
 NEURAL_ODE_BAND = Band(low=10.0, high=math.inf)
-# Two products of which one has 33 times the work of the other: "the same time" is less than this.
-MATVEC_BAND = Band(low=0.0, high=1.5)
 # "Far slower": not within the spread of links and memories, which is a factor of 2 or 3.
 DEVICE_COPY_BAND = Band(low=5.0, high=math.inf)
 

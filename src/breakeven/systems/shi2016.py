@@ -13,13 +13,9 @@ from breakeven.systems.shi2016_claims import claims, order_table, thread_table
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
     HOST_OF_2016,
-    INSTALL_JAX,
-    JAX_NETWORKS,
     NetworkRuns,
-    jax_label,
     run_network,
 )
-from breakeven.units import format_duration
 from breakeven.verdict import ColumnKind, RowSource, SystemTable
 
 _ABOUT = (
@@ -158,22 +154,11 @@ def _cpu_table(runs: NetworkRuns, pytorch: str) -> SystemTable:
         for device in CORES
         if (times_ns := cells(runs.network, framework, device))
     )
-    ours = [(f"{pytorch}, here", runs.cpu)]
-    note = ""
-    if runs.network in JAX_NETWORKS:
-        label = jax_label()
-        ours.append((f"{label}, here" if label else "JAX (not installed)", runs.jax))
-        if label is None:
-            note = f"JAX is {INSTALL_JAX}"
-        elif runs.compile_ns:
-            first = format_duration(runs.compile_ns, 2)
-            note = f"JAX: a step that jax.jit compiled; the first one, which compiles, took {first}"
-    measured = ((label, *map(times.get, counts)) for label, times in ours)
+    measured = ((f"{pytorch}, here", *map(runs.cpu.get, counts)),)
     return table(
         f"{_heading(runs.network)}, by threads of a CPU",
         _times("framework, CPU", map(str, counts)),
         (*rows(RowSource.PUBLISHED, published), *rows(RowSource.MEASURED, measured)),
-        note=note,
     )
 
 

@@ -1,20 +1,15 @@
 """Predicted steps against measured ones: tables, folds, errors."""
 
 from breakeven.validate.cpu_rows import MeasuredCpus as MeasuredCpus
-from breakeven.validate.predictor import predictor_for as predictor_for
-from breakeven.validate.step_calibration import (
-    calibrate_on_shared_steps as calibrate_on_shared_steps,
-)
-from breakeven.validate.step_calibration import calibrate_on_steps as calibrate_on_steps
 from breakeven.validate.summary import GROUPINGS as GROUPINGS
-from breakeven.validate.summary import ErrorBudget as ErrorBudget
-from breakeven.validate.summary import exceeded_budgets as exceeded_budgets
-from breakeven.validate.summary import read_budgets as read_budgets
 from breakeven.validate.summary import summarize as summarize
-from breakeven.validate.summary import summarize_groups as summarize_groups
-from breakeven.validate.table_file import read_table as read_table
-from breakeven.validate.table_row import HostToDevice as HostToDevice
-from breakeven.validate.table_row import MeasuredRow as MeasuredRow
-from breakeven.validate.table_row import RowFilter as RowFilter
-from breakeven.validate.whole_table import compare as compare
+from breakeven.validate.table import HostToDevice as HostToDevice
+from breakeven.validate.table import MeasuredRow as MeasuredRow
+from breakeven.validate.table import RowFilter as RowFilter
+from breakeven.validate.table import read_table as read_table
+from breakeven.validate.traced_rows import Predictor as Predictor
+from breakeven.validate.traced_rows import ShippedPredictor as ShippedPredictor
+from breakeven.validate.traced_rows import fingerprint as fingerprint
+from breakeven.validate.traced_rows import model_family_of as model_family_of
+from breakeven.validate.traced_rows import shipped_calibration as shipped_calibration
 from breakeven.validate.whole_table import validate_table as validate_table

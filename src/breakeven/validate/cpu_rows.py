@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from breakeven.calibrate import named_host
 from breakeven.device import HostCpu, HostSpec
@@ -20,8 +19,8 @@ from breakeven.simulate import (
 )
 from breakeven.timing import Estimate
 from breakeven.trace import NumberFormat, ScaledTrace, StepCase
-from breakeven.validate.table_row import MeasuredRow
-from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
+from breakeven.validate.table import MeasuredRow
+from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
 
 RowOutcome = RowPrediction | Unpredictable
@@ -34,35 +33,6 @@ _COMPILED = Caveat(
     code="timed-as-written",
     message="the step was timed here as it is written; the row's was compiled",
 )
-
-
-class CpuPredictor(Protocol):
-    """Predicts rows of CPUs."""
-
-    def predict(self, rows: Sequence[MeasuredRow], cpus: Sequence[HostCpu]) -> Sequence[RowOutcome]:
-        """Return one outcome per row, each of which was measured on the CPU beside it."""
-        ...
-
-
-class UnmeasuredCpus:
-    """Predicts none, since nothing is to be measured or the calibration must not know them.
-
-    Args:
-        protocol: What the calibration has not seen.
-    """
-
-    def __init__(self, protocol: LeaveOut) -> None:
-        reason = (
-            "a step on a CPU is predicted from its time on this one: --measure-cpus takes that"
-            if protocol is LeaveOut.NONE
-            else "steps on CPUs are predicted by the calibration that ships alone, without "
-            "--leave-out"
-        )
-        self._outcome = Unpredictable(code="cpu", reason=reason)
-
-    def predict(self, rows: Sequence[MeasuredRow], cpus: Sequence[HostCpu]) -> Sequence[RowOutcome]:
-        """Return the same for each row."""
-        return [self._outcome] * len(rows)
 
 
 class MeasuredCpus:

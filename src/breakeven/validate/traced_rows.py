@@ -1,22 +1,24 @@
-"""Rows of a table with their steps: taken apart to learn from, or predicted."""
+"""Rows of a table with their steps, predicted."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
-from breakeven.calibrate import (
-    MultiGpuRow,
-    PlacedStep,
-    StepSample,
-    StepTiming,
-    lone_steps_ns,
-    multi_gpu_row,
+from breakeven.cost import (
+    EfficiencyTable,
+    StepCosts,
+    StepEffects,
+    era_of,
+    host_for,
+    load_efficiencies,
+    load_step_effects,
 )
-from breakeven.cost import EfficiencyTable, StepCosts, StepEffects, era_of, host_for
 from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
@@ -29,6 +31,7 @@ from breakeven.simulate import (
     StepPrediction,
     build_program,
     compiled_step,
+    load_multi_gpu_table,
     may_change_layout,
     model_size,
     phase_times,
@@ -37,7 +40,7 @@ from breakeven.simulate import (
     setup_of,
 )
 from breakeven.trace import ScaledTrace, StepTrace
-from breakeven.validate.table_row import MeasuredRow
+from breakeven.validate.table import MeasuredRow
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
 
@@ -70,8 +73,7 @@ class TracedRows:
 
     rows: tuple[MeasuredRow, ...]
     steps: tuple[StepTrace | Unpredictable, ...]
-    _models: dict[int, _Model] = field(default_factory=dict)
-    _single: list[tuple[tuple[int, ...], PlacedStep]] = field(default_factory=list)
+    _models: dict[int, Model] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Sequence[MeasuredRow], *, progress: Progress) -> TracedRows:
@@ -97,77 +99,12 @@ class TracedRows:
             steps.append(at_size[key])
         return cls(rows=tuple(rows), steps=tuple(steps))
 
-    def samples(
-        self, efficiencies: EfficiencyTable, positions: Iterable[int] | None = None
-    ) -> dict[int, StepSample]:
-        """Return the rows that a calibration can learn from, in parts, by position.
-
-        Args:
-            efficiencies: Fitted to benchmarks of operators.
-            positions: Which rows; all by default.
-        """
-        wanted = set(range(len(self.rows)) if positions is None else positions)
-        samples: dict[int, StepSample] = {}
-        for members, placed in self._placed():
-            which = [index for index, position in enumerate(members) if position in wanted]
-            parts = placed.samples(efficiencies, which) if which else ()
-            samples |= {members[i]: part for i, part in zip(which, parts, strict=True)}
-        return samples
-
-    def _placed(self) -> list[tuple[tuple[int, ...], PlacedStep]]:
-        """Return the different steps on one GPU, and the positions of their rows."""
-        if not self._single:
-            members: defaultdict[int, list[int]] = defaultdict(list)
-            for position, (row, step) in enumerate(zip(self.rows, self.steps, strict=True)):
-                if isinstance(step, StepTrace) and row.num_devices == 1:
-                    members[id(step)].append(position)
-            for positions in members.values():
-                step = self.steps[positions[0]]
-                assert isinstance(step, StepTrace)
-                places = [_measured(self.rows[position]) for position in positions]
-                placed = PlacedStep(self._model(step).program, places)
-                self._single.append((tuple(positions), placed))
-        return self._single
-
-    def shared_steps(
-        self, positions: Sequence[int], calibration: Calibration
-    ) -> dict[int, MultiGpuRow]:
-        """Return the steps on several GPUs that a calibration can learn from, by position.
-
-        Args:
-            positions: Which rows; the steps on one GPU that the others are set beside are
-                looked for among them alone.
-            calibration: What predicts those.
-        """
-        lone_ns = lone_steps_ns([self.rows[position] for position in positions])
-        places = _Places(calibration)
-        times: dict[tuple[int, _Place], PhaseTimes] = {}
-        found: dict[int, MultiGpuRow] = {}
-        for index, measured_single_ns in lone_ns.items():
-            position = positions[index]
-            row, step = self.rows[position], self.steps[position]
-            if isinstance(step, Unpredictable):
-                continue
-            place, model = places.of(row), self._model(step)
-            if (id(step), place) not in times:
-                times[id(step), place] = model.times(place)
-            found[position] = multi_gpu_row(
-                row,
-                times[id(step), place],
-                model.size,
-                measured_single_ns=measured_single_ns,
-                device=place.device,
-                host=place.host,
-                costs=place.costs,
-            )
-        return found
-
     def predict(self, positions: Iterable[int], calibration: Calibration) -> tuple[RowOutcome, ...]:
         """Return the outcomes of the rows at ``positions``."""
-        places = _Places(calibration)
+        places = Places(calibration)
         # Steps on two, three and four GPUs rest on the same one on one.
-        lone: dict[tuple[int, _Place], StepPrediction] = {}
-        times: dict[tuple[int, _Place], PhaseTimes] = {}
+        lone: dict[tuple[int, Place], StepPrediction] = {}
+        times: dict[tuple[int, Place], PhaseTimes] = {}
         outcomes: list[RowOutcome] = []
         for position in positions:
             row, step = self.rows[position], self.steps[position]
@@ -177,12 +114,12 @@ class TracedRows:
             place = places.of(row)
             key = (id(step), place)
             if key not in lone:
-                program = self._model(step).program.with_costs(place.costs)
+                program = self.model(step).program.with_costs(place.costs)
                 (lone[key],) = predict_steps(program, [place.device], place.host)
             prediction = lone[key]
             caveats = place.caveats
             if row.num_devices > 1:
-                model = self._model(step)
+                model = self.model(step)
                 if key not in times:
                     times[key] = model.times(place)
                 setup, assumed = setup_of(row.note, row.num_devices)
@@ -207,10 +144,11 @@ class TracedRows:
             )
         return tuple(outcomes)
 
-    def _model(self, step: StepTrace) -> _Model:
+    def model(self, step: StepTrace) -> Model:
+        """Return a step of ``steps``, lowered once."""
         model = self._models.get(id(step))
         if model is None:
-            model = _Model(program=build_program(step), size=model_size(step))
+            model = Model(program=build_program(step), size=model_size(step))
             self._models[id(step)] = model
         return model
 
@@ -221,18 +159,19 @@ def machine_of(row: MeasuredRow) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class Model:
     """A step as far as it is the same in all places."""
 
     program: Program
     size: ModelSize
 
-    def times(self, place: _Place) -> PhaseTimes:
+    def times(self, place: Place) -> PhaseTimes:
+        """Return the times of its phases in a place."""
         return phase_times(self.program.with_costs(place.costs), place.device, place.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Place:
+class Place:
     """Where a row was measured, and what a step costs there."""
 
     device: DeviceSpec
@@ -241,14 +180,15 @@ class _Place:
     caveats: tuple[Caveat, ...]
 
 
-class _Places:
+class Places:
     """The places of rows under one calibration, each once."""
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
 
-    def of(self, row: MeasuredRow) -> _Place:
+    def of(self, row: MeasuredRow) -> Place:
+        """Return where a row was measured; equal machines are one object."""
         machine = machine_of(row)
         if machine not in self._places:
             costs = StepCosts(
@@ -258,25 +198,13 @@ class _Places:
                 machine=machine,
             )
             host, caveat = host_for(row.host, era_of(row.framework))
-            self._places[machine] = _Place(
+            self._places[machine] = Place(
                 device=find_device(row.device),
                 host=msgspec.structs.replace(host, log_sigma=costs.host_log_sigma(host)),
                 costs=costs,
                 caveats=() if caveat is None else (caveat,),
             )
         return self._places[machine]
-
-
-def _measured(row: MeasuredRow) -> StepTiming:
-    era = era_of(row.framework)
-    host, _ = host_for(row.host, era)
-    return StepTiming(
-        device=find_device(row.device),
-        host=host,
-        era=era,
-        machine=machine_of(row),
-        measured_ns=row.value_ns,
-    )
 
 
 # What tables call the modes of torch.compile: Inductor with CUDA graphs is reduce-overhead.
@@ -315,3 +243,87 @@ def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Un
     if isinstance(trace, BreakevenError):
         return Unpredictable(code="no-trace", reason=trace.sentence)
     return trace.at(row.batch_size)
+
+
+class Predictor(Protocol):
+    """Predicts rows of tables, from one calibration or from one per fold."""
+
+    def predict(
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
+    ) -> Sequence[RowPrediction | Unpredictable]:
+        """Return one outcome per row, in the order of the rows.
+
+        Args:
+            rows: Rows whose devices are in the catalogue; their workloads may be unknown.
+            training: Further such rows, which may be learned from and are not predicted.
+        """
+        ...
+
+
+def shipped_calibration() -> Calibration:
+    """Return the calibration that ships with the package."""
+    return Calibration(
+        efficiencies=load_efficiencies(),
+        effects=load_step_effects(),
+        multi_gpu=load_multi_gpu_table(),
+    )
+
+
+class ShippedPredictor:
+    """The calibration that ships; rows that it was made from are marked.
+
+    Args:
+        progress: Progress callback.
+    """
+
+    def __init__(self, *, progress: Progress) -> None:
+        self._progress = progress
+
+    def predict(
+        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
+    ) -> Sequence[RowOutcome]:
+        """Return one outcome per row; nothing is learned from ``training``."""
+        steps = TracedRows.of(rows, progress=self._progress)
+        calibration = shipped_calibration()
+        seen = {*calibration.effects.calibrated_on, *calibration.multi_gpu.calibrated_on}
+        return tuple(
+            msgspec.structs.replace(outcome, is_calibrated_on=fingerprint(row) in seen)
+            if isinstance(outcome, RowPrediction)
+            else outcome
+            for row, outcome in zip(rows, steps.predict(range(len(rows)), calibration), strict=True)
+        )
+
+
+# A family of models, each a stem of names: what differs is depth and width.
+_FAMILY_STEMS = re.compile(r"[a-z]+(?:_resnet)?", re.IGNORECASE)
+# timm names weights of one architecture by who trained them.
+_TRAINERS = re.compile(r"^(?:gluon|tv|ssl|swsl|ig|tf|legacy|ens_adv)_")
+
+
+def model_family_of(workload: str) -> str:
+    """Return the model family of a workload: ``torchvision:resnet`` for all ResNets.
+
+    Wide ResNets and ResNeXts are families of their own, by their names.
+    """
+    kind, _, rest = workload.partition(":")
+    name = rest.partition("?")[0]
+    if kind in ("llm", "mpt", "gpt2"):
+        # All are GPT-2 with other numbers, and so is a model of transformers.
+        return "transformers:GPT2"
+    if kind == "transformers":
+        # BertForQuestionAnswering, BertModel: up to the task.
+        name = re.sub(r"(?:LMHead|For[A-Z]|Model|PreTrained).*", "", name)
+        return f"{kind}:{name}"
+    if kind == "timm":
+        name = _TRAINERS.sub("", name)
+    stem = _FAMILY_STEMS.match(name)
+    return f"{kind}:{stem.group(0).rstrip('_') if stem else name}"
+
+
+def fingerprint(row: MeasuredRow) -> str:
+    """Return what tells a row from every other: its step, where it ran, and how long it took."""
+    facts = (
+        row.workload, row.device, row.num_devices, row.precision, row.batch_size, row.phase,
+        row.optimizer, row.h2d, row.host, row.framework, f"{row.value_ns:.6g}",
+    )  # fmt: skip
+    return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:10]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
+from breakeven.cost import era_of
 from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
-from breakeven.validate.cpu_rows import CpuPredictor, UnmeasuredCpus
-from breakeven.validate.predictor import Predictor, model_family_of
+from breakeven.validate.cpu_rows import MeasuredCpus
 from breakeven.validate.summary import split_of, summarize_groups
-from breakeven.validate.table_file import read_what_is_readable
-from breakeven.validate.table_row import MeasuredRow, RowFilter
+from breakeven.validate.table import MeasuredRow, RowFilter, read_what_is_readable
+from breakeven.validate.traced_rows import Predictor, model_family_of
 from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, RowResult, Unpredictable
+
+_CPU_SHIPPED = "a step on a CPU is predicted from its time on this one: --measure-cpus takes that"
+_CPU_LEFT_OUT = (
+    "steps on CPUs are predicted by the calibration that ships alone, without --leave-out"
+)
 
 
 def validate_table(
     *paths: str | os.PathLike[str],
     predictor: Predictor,
-    protocol: LeaveOut,
-    era_of: Callable[[str], str],
-    cpus: CpuPredictor | None = None,
+    protocol: LeaveOut = LeaveOut.NONE,
+    cpus: MeasuredCpus | None = None,
     only: RowFilter | None = None,
     progress: Progress | None = None,
 ) -> AccuracyReport:
@@ -32,7 +36,6 @@ def validate_table(
         paths: The files of the table.
         predictor: What predicts, from a calibration that keeps to ``protocol``.
         protocol: What that calibration has not seen.
-        era_of: Tells which years' software a framework is.
         cpus: What predicts rows of CPUs; they are listed with a reason by default.
         only: Which rows count; all by default.
         progress: Progress callback.
@@ -53,7 +56,6 @@ def validate_table(
         selected,
         predictor=predictor,
         protocol=protocol,
-        era_of=era_of,
         cpus=cpus,
         training=training,
     )
@@ -71,9 +73,8 @@ def compare(
     rows: Sequence[MeasuredRow],
     *,
     predictor: Predictor,
-    protocol: LeaveOut,
-    era_of: Callable[[str], str],
-    cpus: CpuPredictor | None = None,
+    protocol: LeaveOut = LeaveOut.NONE,
+    cpus: MeasuredCpus | None = None,
     training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
     """Return each row with its prediction, or with the reason why it has none.
@@ -82,7 +83,6 @@ def compare(
         rows: Rows to predict.
         predictor: What predicts them.
         protocol: What its calibration has not seen.
-        era_of: Tells which years' software a framework is.
         cpus: What predicts rows of CPUs; they are listed with a reason by default.
         training: Further rows that it may learn from.
 
@@ -99,20 +99,20 @@ def compare(
     outcome_by_case_id = {
         row.case_id: outcome for row, outcome in zip(known, outcomes, strict=True)
     }
-    on_cpus = {
-        row.case_id: (row, device)
-        for row in rows
-        if isinstance(device := devices[row.device], HostCpu)
+    on_cpus = [(row, device) for row in rows if isinstance(device := devices[row.device], HostCpu)]
+    if cpus is None or not on_cpus:
+        reason = _CPU_SHIPPED if protocol is LeaveOut.NONE else _CPU_LEFT_OUT
+        of_cpus = [Unpredictable(code="cpu", reason=reason)] * len(on_cpus)
+    else:
+        of_cpus = cpus.predict([row for row, _ in on_cpus], [cpu for _, cpu in on_cpus])
+    outcome_by_case_id |= {
+        row.case_id: outcome for (row, _), outcome in zip(on_cpus, of_cpus, strict=True)
     }
-    if on_cpus:
-        members, hosts = zip(*on_cpus.values(), strict=True)
-        of_cpus = (cpus or UnmeasuredCpus(protocol)).predict(members, hosts)
-        outcome_by_case_id |= dict(zip(on_cpus, of_cpus, strict=True))
     results: list[RowResult] = []
     for row in rows:
         device = devices[row.device]
         outcome = device if isinstance(device, Unpredictable) else outcome_by_case_id[row.case_id]
-        results.append(_result(row, device, _checked(row, outcome), protocol, era_of))
+        results.append(_result(row, device, _checked(row, outcome), protocol))
     return tuple(results)
 
 
@@ -143,7 +143,6 @@ def _result(
     device: DeviceSpec | HostCpu | Unpredictable,
     outcome: RowPrediction | Unpredictable,
     protocol: LeaveOut,
-    era_of: Callable[[str], str],
 ) -> RowResult:
     name, architecture = row.device, ""
     if isinstance(device, DeviceSpec):

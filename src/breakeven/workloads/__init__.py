@@ -12,9 +12,9 @@ from breakeven.workloads.spec import parse_workload as parse_workload
 from breakeven.workloads.trace_pool import trace_cases as trace_cases
 
 if TYPE_CHECKING:
+    from breakeven.workloads.case_traces import products_in_tf32 as products_in_tf32
+    from breakeven.workloads.case_traces import step_on_device as step_on_device
     from breakeven.workloads.case_traces import trace_case as trace_case
-    from breakeven.workloads.device_step import products_in_tf32 as products_in_tf32
-    from breakeven.workloads.device_step import step_on_device as step_on_device
 
 # This needs torch in the caller's process; `trace_cases` needs it in its children only.
 __getattr__ = exported_on_use(__name__)

@@ -1,32 +1,93 @@
-"""One case of a table, traced at two batch sizes on tensors without memory."""
+"""Steps of workloads: recorded on a pretended GPU, or run on a device that is here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from msgspec.structs import replace
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
-from breakeven.trace import Event, ScaledTrace, Settings, StepCase, StepTrace
-from breakeven.workloads.attention import attention_as
+from breakeven.trace import (
+    Attention,
+    Event,
+    NumberFormat,
+    ScaledTrace,
+    Settings,
+    StepCase,
+    StepTrace,
+)
 from breakeven.workloads.case_variants import as_asked, base_case
-from breakeven.workloads.image_models import prepare_timm, prepare_torchvision
 from breakeven.workloads.language_models import prepare_language_model
-from breakeven.workloads.libraries import prepare_transformers
+from breakeven.workloads.libraries import prepare_timm, prepare_torchvision, prepare_transformers
 from breakeven.workloads.own import prepare_own
 from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
 from breakeven.workloads.timed_step import (
     AUTOCAST_DTYPES,
     PARAMETER_DTYPES,
     BuiltLoop,
+    BuiltStep,
     StepFactory,
     TimedStep,
 )
 from breakeven.workloads.user_file import prepare_user_function
+
+
+def attention_as(attention: Attention) -> AbstractContextManager[None]:
+    """Compute attention operator by operator where a case says so.
+
+    Whatever calls torch's function then gets the operators by which models computed attention
+    before torch had one.
+    """
+    return _operator_by_operator() if attention is Attention.EAGER else nullcontext()
+
+
+@contextmanager
+def _operator_by_operator() -> Iterator[None]:
+    with patch.object(F, "scaled_dot_product_attention", _attend):
+        yield
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Take the arguments of torch's function, and compute what it defines."""
+    if enable_gqa:
+        num_shared = query.size(-3) // key.size(-3)
+        key, value = (part.repeat_interleave(num_shared, -3) for part in (key, value))
+    factor = query.size(-1) ** -0.5 if scale is None else scale
+    scores: Any
+    if is_causal:
+        # Language models scale the scores, of which there are more; others the queries before.
+        scores = query @ key.transpose(-2, -1) * factor
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    else:
+        scores = (query * factor) @ key.transpose(-2, -1)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype is torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
+    return weights @ value
+
 
 # Every dimension is affine in the batch size; 1 is left out, for PyTorch treats it differently
 # (batch statistics, what counts as contiguous).
@@ -152,3 +213,79 @@ def _settings(case: StepCase) -> Settings:
         cudnn_benchmark=True,
         autocast_dtype="" if autocast is None else str(autocast).removeprefix("torch."),
     )
+
+
+class _HereSession:
+    """What a step asks of its session where tensors are real: the batch lies there already."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def copy_to_device(self, tensors: object) -> None:
+        """Do nothing: such steps are compared without copies."""
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+
+
+def step_on_device(
+    case: StepCase, batch_size: int, device: torch.device, *, compile_mode: str = "none"
+) -> Callable[[], object]:
+    """Return a call that does one step on random data.
+
+    Args:
+        case: What is timed; without copies of the batch.
+        batch_size: Samples per step.
+        device: Where.
+        compile_mode: Mode of ``torch.compile`` for the model, or ``none``.
+
+    Raises:
+        WorkloadError: The workload cannot be built, or brings its own loop.
+    """
+    spec = parse_workload(case.workload)
+    torch.manual_seed(0)
+    with torch.device(device):
+        built = prepare_case(spec, case)(batch_size)
+    if isinstance(built, BuiltLoop):
+        raise WorkloadError(f"{spec.text!r} brings its own loop, which decides its device itself")
+    _fill(built)
+    if compile_mode != "none":
+        built.model.compile(mode=None if compile_mode == "default" else compile_mode)
+    step = TimedStep(case, built.model, _HereSession(device), device_type=device.type)
+    return partial(_run, step, built, case)
+
+
+def _run(step: TimedStep, built: BuiltStep, case: StepCase) -> None:
+    with products_in_tf32(is_allowed=case.number_format is NumberFormat.TF32):
+        step.run(built)
+
+
+@contextmanager
+def products_in_tf32(*, is_allowed: bool) -> Iterator[None]:
+    """Let products and convolutions of fp32 use TF32 inside, or forbid it.
+
+    cuDNN tries its algorithms meanwhile. MIOpen does not: it would try all that there are, which
+    takes minutes for a shape (pytorch/pytorch#145294).
+    """
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = is_allowed
+    cudnn.benchmark = torch.version.hip is None
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+def _fill(built: BuiltStep) -> None:
+    """Put random numbers into the batch: zeros draw less power, and one token is one address."""
+    tokens = [m.num_embeddings for m in built.model.modules() if isinstance(m, nn.Embedding)]
+    with torch.no_grad():
+        for tensor in (*built.inputs, *built.targets):
+            if tensor.is_floating_point():
+                tensor.normal_()
+            elif tokens:
+                tensor.random_(0, min(tokens))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from breakeven.calibrate.fit import TimedKernel, fit_factors, fit_families
 from breakeven.calibrate.gpu import (
     GpuRequest,
     calibrate_gpu,
@@ -19,16 +20,24 @@ from breakeven.calibrate.gpu import (
     find_gpu,
     save_calibration,
 )
-from breakeven.calibrate.gpu.calibrating import measured_of, sample_name
-from breakeven.calibrate.gpu.files import calibration_bytes, sharing_text
-from breakeven.calibrate.gpu.fit_gpu import fit_factors, fit_families
-from breakeven.calibrate.gpu.machine import describe_machine
-from breakeven.calibrate.gpu.plan import Item, Plan
-from breakeven.calibrate.gpu.reach import fit_copies, measure_copies, measure_launch
-from breakeven.calibrate.gpu.samples import DTYPES, Sample, all_samples
+from breakeven.calibrate.gpu.calibrating import Item, Plan, measured_of, sample_name
+from breakeven.calibrate.gpu.machine import (
+    calibration_bytes,
+    describe_machine,
+    fit_copies,
+    measure_copies,
+    measure_launch,
+    sharing_text,
+)
+from breakeven.calibrate.gpu.samples import (
+    DTYPES,
+    DevicePlace,
+    Sample,
+    SampleKernels,
+    all_samples,
+    timed_kernel,
+)
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
-from breakeven.calibrate.gpu.timed_samples import DevicePlace, SampleKernels, timed_kernel
-from breakeven.calibrate.tables import TimedKernel
 from breakeven.capture import pretended_gpus
 from breakeven.cost import (
     CalibrationStep,

@@ -9,26 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from breakeven.calibrate import (
-    PlacedStep,
-    StepPart,
-    StepSample,
-    StepTiming,
-    fit_own_effects,
-    fit_step_effects,
-)
+from breakeven.calibrate.step_fit import StepPart, StepSample, fit_step_effects
 from breakeven.cost import (
     EffectKey,
-    Era,
     StepEffects,
-    load_efficiencies,
     no_step_effects,
     reference_host,
 )
-from breakeven.device import find_device, generation_of
-from breakeven.simulate import build_program
-from breakeven.trace import Copy, Op, StepTrace
-from factories.steps import GPU, tensor
 
 HOST = reference_host()
 MS = 1e6
@@ -38,14 +25,10 @@ def sample(
     measured_ns: float,
     device: Mapping[tuple[EffectKey, ...], float],
     host: Mapping[tuple[EffectKey, ...], float],
-    *,
-    machine: str = "lab",
 ) -> StepSample:
     """Return a step of which either the host or the device takes next to no time."""
     return StepSample(
-        step=StepTiming(
-            device=GPU, host=HOST, era=Era.TORCH_2, machine=machine, measured_ns=measured_ns
-        ),
+        measured_ns=measured_ns,
         simulated_ns=max(sum(device.values()), sum(host.values())),
         waiting_ns=0.0,
         device_parts=tuple(StepPart(time_ns=ns, keys=keys) for keys, ns in device.items()),
@@ -102,7 +85,13 @@ def test_steps_of_one_gpu_alone_teach_what_is_its_own() -> None:
         sample(1.4 * 0.7 * size * MS, {keys: size * MS}, {(("host",),): 1.0})
         for size in range(10, 40)
     ]
-    effects = fit_own_effects([*samples, *own], general)
+    effects = fit_step_effects(
+        [*samples, *own],
+        provenance="made up",
+        spread=general.spread,
+        known=general,
+        free_kinds={"chip", "device", "machine"},
+    )
     assert math.exp(effects.log_factor(keys)) == pytest.approx(1.4 * 0.7, rel=0.02)
     # A machine may differ by more than its GPU: it takes most of what is new.
     assert effects.log_factor([("machine", "lab")]) < effects.log_factor([("device", "new")]) < 0
@@ -121,7 +110,6 @@ def test_a_host_is_found_where_it_sets_the_steps() -> None:
             (2.0 if machine == "slow" else 1.0) * size * MS,
             {(("floor",),): 1.0},
             {(("host",), ("host machine", machine)): size * MS},
-            machine=machine,
         )
         for machine in ("slow", "one", "two", "three")
         for size in (5, 10, 20, 40)
@@ -177,92 +165,6 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     keys = {(effect.kind, *effect.of) for effect in (*forward.effects, *backward.effects)}
     for key in keys:
         assert forward.log_factor([key]) == pytest.approx(backward.log_factor([key]), abs=2e-4)
-
-
-def test_a_step_is_taken_apart_into_what_effects_scale() -> None:
-    square = tensor(512, 512, device="cuda:0")
-    trace = StepTrace(
-        events=(
-            Copy(source="cpu", destination="cuda:0", num_bytes=10**6),
-            Op(name="aten.mm.default", inputs=(square, square), outputs=(square,)),
-            Op(name="aten.add.Tensor", inputs=(square, square), outputs=(square,)),
-        ),
-        batch_size=512,
-    )
-    t4, v100 = find_device("T4"), find_device("V100 SXM2 16GB")
-    steps = [
-        StepTiming(device=device, host=HOST, era=Era.TORCH_2, machine=name, measured_ns=1.0)
-        for device, name in ((t4, "one"), (v100, "two"), (t4, "three"))
-    ]
-    samples = PlacedStep(build_program(trace), steps).samples(load_efficiencies())
-    assert [part.step.machine for part in samples] == ["one", "two", "three"]
-    first, second, third = samples
-    assert first.simulated_ns == third.simulated_ns != second.simulated_ns
-    assert 0 < first.waiting_ns < first.simulated_ns
-    floors = {part.keys: part.time_ns for part in first.device_parts if ("floor",) in part.keys}
-    num_launches = sum(kernel.launches for kernel in build_program(trace).kernels)
-    assert sum(floors.values()) == pytest.approx(num_launches * generation_of(t4).floor_ns)
-    assert any(("host machine", "three") in part.keys for part in third.host_parts)
-    assert not any(("host machine", "three") in part.keys for part in first.host_parts)
-    assert all(part.time_ns > 0 for part in (*first.device_parts, *first.host_parts))
-
-
-def test_a_step_is_taken_apart_by_the_software_of_each_place() -> None:
-    image = tensor(12, 64, 56, 56, device="cuda:0", dtype="float64")
-    weight = tensor(64, 64, 3, 3, device="cuda:0", dtype="float64")
-    given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
-    convolution = Op(
-        name="aten.convolution.default",
-        inputs=(image, weight),
-        outputs=(image,),
-        attributes={**given, "transposed": False},
-    )
-    program = build_program(StepTrace(events=(convolution,), batch_size=12))
-    places = [
-        StepTiming(device=find_device("TITAN V"), host=HOST, era=era, machine="", measured_ns=1.0)
-        for era in (Era.TORCH_0, Era.TORCH_1, Era.TORCH_1_EARLY)
-    ]
-    old, new, also_old = PlacedStep(program, places).samples(load_efficiencies())
-    assert old.simulated_ns == also_old.simulated_ns > 2 * new.simulated_ns
-    of_kernels = [sum(p.time_ns for p in s.device_parts) for s in (old, new, also_old)]
-    assert of_kernels[0] == of_kernels[2] > 2 * of_kernels[1]
-
-
-def test_software_before_cudnn_8_2_launches_every_time_step() -> None:
-    source, weight = tensor(50, 32, 64, device="cuda:0"), tensor(256, 64, device="cuda:0")
-    layer = Op(
-        name="aten._cudnn_rnn.default",
-        inputs=(source, weight, weight),
-        outputs=(source,),
-        attributes={"mode": 2, "hidden_size": 64, "num_layers": 1},
-    )
-    device = find_device("RTX 3090")
-    places = [
-        StepTiming(device=device, host=HOST, era=era, machine="", measured_ns=1.0)
-        for era in (Era.TORCH_1_EARLY, Era.TORCH_2)
-    ]
-    program = build_program(StepTrace(events=(layer,), batch_size=32))
-    floor = ("floor+family", "recurrent")
-    floors, groups = [], []
-    for sample in PlacedStep(program, places).samples(load_efficiencies()):
-        floors.append(sum(part.time_ns for part in sample.device_parts if floor in part.keys))
-        keys = {key for part in sample.device_parts for key in part.keys}
-        groups.append({key[1] for key in keys if key[0] == "units"})
-    assert floors[0] == pytest.approx(50 * floors[1])
-    assert floors[1] == pytest.approx(generation_of(device).floor_ns)
-    assert groups == [{"gemm", "recurrent"}, {"gemm", "small recurrent"}]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_steps_in_fp64_teach_nothing_of_what_their_machine_loses(dtype: str) -> None:
-    square = tensor(512, 512, device="cuda:0", dtype=dtype)
-    product = Op(name="aten.mm.default", inputs=(square, square), outputs=(square,))
-    place = StepTiming(
-        device=find_device("T4"), host=HOST, era=Era.TORCH_2, machine="lab", measured_ns=1.0
-    )
-    placed = PlacedStep(build_program(StepTrace(events=(product,), batch_size=512)), [place])
-    (found,) = placed.samples(load_efficiencies())
-    assert (("overlap machine", "lab") in found.overlap_keys) == (dtype == "float32")
 
 
 def test_steps_with_and_without_effects_of_their_machine_are_fitted_together() -> None:

@@ -13,6 +13,7 @@ import pytest
 from breakeven.cli.dispatch import build_parser
 from breakeven.verdict import Bound, Choice
 from factories.loaded_scripts import load_script
+from lab.own_data import own_data_markdown
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -97,9 +98,8 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
 
 
 def test_the_accuracy_page_shows_the_measured_data_of_the_repository() -> None:
-    sections = load_script(DOCS / "accuracy.py", "docs_accuracy").own_data_markdown()
-    assert (DOCS / "accuracy.md").read_text("utf-8").endswith(sections), (
-        "run: python docs/accuracy.py"
+    assert (DOCS / "accuracy.md").read_text("utf-8").endswith(own_data_markdown()), (
+        "run: python -m lab.accuracy"
     )
 
 

@@ -1,35 +1,23 @@
-"""A validation as JSON, at a terminal, as a page and as a plot."""
+"""A validation as JSON, and at a terminal."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 from rich.cells import cell_len
 
-from breakeven.errors import BreakevenError, Caveat
-from breakeven.report import (
-    ensure_can_plot,
-    json_schema,
-    plot_name,
-    render_markdown,
-    scatter_svg,
-    show,
-    to_json,
-    validation_page,
-)
-from breakeven.report.builders.validate_words import percent, signed_percent, worst_rows
+from breakeven.errors import Caveat
+from breakeven.report import json_schema, print_accuracy, to_json
+from breakeven.report.builders.validate import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
-    AccuracyReport,
     LeaveOut,
     RowPrediction,
     Unpredictable,
@@ -42,14 +30,7 @@ SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "validate.schema.j
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
 
-def markdown(
-    reports: Sequence[AccuracyReport], *, plots: Mapping[LeaveOut, str], command: str
-) -> str:
-    notice = f"Written by `{command}`; do not edit by hand."
-    return render_markdown(validation_page(reports, plots=plots), notice=notice)
-
-
-shown = partial(terminal.shown, shows=partial(show, hints=("Every row as JSON: --json",)))
+shown = partial(terminal.shown, shows=partial(print_accuracy, hints=("Every row as JSON: --json",)))
 
 
 def test_golden_at_80_columns(tmp_path: Path, check_golden: Callable[[str, str], None]) -> None:
@@ -62,13 +43,6 @@ def test_no_line_is_longer_than_the_terminal(columns: int, tmp_path: Path) -> No
     assert max(cell_len(line) for line in lines) <= columns
 
 
-def test_narrow_terminals_lose_columns_but_no_figure(tmp_path: Path) -> None:
-    text = shown(mixed(tmp_path / "t.csv"), columns=50)
-    header = next(line for line in text.splitlines() if line.startswith("  ") and "median" in line)
-    assert header.split() == ["rows", "median", "P90", "in", "90", "%"]
-    assert "67 %" in next(line for line in text.splitlines() if line.startswith("all rows"))
-
-
 def test_rows_that_were_fitted_on_are_pointed_out(tmp_path: Path) -> None:
     report = report_of(
         tmp_path / "t.csv",
@@ -79,8 +53,6 @@ def test_rows_that_were_fitted_on_are_pointed_out(tmp_path: Path) -> None:
     text = flat(shown(report))
     assert "Careful: The calibration has seen 1 row of this table" in text
     assert "the calibration that ships with breakeven predicts every row" in text
-    page = markdown((report,), plots={}, command="x")
-    assert "**The calibration has seen 1 row of this table" in page
 
 
 def test_a_table_without_any_prediction(tmp_path: Path) -> None:
@@ -89,10 +61,6 @@ def test_a_table_without_any_prediction(tmp_path: Path) -> None:
     assert text.startswith("None of 2 rows could be predicted.")
     assert "2× unknown-workload  no such model" in text
     assert "furthest off" not in text
-    assert "others publish" not in text
-    page = markdown((report,), plots={}, command="x")
-    assert "| 2 | unknown-workload | no such model |" in page
-    assert "furthest off" not in page
 
 
 def test_no_more_than_twelve_reasons_are_listed(tmp_path: Path) -> None:
@@ -104,7 +72,7 @@ def test_no_more_than_twelve_reasons_are_listed(tmp_path: Path) -> None:
     text = flat(shown(report_of(tmp_path / "t.csv", [{}] * 16, outcomes)))
     assert "no model l" in text
     assert "no model m" not in text
-    assert "and 4 rows for other reasons, listed by --json" in text
+    assert "and 4 rows for other reasons: --json" in text
 
 
 def test_text_of_a_table_cannot_steer_the_terminal(tmp_path: Path) -> None:
@@ -206,76 +174,3 @@ def test_schema_describes_every_key() -> None:
     for name in ("ValidationRow", "AccuracySummary", "ValidationSummary"):
         for key, value in definitions[name]["properties"].items():
             assert value.get("description"), f"{name}.{key}"
-
-
-def test_page_has_a_section_for_each_protocol(tmp_path: Path) -> None:
-    reports = [
-        mixed(tmp_path / "a.csv", LeaveOut.GPU),
-        mixed(tmp_path / "b.csv", LeaveOut.MODEL),
-    ]
-    plots = {LeaveOut.GPU: "accuracy-gpu.svg"}
-    page = markdown(reports, plots=plots, command="python docs/accuracy.py t.csv")
-    assert page.startswith("<!-- Written by `python docs/accuracy.py t.csv`; do not edit by hand.")
-    assert page.endswith("|\n")
-    headings = [line for line in page.splitlines() if line.startswith("## ")]
-    assert headings == ["## A GPU never calibrated on", "## A new model on a known GPU"]
-    assert page.count("![Predicted against measured") == 1
-    assert "](accuracy-gpu.svg)" in page
-    assert "| lab | 8/10 |" in page
-    assert "| by architecture | rows |" in page
-    assert "Habitat (Yu et al., USENIX ATC 2021) | 11.8 % mean" in page
-
-
-def test_tables_of_the_page_have_equally_many_cells(tmp_path: Path) -> None:
-    rows = [{"workload": "breakeven:a|b"}, {"device": "V|100"}]
-    page = markdown((report_of(tmp_path / "t.csv", rows, {}),), plots={}, command="x").replace(
-        "\\|", ""
-    )
-    num_cells = 0
-    for line in page.splitlines():
-        if not line.startswith("|"):
-            num_cells = 0
-            continue
-        num_cells = num_cells or line.count("|")
-        assert line.count("|") == num_cells, line
-
-
-def test_one_protocol_has_one_section(tmp_path: Path) -> None:
-    report = mixed(tmp_path / "t.csv")
-    for reports in ((), (report, report)):
-        with pytest.raises(ValueError, match="one report per protocol"):
-            markdown(reports, plots={}, command="x")
-
-
-def test_name_of_a_plot() -> None:
-    assert plot_name(LeaveOut.MODEL) == "accuracy-model.svg"
-
-
-def test_plots_without_matplotlib_say_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for draw in (ensure_can_plot, lambda: scatter_svg(mixed(tmp_path / "t.csv"))):
-        with pytest.raises(BreakevenError, match="need matplotlib") as caught:
-            draw()
-        assert "pip install 'breakeven[plots]'" in (caught.value.hint or "")
-
-
-def test_nothing_to_plot_is_no_plot(tmp_path: Path) -> None:
-    assert scatter_svg(report_of(tmp_path / "t.csv", [{}], {"a": REFUSED})) is None
-
-
-def test_plot_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    report = mixed(tmp_path / "t.csv")
-    plot = scatter_svg(report)
-    assert plot is not None
-    assert plot == scatter_svg(report)
-    text = plot.decode()
-    assert "<dc:date>" not in text
-    ElementTree.fromstring(text)
-    for label in ("compute-bound (4)", "launch-bound (3)", "bound not known (1)", "±20 %"):
-        assert f">{label}<" in text
-    # One mark per predicted row and one per entry of the legend.
-    marks = text.count("<use xlink:href")
-    assert marks >= 10 + 4

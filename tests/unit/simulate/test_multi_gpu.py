@@ -8,13 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from breakeven.calibrate.multi_gpu_fit import (
-    MultiGpuRow,
-    factor_log_ratios,
-    fit_multi_gpu,
-    matched_to_single,
-    predicted_ns,
-)
 from breakeven.cost import PeerLink, PeerPath
 from breakeven.simulate import (
     Bound,
@@ -38,6 +31,13 @@ from breakeven.simulate import (
 from breakeven.simulate.shared_step import strategy_of
 from breakeven.trace import Copy, Phase, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
+from lab.multi_gpu import (
+    MultiGpuRow,
+    factor_log_ratios,
+    fit_multi_gpu,
+    matched_to_single,
+    predicted_ns,
+)
 
 LINK = PeerLink(
     path=PeerPath.PCIE,

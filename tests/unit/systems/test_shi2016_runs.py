@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import replace
@@ -13,13 +12,10 @@ from breakeven.device import find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems import shi2016 as system
-from breakeven.systems import shi2016 as tables_module
-from breakeven.systems import shi2016_runs as runs_module
 from breakeven.systems.published import GPUS, networks
 from breakeven.systems.shi2016 import accuracy_table, block, today_table
 from breakeven.systems.shi2016_runs import (
     GPUS_OF_TODAY,
-    JaxTimes,
     NetworkRuns,
     predict_of_2016,
     run_network,
@@ -69,25 +65,11 @@ class FakeBench:
         )
 
 
-@pytest.fixture
-def without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "jax_label", lambda: None)
-    monkeypatch.setattr(tables_module, "jax_label", lambda: None)
-
-
-@pytest.fixture
-def with_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (runs_module, tables_module):
-        monkeypatch.setattr(module, "jax_label", lambda: "JAX 0.10.2")
-    monkeypatch.setattr(runs_module, "can_limit_threads", lambda: True)
-    monkeypatch.setattr(runs_module, "machine_lock", nullcontext)  # nothing is measured
-
-
 def rows(table: SystemTable, source: RowSource) -> list[tuple[object, ...]]:
     return [row.cells for row in table.rows if row.source is source]
 
 
-def test_a_network_is_measured_on_each_number_of_threads(without_jax: None) -> None:
+def test_a_network_is_measured_on_each_number_of_threads() -> None:
     bench = FakeBench()
     runs = run_network(bench, "FCN-R", (1, 2))
     assert bench.calls == [
@@ -110,48 +92,7 @@ def test_the_software_of_2016_has_a_host_and_spread_of_its_own() -> None:
     assert then.estimate.low_ns < then.estimate.value_ns < then.estimate.high_ns
 
 
-def test_jax_is_measured_on_the_same_threads(
-    with_jax: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(network: str, *, num_threads: int) -> JaxTimes:
-        return JaxTimes(version="0.10.2", first_ns=10**10, steps_ns=(10**9 // num_threads,) * 3)
-
-    monkeypatch.setattr(runs_module, "measure_jax", measure)
-    runs = run_network(FakeBench(), "FCN-R", (1, 2))
-    assert {n: found.value_ns for n, found in runs.jax.items()} == {1: 1e9, 2: 0.5e9}
-    cpu_table, _ = block(runs, torch_version="2.13.0+cpu")
-    measured = rows(cpu_table, RowSource.MEASURED)
-    assert [cells[0] for cells in measured] == [f"{LABEL}, here", "JAX 0.10.2, here"]
-    assert "compiles, took 10 s" in cpu_table.note
-    # The networks that are more than a page of code in JAX have none.
-    assert run_network(FakeBench(), "ResNet-56", (1,)).jax == {}
-
-
-def test_a_failure_of_jax_is_a_caveat_and_keeps_what_was_measured(
-    with_jax: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(network: str, *, num_threads: int) -> JaxTimes:
-        if num_threads == 2:
-            raise BreakevenError("FCN-R under JAX failed: no memory left")
-        return JaxTimes(version="0.10.2", first_ns=10**10, steps_ns=(10**9,) * 3)
-
-    monkeypatch.setattr(runs_module, "measure_jax", measure)
-    runs = run_network(FakeBench(), "FCN-R", (1, 2))
-    assert list(runs.jax) == [1]
-    assert ("jax-failed", "FCN-R under JAX failed: no memory left") in [
-        (caveat.code, caveat.message) for caveat in runs.caveats
-    ]
-
-
-def test_without_jax_the_row_says_how_to_install_it(without_jax: None) -> None:
-    cpu_table, _ = block(network_runs("FCN-R"), torch_version="2.13.0+cpu")
-    label, *times = rows(cpu_table, RowSource.MEASURED)[-1]
-    assert label == "JAX (not installed)"
-    assert set(times) == {None}
-    assert cpu_table.note == "JAX is not installed: pip install jax"
-
-
-def test_a_block_has_the_published_rows_above_ours(without_jax: None) -> None:
+def test_a_block_has_the_published_rows_above_ours() -> None:
     cpu_table, gpu_table = block(network_runs("LSTM"), torch_version="2.13.0+cpu")
     published = rows(cpu_table, RowSource.PUBLISHED)
     assert [cells[0] for cells in published] == [
@@ -168,7 +109,7 @@ def test_a_block_has_the_published_rows_above_ours(without_jax: None) -> None:
         assert sources == sorted(sources, key=lambda source: source is not RowSource.PUBLISHED)
 
 
-def test_our_threads_have_columns_of_their_own_where_the_paper_has_none(without_jax: None) -> None:
+def test_our_threads_have_columns_of_their_own_where_the_paper_has_none() -> None:
     runs = network_runs("ResNet-50", cpu={1: 8.0, 2: 4.0, 4: 2.0, 6: 1.5})
     cpu_table, _ = block(runs, torch_version="2.13.0")
     names = [column.name for column in cpu_table.columns]
@@ -192,7 +133,7 @@ def test_today_has_the_best_cpu_and_the_gpus_of_today() -> None:
     assert [cell.value_ns for cell in row.cells[1:]] == [1e9, 1e7, 1e7, 1e7, 1e7]
 
 
-def test_the_report_has_a_block_per_network_and_two_claims(without_jax: None) -> None:
+def test_the_report_has_a_block_per_network_and_two_claims() -> None:
     report = system.run(FakeBench())
     assert len(report.tables) == 2 * 7 + 4
     for number, name in enumerate(networks()):
@@ -203,7 +144,7 @@ def test_the_report_has_a_block_per_network_and_two_claims(without_jax: None) ->
     assert busy[0].startswith("FCN-S, AlexNet-S, ResNet-50, FCN-R, AlexNet-R, ResNet-56, LSTM: ")
 
 
-def test_a_network_that_fails_is_left_out_and_named(without_jax: None) -> None:
+def test_a_network_that_fails_is_left_out_and_named() -> None:
     bench = FakeBench(fails=lambda network: network == "ResNet-50")
     report = system.run(bench)
     assert len(report.tables) == 2 * 6 + 4
@@ -211,14 +152,12 @@ def test_a_network_that_fails_is_left_out_and_named(without_jax: None) -> None:
     assert "of 6 networks" in report.claims[0].ours
 
 
-def test_where_all_fail_the_first_error_is_raised(without_jax: None) -> None:
+def test_where_all_fail_the_first_error_is_raised() -> None:
     with pytest.raises(BreakevenError, match="FCN-S ran out of memory"):
         system.run(FakeBench(fails=lambda network: True))
 
 
-def test_a_step_that_does_not_fit_is_said(
-    without_jax: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = replace(traced_run().trace, peak_memory_bytes=5 * 10**9)
     monkeypatch.setattr(FakeBench, "step", lambda *_, **__: trace)
     runs: NetworkRuns = run_network(FakeBench(), "FCN-R", (1,))
@@ -227,9 +166,7 @@ def test_a_step_that_does_not_fit_is_said(
     assert "a GTX 980 has" in messages[0]
 
 
-def test_claims_of_the_report_follow_its_runs(
-    without_jax: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claims_of_the_report_follow_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "run_network", lambda bench, network, counts: network_runs(network))
     report = system.run(FakeBench())
     assert {claim.outcome for claim in report.claims} == {ClaimOutcome.AGREES}

@@ -12,7 +12,6 @@ from breakeven.systems import published
 from breakeven.systems.catalogue import judge, ratio_of
 from breakeven.systems.published import (
     DISC_MLP_CROSSOVER_PARAMETERS,
-    MATVEC_TIMES,
     RNN_STREAM_SPEEDS,
     WEIGHT_UPDATE_SPEEDUP,
     Band,
@@ -62,14 +61,12 @@ def test_an_interval_that_says_more_than_its_figure_is_remarked_on(
 # What was published, and the least and the most that agrees with it. Whoever widens a band says why
 # in the change that raises its figure here.
 _BY_COLAB = {speed.batch_size: speed.ratio for speed in RNN_STREAM_SPEEDS}
-_SMALL, _LARGE = (time.gpu_ns for time in MATVEC_TIMES)
 PINNED = {
     "DISC_MLP_BAND": (DISC_MLP_CROSSOVER_PARAMETERS, 3e5, 3e6),
     "RNN_STREAM_BANDS 100": (_BY_COLAB[100], 0.348, 0.785),
     "RNN_STREAM_BANDS 10000": (_BY_COLAB[10_000], 6.44, 14.5),
     "WEIGHT_UPDATE_BAND": (WEIGHT_UPDATE_SPEEDUP, 1.5, 3.0),
     "NEURAL_ODE_BAND": (math.inf, 10.0, math.inf),  # "orders of magnitude"
-    "MATVEC_BAND": (_LARGE / _SMALL, 0.0, 1.5),
     "DEVICE_COPY_BAND": (math.inf, 5.0, math.inf),  # "far slower"
 }
 

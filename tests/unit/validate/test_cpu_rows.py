@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from breakeven import measure
-from breakeven.cost import era_of
 from breakeven.device import find_host_cpu
 from breakeven.errors import WorkloadError
 from breakeven.progress import SilentProgress
@@ -41,7 +40,7 @@ class NoGpus:
 def validated(
     path: Path, cpus: MeasuredCpus | None, protocol: LeaveOut = LeaveOut.NONE
 ) -> AccuracyReport:
-    return validate_table(path, predictor=NoGpus(), protocol=protocol, era_of=era_of, cpus=cpus)
+    return validate_table(path, predictor=NoGpus(), protocol=protocol, cpus=cpus)
 
 
 @pytest.fixture

@@ -8,20 +8,14 @@ import pytest
 
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
-from breakeven.report.builders.validate import validation_document
+from breakeven.report.builders.validate import unread_reasons, warnings
 from breakeven.report.builders.validate_stored import stored_validation
-from breakeven.report.builders.validate_words import unread_reasons
 from breakeven.trace import Attention
-from breakeven.validate import (
-    ErrorBudget,
-    MeasuredRow,
-    exceeded_budgets,
-    read_table,
-    validate_table,
-)
+from breakeven.validate import MeasuredRow, read_table, validate_table
 from breakeven.validate.traced_rows import TracedRows
-from breakeven.verdict import LeaveOut, Unpredictable
-from factories.accuracy import FakePredictor, era_of, write_table
+from breakeven.verdict import Unpredictable
+from factories.accuracy import FakePredictor, write_table
+from lab.validate import ErrorBudget, exceeded_budgets
 
 
 def read_one(path: Path, **cells: str) -> MeasuredRow:
@@ -104,7 +98,7 @@ def test_columns_that_say_the_usual_change_nothing(tmp_path: Path) -> None:
 
 
 def validated(path: Path):
-    return validate_table(path, predictor=FakePredictor(), protocol=LeaveOut.NONE, era_of=era_of)
+    return validate_table(path, predictor=FakePredictor())
 
 
 def test_rows_that_cannot_be_read_are_named_and_count_nowhere(tmp_path: Path) -> None:
@@ -136,9 +130,8 @@ def test_a_table_without_a_readable_row_is_refused(tmp_path: Path) -> None:
 def test_rows_that_were_not_read_are_shown_and_stored(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", {}, *({"precision": "fp8"} for _ in range(5)))
     report = validated(path)
-    document = validation_document(report)
-    assert document.warnings == (
-        "Careful: 5 rows of this table could not be read, and are in none of the figures.",
+    assert warnings(report) == (
+        "5 rows of this table could not be read, and are in none of the figures.",
     )
     assert unread_reasons(report) == (
         (

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from breakeven.errors import BreakevenError
-from breakeven.validate import GROUPINGS, RowFilter, compare, read_table, summarize, validate_table
+from breakeven.validate import GROUPINGS, RowFilter, read_table, summarize, validate_table
+from breakeven.validate.whole_table import compare
 from breakeven.verdict import Bound, LeaveOut, RowPrediction, Unpredictable
-from factories.accuracy import FakePredictor, era_of, mixed, prediction, report_of, write_table
+from factories.accuracy import FakePredictor, mixed, prediction, report_of, write_table
 
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
@@ -128,7 +129,7 @@ def test_groups_of_a_mixed_table(tmp_path: Path) -> None:
     }
     assert counts["all"] == {"all": 12}
     assert counts["source"] == {"lab": 10, "old lab": 2}
-    assert counts["era"] == {"old": 2, "torch 2": 10}
+    assert counts["era"] == {"Torch7 and its contemporaries": 2, "torch 2": 10}
     assert counts["precision"] == {"fp16": 3, "fp32": 9}
     assert counts["regime"] == {"20 ms and over": 9, "under 20 ms": 3}
     assert counts["bound"] == {
@@ -177,7 +178,7 @@ def test_split_of_a_row(protocol: LeaveOut, split: str, tmp_path: Path) -> None:
 def test_a_device_that_is_not_in_the_catalogue_is_told_not_predicted(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", {"device": "abacus"}, {}, {"device": "RTX 30"})
     predictor = FakePredictor()
-    report = validate_table(path, predictor=predictor, protocol=LeaveOut.NONE, era_of=era_of)
+    report = validate_table(path, predictor=predictor, protocol=LeaveOut.NONE)
     assert predictor.calls == [("b",)]
     first, second, third = (row.outcome for row in report.rows)
     assert isinstance(first, Unpredictable)
@@ -192,7 +193,7 @@ def test_a_device_that_is_not_in_the_catalogue_is_told_not_predicted(tmp_path: P
 def test_a_table_of_unknown_devices_needs_no_predictor(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", {"device": "abacus"})
     predictor = FakePredictor()
-    report = validate_table(path, predictor=predictor, protocol=LeaveOut.NONE, era_of=era_of)
+    report = validate_table(path, predictor=predictor, protocol=LeaveOut.NONE)
     assert predictor.calls == []
     assert report.overall.num_unpredicted == 1
 
@@ -207,7 +208,6 @@ def test_a_fold_learns_from_rows_that_the_filter_leaves_out(
         path,
         predictor=predictor,
         protocol=protocol,
-        era_of=era_of,
         only=RowFilter.parse(["device=V100"]),
     )
     assert predictor.calls == [("b",)]
@@ -226,7 +226,7 @@ class _TooFew:
 def test_a_predictor_that_forgets_rows_is_refused(tmp_path: Path) -> None:
     rows = read_table(write_table(tmp_path / "t.csv", {}))
     with pytest.raises(BreakevenError, match="0 predictions for 1 rows"):
-        compare(rows, predictor=_TooFew(), protocol=LeaveOut.NONE, era_of=era_of)
+        compare(rows, predictor=_TooFew(), protocol=LeaveOut.NONE)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_prediction_that_is_no_time_is_refused(outcome: RowPrediction, tmp_pat
     rows = read_table(write_table(tmp_path / "t.csv", {}))
     predictor = FakePredictor(by_case_id={"a": outcome})
     with pytest.raises(BreakevenError, match=r"row a: a prediction of"):
-        compare(rows, predictor=predictor, protocol=LeaveOut.NONE, era_of=era_of)
+        compare(rows, predictor=predictor, protocol=LeaveOut.NONE)
 
 
 def test_bound_of_a_prediction_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads import products_in_tf32, step_on_device
-from breakeven.workloads.device_step import _fill
+from breakeven.workloads.case_traces import _fill
 from breakeven.workloads.timed_step import BuiltStep
 
 CPU = torch.device("cpu")

@@ -58,7 +58,7 @@ def test_attention_by_one_operator_or_by_many():
 
 
 def test_attention_operator_by_operator_computes_what_torch_does():
-    from breakeven.workloads.attention import attention_as
+    from breakeven.workloads.case_traces import attention_as
 
     attend = torch.nn.functional
     query, key, value = torch.randn(3, 2, 4, 5, 6)

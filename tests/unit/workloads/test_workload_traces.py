@@ -242,7 +242,7 @@ def test_what_a_missing_package_has_is_refused_alike(
 ) -> None:
     """So that a table names it once, and not for each of its models."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
-    monkeypatch.setattr("breakeven.workloads.image_models.import_torchvision", lambda: None)
+    monkeypatch.setattr("breakeven.workloads.libraries.import_torchvision", lambda: None)
     said = set()
     for name in ("one", "other?a=1"):
         with pytest.raises(WorkloadError) as refused:

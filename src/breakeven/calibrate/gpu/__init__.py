@@ -5,7 +5,7 @@ from breakeven.calibrate.gpu.calibrating import QUICK_S as QUICK_S
 from breakeven.calibrate.gpu.calibrating import GpuRequest as GpuRequest
 from breakeven.calibrate.gpu.calibrating import GpuResult as GpuResult
 from breakeven.calibrate.gpu.calibrating import calibrate_gpu as calibrate_gpu
-from breakeven.calibrate.gpu.files import calibration_bytes as calibration_bytes
-from breakeven.calibrate.gpu.files import save_calibration as save_calibration
-from breakeven.calibrate.gpu.files import sharing_text as sharing_text
+from breakeven.calibrate.gpu.machine import calibration_bytes as calibration_bytes
 from breakeven.calibrate.gpu.machine import find_gpu as find_gpu
+from breakeven.calibrate.gpu.machine import save_calibration as save_calibration
+from breakeven.calibrate.gpu.machine import sharing_text as sharing_text

@@ -1,28 +1,35 @@
-"""Calibrate a GPU that is here: measure, fit, and return what predictions use."""
+"""A GPU's calibration: what is measured in which order, kept, and fitted."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import torch
 
-from breakeven.calibrate.gpu.fit_gpu import fit_factors, fit_families
-from breakeven.calibrate.gpu.machine import STAND_IN, check_gpu, describe_machine, has_tf32
-from breakeven.calibrate.gpu.measured import (
-    Kept,
-    Measured,
-    is_for_good,
-    machine_key_of,
-    reason_of,
+from breakeven.calibrate.fit import fit_factors, fit_families
+from breakeven.calibrate.gpu.machine import (
+    COPY,
+    STAND_IN,
+    check_gpu,
+    describe_machine,
+    fit_copies,
+    has_tf32,
+    measure_copies,
+    measure_launch,
+    own_spec,
 )
-from breakeven.calibrate.gpu.own_spec import own_spec
-from breakeven.calibrate.gpu.plan import Item, Plan
-from breakeven.calibrate.gpu.reach import COPY, fit_copies, measure_copies, measure_launch
-from breakeven.calibrate.gpu.samples import PRECISIONS, Sample, all_samples
+from breakeven.calibrate.gpu.samples import (
+    PRECISIONS,
+    Sample,
+    SampleKernels,
+    all_samples,
+    time_sample,
+    timed_kernel,
+)
 from breakeven.calibrate.gpu.steps import (
     EAGER,
     WantedStep,
@@ -31,12 +38,13 @@ from breakeven.calibrate.gpu.steps import (
     time_step,
     wanted_step,
 )
-from breakeven.calibrate.gpu.timed_samples import SampleKernels, time_sample, timed_kernel
 from breakeven.cost import (
     GPU_CALIBRATION_VERSION,
     CalibratedMachine,
+    CalibrationStep,
     GpuCalibration,
     Kernel,
+    MeasuredLaunch,
     MeasuredSample,
     StepEffect,
 )
@@ -44,7 +52,181 @@ from breakeven.device import HostSpec, Precision, known_device
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import Progress
-from breakeven.store import machine_lock, read_calibrating, write_calibrating
+from breakeven.store import code_digest, machine_lock, read_calibrating, write_calibrating
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """Measurements so far, in the order in which they were taken.
+
+    Args:
+        launch: What it takes to reach the GPU.
+        samples: Calls by name and precision.
+        copies: Copies to the GPU, by name.
+        steps: Whole steps, by name.
+        failed: What did not run, and why, by the same names.
+        asked: What is being measured, while it is.
+        ended: What the process did not survive, once.
+    """
+
+    launch: MeasuredLaunch | None = None
+    samples: dict[str, MeasuredSample] = {}
+    copies: dict[str, MeasuredSample] = {}
+    steps: dict[str, CalibrationStep] = {}
+    failed: dict[str, str] = {}
+    asked: str = ""
+    ended: list[str] = []
+
+
+# As torch and its libraries say it, in lower case.
+_NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
+# A library that aborts, as Metal's does of what it cannot compile, leaves nothing else behind.
+_ENDED = "breakeven was ended twice while it was measured"
+# Packages whose code decides what is measured.
+_MEASURING = ("calibrate", "measure", "workloads")
+
+
+def machine_key_of(machine: CalibratedMachine) -> dict[str, str]:
+    """Return what measurements hold for: machine, software, and the code that measures."""
+    facts = msgspec.to_builtins(machine)
+    del facts["date"]
+    told = {name: str(value) for name, value in facts.items()}
+    return told | {"measuring": code_digest(*_MEASURING)}
+
+
+def reason_of(error: Exception) -> str:
+    """Return in a line why something could not be measured."""
+    first_line = str(error).strip().partition("\n")[0]
+    kind = "" if isinstance(error, BreakevenError) else f"{type(error).__name__}: "
+    return f"{kind}{first_line}"[:200]
+
+
+def is_for_good(reason: str) -> bool:
+    """Return whether what failed will fail again; memory that others had may be free then."""
+    return not any(sign in reason.casefold() for sign in _NO_MEMORY)
+
+
+@dataclass(kw_only=True)
+class Kept:
+    """Measurements that are written before each further one.
+
+    Args:
+        measured: Those so far.
+        write: Keeps them.
+    """
+
+    measured: Measured
+    write: Callable[[Measured], None]
+
+    def take_up(self) -> None:
+        """Go on where the last process ended: what it did not survive is asked once more."""
+        measured, asked = self.measured, self.measured.asked
+        measured.failed = {name: why for name, why in measured.failed.items() if is_for_good(why)}
+        if asked in measured.ended:
+            measured.failed[asked] = _ENDED
+        elif asked:
+            measured.ended.append(asked)
+        measured.asked = ""
+
+    def ask(self, name: str) -> None:
+        """Note what is about to be measured, for the case that this process does not survive it."""
+        self.measured.asked = name
+        self.write(self.measured)
+
+    def close(self) -> None:
+        """Write what there is: whatever was asked last, this process has survived it."""
+        self.measured.asked = ""
+        self.write(self.measured)
+
+
+_BAR_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing to measure.
+
+    Args:
+        name: Unique.
+        stage: What it is part of, for a person.
+        measure: Does it, and keeps what came of it.
+        about_s: How long it may take.
+    """
+
+    name: str
+    stage: str
+    measure: Callable[[], None]
+    about_s: float
+
+
+class Plan:
+    """Measures items in turn until they are done or the time is over.
+
+    Items of a stage are taken to be as slow as the slowest of them so far.
+
+    Args:
+        items: The most telling first.
+        is_known: Whether an item was measured before.
+        failed: Called with what did not run, and why.
+        now_s: Clock, in seconds.
+        until_s: When the time is over.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        *,
+        is_known: Callable[[str], bool],
+        failed: Callable[[str, Exception], None],
+        now_s: Callable[[], float],
+        until_s: float,
+    ) -> None:
+        self._items = items
+        self._is_known = is_known
+        self._failed = failed
+        self._now_s = now_s
+        self._until_s = until_s
+
+    def run(
+        self,
+        begin: Callable[[str], None],
+        detail: Callable[[str], None],
+        before: Callable[[str], None],
+    ) -> int:
+        """Return how many items were left out since the time was over.
+
+        Args:
+            begin: Told of each stage.
+            detail: Told of each item, with a bar.
+            before: Called with each item's name before it is measured.
+        """
+        num_left, stage = 0, ""
+        slowness: dict[str, float] = {}
+        for number, item in enumerate(self._items):
+            if self._is_known(item.name):
+                continue
+            begun_s = self._now_s()
+            slowest = slowness.get(item.stage, 1.0)
+            if begun_s + slowest * item.about_s > self._until_s:
+                num_left += 1
+                continue
+            if item.stage != stage:
+                stage = item.stage
+                begin(stage)
+            detail(f"{_bar(number, len(self._items))} {item.name}")
+            before(item.name)
+            try:
+                item.measure()
+            except Exception as error:
+                # What the device or its library refuses is left out, naming it.
+                self._failed(item.name, error)
+            slowness[item.stage] = max(slowest, (self._now_s() - begun_s) / item.about_s)
+        return num_left
+
+
+def _bar(num_done: int, num_all: int) -> str:
+    filled = round(_BAR_CHARACTERS * num_done / num_all)
+    return f"{'█' * filled}{'░' * (_BAR_CHARACTERS - filled)} {num_done + 1} of {num_all}"
+
 
 FULL_S = 360.0
 QUICK_S = 60.0

@@ -1,17 +1,33 @@
-"""The GPU that is here: which one, and what it says of itself."""
+"""The GPU that is here: found, described, its copies and launches measured, and its file."""
 
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
-from breakeven.cost import CalibratedMachine
+from breakeven.cost import (
+    CalibratedMachine,
+    Family,
+    GpuCalibration,
+    Kernel,
+    MeasuredCopy,
+    MeasuredLaunch,
+    MeasuredSample,
+    read_calibrations_again,
+)
+from breakeven.device import DeviceSpec, Precision, user_calibrations
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.measure import DeviceTimer
 from breakeven.processor import cpu_name, num_cores
-from breakeven.store import installed_version
+from breakeven.store import installed_version, write_document
 
 # torch's type of a stand-in for a GPU where there is none, for tests of the whole path.
 STAND_IN = "cpu"
@@ -121,3 +137,241 @@ def _driver(device: torch.device) -> str:
     if torch.version.hip:
         return f"ROCm {torch.version.hip}, MIOpen {torch.backends.cudnn.version()}"
     return f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+
+
+# Which launches are like which, by NVIDIA's compute capability: the first that is not above it.
+_CAPABILITIES = (
+    ((10, 0), "blackwell"), ((9, 0), "hopper"), ((8, 9), "ada"), ((8, 0), "ampere"),
+    ((7, 5), "turing"), ((7, 0), "volta"), ((6, 0), "pascal"), ((5, 0), "maxwell"),
+    ((0, 0), "kepler"),
+)  # fmt: skip
+_VENDORS = {"mps": ("apple", "apple"), "xpu": ("intel", "xe")}
+# What the best of a few sizes reaches of a datasheet's rate, as GPUs of the catalogue do: products
+# 0.8 to 0.95, streams 0.85 to 0.93. What is off here the efficiencies make up for.
+_BEST_FRACTION = 0.9
+_CLOCK_HZ = 1.5e9
+_NUM_SMS = 32
+_CACHE_BYTES = 4 * 2**20
+_MEMORY_BYTES = 8 * 2**30
+# PCIe 4.0 x16, where copies were not measured.
+_LINK_BYTES_PER_S = 31.5e9
+_LINK_FRACTION = 0.78
+_NEVER_SLOWS = 1_000.0  # W
+
+
+def own_spec(
+    device: torch.device,
+    machine: CalibratedMachine,
+    timed: Iterable[tuple[Kernel, float]],
+    *,
+    copy_bytes_per_s: float | None,
+) -> DeviceSpec:
+    """Return the figures of a GPU of which no datasheet is known.
+
+    Args:
+        device: The GPU.
+        machine: Where it is.
+        timed: Kernels, and how long each took, in nanoseconds.
+        copy_bytes_per_s: Rate of long copies to it, where known.
+
+    Raises:
+        BreakevenError: Nothing was measured that tells its rates.
+    """
+    rates: dict[Precision, float] = {}
+    stream = 0.0
+    for kernel, time_ns in timed:
+        if kernel.family is Family.GEMM:
+            rate = 1e9 * kernel.flop / time_ns
+            rates[kernel.precision] = max(rates.get(kernel.precision, 0.0), rate)
+        stream = max(stream, 1e9 * kernel.num_bytes / time_ns)
+    if Precision.FP32 not in rates or not stream:
+        raise BreakevenError(
+            f"too little was measured of {machine.gpu}, which is not in the catalogue",
+            hint="run breakeven calibrate again: it goes on where it ended",
+        )
+    vendor, generation = _generation(device)
+    facts = properties_of(device)
+    link = _LINK_BYTES_PER_S if copy_bytes_per_s is None else copy_bytes_per_s / _LINK_FRACTION
+    if rates.get(Precision.TF32, 0.0) < 1.2 * rates[Precision.FP32]:
+        rates.pop(Precision.TF32, None)  # the switch does nothing here
+    return DeviceSpec(
+        id=re.sub(r"[^a-z0-9]+", "-", machine.gpu.casefold()).strip("-"),
+        name=machine.gpu,
+        vendor=vendor,
+        market="measured",
+        architecture=generation,
+        num_sms=int(_first(facts, "multi_processor_count", "gpu_subslice_count") or _NUM_SMS),
+        clock_hz=1e3 * _first(facts, "clock_rate") or _CLOCK_HZ,
+        peak_flop_per_s={one: rate / _BEST_FRACTION for one, rate in rates.items()},
+        memory_bytes=_memory_bytes(device),
+        memory_bytes_per_s=stream / _BEST_FRACTION,
+        l2_bytes=_first(facts, "L2_cache_size", "last_level_cache_size") or _CACHE_BYTES,
+        link_bytes_per_s=link,
+        launch_generation=generation,
+        release_year=int(machine.date[:4]),
+        tdp_watts=_NEVER_SLOWS,
+        sources=(f"measured by breakeven calibrate on {machine.date}",),
+        notes="no datasheet: rates are what it reached, over 0.9",
+    )
+
+
+def _first(facts: Any, *names: str) -> float:
+    """Return the first of the figures that a backend tells; 0 where it tells none."""
+    return next((float(value) for name in names if (value := getattr(facts, name, 0))), 0.0)
+
+
+def _memory_bytes(device: torch.device) -> float:
+    if device.type == "mps":
+        return float(torch.mps.recommended_max_memory())
+    return _first(properties_of(device), "total_memory") or _MEMORY_BYTES
+
+
+def _generation(device: torch.device) -> tuple[str, str]:
+    if device.type in _VENDORS:
+        return _VENDORS[device.type]
+    facts = properties_of(device)
+    if torch.version.hip:
+        is_matrix = str(getattr(facts, "gcnArchName", "")).startswith("gfx9")
+        return "amd", "cdna" if is_matrix else "rdna"
+    capability = (int(getattr(facts, "major", 8)), int(getattr(facts, "minor", 0)))
+    return "nvidia", next(name for least, name in _CAPABILITIES if capability >= least)
+
+
+# How names of measured copies begin.
+COPY = "copy "
+_BUDGET_S = 0.3
+_COPY_BYTES = (4_096, 65_536, 1 << 20, 1 << 23, 1 << 26)
+_TINY_COPY_BYTES = (4_096, 65_536, 1 << 20)
+
+
+def measure_launch(timer: DeviceTimer) -> MeasuredLaunch:
+    """Return what launches and waits cost."""
+    one, other = (torch.ones(1, device=timer.device) for _ in range(2))
+
+    def issue() -> object:
+        return torch.mul(one, other)
+
+    def issue_and_wait() -> None:
+        issue()
+        timer.synchronize()
+
+    queued = timer.time_call(issue, budget_s=_BUDGET_S, fills_queue=False)
+    return MeasuredLaunch(
+        queued_ns=queued.issue_ns,
+        waited_ns=timer.time_call(issue_and_wait, budget_s=_BUDGET_S, fills_queue=False).time_ns,
+        sync_ns=timer.time_call(timer.synchronize, budget_s=_BUDGET_S, fills_queue=False).time_ns,
+        period_ns=timer.time_call(issue, budget_s=_BUDGET_S).time_ns,
+    )
+
+
+def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> Iterator[MeasuredSample]:
+    """Yield the times of copies to the device that are waited for, those of any memory first."""
+    sizes = _TINY_COPY_BYTES if is_tiny else _COPY_BYTES
+    kinds = ("pageable",) if timer.device.type in ("mps", STAND_IN) else ("pageable", "pinned")
+    for kind in kinds:
+        for num_bytes in sizes:
+            source = torch.ones(num_bytes, dtype=torch.uint8)
+            if kind == "pinned":
+                source = source.pin_memory()
+            target = torch.empty_like(source, device=timer.device)
+
+            def copy(source: torch.Tensor = source, target: torch.Tensor = target) -> None:
+                target.copy_(source)
+                timer.synchronize()
+
+            found = timer.time_call(copy, budget_s=_BUDGET_S, fills_queue=False)
+            yield MeasuredSample(
+                name=f"{COPY}{kind} {num_bytes}",
+                precision=Precision.FP32,
+                time_ns=found.time_ns,
+                spread=round(found.spread, 3),
+                num_calls=found.num_calls,
+            )
+
+
+def fit_copies(samples: Sequence[MeasuredSample]) -> tuple[MeasuredCopy, ...]:
+    """Return the line through the larger copies of each kind, and the shortest copy."""
+    fitted: list[MeasuredCopy] = []
+    for kind in ("pageable", "pinned"):
+        known = [
+            (float(sample.name.rpartition(" ")[2]), sample.time_ns)
+            for sample in samples
+            if sample.name.startswith(f"{COPY}{kind} ")
+        ]
+        if len(known) < 2:
+            continue
+        sizes, times = np.array(sorted(known)).T
+        slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
+        slope = max(slope, 1e-6)  # a petabyte per second: no copy is free
+        fixed_ns = float(np.median(times - slope * sizes))
+        fitted.append(
+            MeasuredCopy(
+                is_pinned=kind == "pinned",
+                least_ns=float(times.min()),
+                fixed_ns=max(fixed_ns, 0.0),
+                bytes_per_s=float(1e9 / slope),
+            )
+        )
+    return tuple(fitted)
+
+
+_LISTS = ("families", "effects", "copies", "samples", "steps", "left_out")
+
+
+def calibration_bytes(calibration: GpuCalibration) -> bytes:
+    """Return a calibration as it is kept: JSON, with a line for each measurement."""
+    fields: list[str] = []
+    for name in calibration.__struct_fields__:
+        value = getattr(calibration, name)
+        text = _lines(value) if name in _LISTS else _json(value)
+        fields.append(f' "{name}": {text}')
+    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+
+
+def _lines(entries: tuple[object, ...]) -> str:
+    if not entries:
+        return "[]"
+    return "[\n" + ",\n".join(f"  {_json(entry)}" for entry in entries) + "\n ]"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def save_calibration(calibration: GpuCalibration) -> Path:
+    """Write a calibration to this user's folder, and return its file; predictions use it from now.
+
+    Raises:
+        BreakevenError: No folder is wanted, or it cannot be written.
+    """
+    folder = user_calibrations()
+    if folder is None:
+        raise BreakevenError(
+            "BREAKEVEN_CALIBRATIONS is empty: calibrations are neither kept nor used",
+            hint="name a folder, or unset it",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BreakevenError(
+            f"cannot make the folder {folder}: {error.strerror}",
+            hint="name another one: BREAKEVEN_CALIBRATIONS=FOLDER",
+        ) from None
+    path = folder / f"{calibration.device}.json"
+    write_document(path, calibration_bytes(calibration), force=True)
+    read_calibrations_again()
+    return path
+
+
+def sharing_text(path: Path, calibration: GpuCalibration) -> str:
+    """Return how to contribute a calibration, and what is in it."""
+    return f"""\
+{path} holds what was measured of this {calibration.machine.gpu}, its names and
+versions (GPU, processor, system, driver, torch, Python), and the date; nothing of your files, your
+name or your network. To let everyone's predictions use it:
+
+1. copy it to src/breakeven/device/calibrations/{calibration.device}.json in a clone of breakeven;
+2. run: python -m pytest tests/unit/cost/test_gpu_calibration.py
+3. open a pull request with that file alone; say whether other programs used the GPU meanwhile, and
+   whether its power or clocks were limited.
+"""

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from breakeven.calibrate.step_fit import fit_step_effects
-from breakeven.calibrate.step_sample import StepPart, StepSample, StepTiming
+from breakeven.calibrate.step_fit import StepPart, StepSample, fit_step_effects
 from breakeven.cost import (
     CalibrationStep,
     EffectKey,
-    Era,
     GpuCalibration,
     StepCosts,
     StepEffect,
@@ -224,9 +222,7 @@ def _samples(
         simulated = simulate([program], [device], host)
         busy_ns = float(simulated.host_busy_ns[0, 0, 0])
         whole = StepSample(
-            step=StepTiming(
-                device=device, host=host, era=Era.TORCH_2, machine="", measured_ns=step.time_ns
-            ),
+            measured_ns=step.time_ns,
             simulated_ns=float(simulated.step_ns[0, 0, 0]),
             waiting_ns=0.0,
             device_parts=tuple(StepPart(time_ns=t, keys=keys) for keys, t in parts.items()),
@@ -238,7 +234,7 @@ def _samples(
         if not waits and step.issue_ns < _FREE_HOST_FRACTION * step.time_ns:
             yield replace(
                 whole,
-                step=replace(whole.step, measured_ns=step.issue_ns),
+                measured_ns=step.issue_ns,
                 simulated_ns=busy_ns,
                 device_parts=(),
             )

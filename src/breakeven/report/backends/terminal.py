@@ -23,7 +23,6 @@ from breakeven.report.document import (
     Code,
     Document,
     Drawing,
-    Image,
     Lines,
     Markdown,
     Section,
@@ -201,8 +200,6 @@ class _Renderer:
             case Timeline(spans):
                 if timeline_end_ns(spans) > 0:
                     yield from strip_text(spans, self._console.width, is_ascii=self._is_ascii)
-            case Image():
-                return
             case _:
                 assert_never(block)
 

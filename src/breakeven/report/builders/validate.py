@@ -1,324 +1,249 @@
-"""The document of a validation: the answer, errors by group, what failed, and the peers."""
+"""A validation at a terminal: the answer, errors by group, what is furthest off and what failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from breakeven.report.builders.validate_words import (
-    GROUPING_TITLES,
-    HEADERS,
-    OTHER_SETS,
-    PROTOCOL_SENTENCES,
-    PROTOCOL_TITLES,
-    SHOWN_GROUPINGS,
-    OwnFigure,
-    beside_published,
-    headline,
-    p90_percent,
-    percent,
-    signed_percent,
-    summary_cells,
-    unpredicted_reasons,
-    unread_reasons,
-    warnings,
-    worst_rows,
-)
-from breakeven.report.document import (
-    Block,
-    Document,
-    Image,
-    Lines,
-    Markdown,
-    Section,
-)
-from breakeven.report.phrase import Fact, Line, Medium
-from breakeven.report.table import Cell, Column, Table, columns_of
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
 from breakeven.report.text import plural, printable, shorten
-from breakeven.units import format_duration
-from breakeven.verdict import AccuracyReport, LeaveOut, RowResult, compare_compiled
+from breakeven.units import format_digits, format_duration
+from breakeven.verdict import AccuracyReport, AccuracySummary, LeaveOut, RowResult, Unpredictable
 
-_PLOT = "Predicted against measured time of each row, both axes logarithmic, with a band of ±20 %"
-_PAGE_GROUPINGS = (
-    *SHOWN_GROUPINGS, "memory_format", "phase", "architecture", "device", "family", "workload",
+PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {
+    LeaveOut.NONE: "The calibration that ships with breakeven predicts every row.",
+    LeaveOut.GPU: "Leave one GPU out: each GPU is predicted by a calibration made without any "
+    "figure of it.",
+    LeaveOut.MODEL: "Leave one model family out: each family is predicted by a calibration made "
+    "without any row of it.",
+    LeaveOut.SOURCE: "Leave one source out: the steps of each source are predicted by a "
+    "calibration made without any figure from it.",
+}
+# The groupings that a person reads; all of them are in the JSON document.
+SHOWN_GROUPINGS = (
+    "split", "precision", "era", "compile", "attention", "regime", "bound", "source", "num_devices",
 )  # fmt: skip
+GROUPING_TITLES: Mapping[str, str] = {
+    "all": "all",
+    "split": "split",
+    "precision": "precision",
+    "compile": "mode of torch.compile",
+    "attention": "attention",
+    "memory_format": "memory format",
+    "family": "model family",
+    "era": "era",
+    "regime": "measured time",
+    "bound": "bound",
+    "source": "source",
+    "num_devices": "devices per step",
+    "device": "device",
+    "architecture": "architecture",
+    "workload": "workload",
+    "phase": "phase",
+}
+
+HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
+# Fewer rows than this have no 90th percentile worth the name.
+_LEAST_ROWS_FOR_P90 = 10
+# As many as a person reads one by one.
+_NUM_WORST = 10
+# Of rows that fail alike, as many are named.
+_NUM_NAMED = 3
+
+
 _MAX_REASONS = 12
-# What a narrow terminal can do without, the first of them longest.
-_JOINS = {"bias": 1, "mean": 2, "right GPU": 3}
 _LEGEND = (
     "error: |predicted / measured - 1|   bias: + is too slow   in 90 %: rows that the interval "
     "holds, those not predicted counted as missed   right GPU: of two devices that differ by "
     "more than 20 %, the faster one is predicted to be faster"
 )
 
-_HOW_TO_READ = """\
-Predicted times of whole steps, beside measured ones that others published. **Error** is
-|predicted / measured - 1|; **bias** is the geometric mean of predicted / measured, minus 1: `+` is
-too slow. **In 90 %** is the share of rows whose 90 % interval holds the measured time; a row that
-could not be predicted counts as missed. **Right GPU** is the share of pairs of rows, equal in all
-but the device and more than 20 % apart, of which the faster device is predicted to be faster.
-Fewer than ten rows have no P90.
 
-What these figures do not show: a GPU that is left out may have relatives with its chip that are
-not (an RTX 2080 Ti teaches a TITAN RTX); the eight figures that scale the intervals (kernels
-bound by arithmetic, by memory and in fp64, and hosts; each seen and unseen), and the prior widths
-of the effects, were chosen on the very errors of leaving out GPUs and model families; and the
-prediction of a row knows its host, framework and kind of copy, as the table tells them."""
-
-
-def plot_name(protocol: LeaveOut) -> str:
-    """Return the file name of the plot of a protocol."""
-    return f"accuracy-{protocol}.svg"
-
-
-def validation_document(report: AccuracyReport) -> Document:
-    """Return the document of a validation."""
-    sentence = PROTOCOL_SENTENCES[report.protocol]
-    protocol = sentence[0].lower() + sentence[1:]
-    return Document(
-        title=f"How far off are predictions of {printable(report.table, 120)}?",
-        answers=(Line(headline(report), "bold"),),
-        warnings=tuple(f"Careful: {warning}" for warning in warnings(report)),
-        facts=(Fact("table", f"{printable(report.table, 200)} · {protocol}", is_bare=True),),
-        blocks=tuple(_sections(report)),
-    )
-
-
-def validation_page(
-    reports: Sequence[AccuracyReport], *, plots: Mapping[LeaveOut, str]
-) -> Document:
-    """Return the page about one or more validations, one section for each.
+def print_accuracy(report: AccuracyReport, console: Console, *, hints: Sequence[str] = ()) -> None:
+    """Write a validation to a console.
 
     Args:
-        reports: Each with a protocol of its own.
-        plots: Address of the plot of each protocol that has one, relative to the page.
-
-    Raises:
-        ValueError: There is no report, or two have the same protocol.
+        report: What was found out.
+        console: Where to; its size, colours and encoding are honoured.
+        hints: Lines at the end that say what to do next.
     """
-    protocols = [report.protocol for report in reports]
-    if not reports or len(set(protocols)) < len(protocols):
-        raise ValueError(f"one report per protocol is needed, not {protocols}")
-    sections: list[Section] = []
-    for report in reports:
-        blocks: list[Block] = [
-            Lines((Line(f"{PROTOCOL_SENTENCES[report.protocol]} {headline(report)}"),)),
-            *(Lines((Line(f"**{warning}**"),)) for warning in warnings(report)),
-        ]
-        if report.protocol in plots:
-            blocks.append(Image(plots[report.protocol], _PLOT))
-        title = PROTOCOL_TITLES[report.protocol]
-        sections += (Section(title, blocks), *_sections(report))
-    return Document(title="Accuracy", before=(Markdown(_HOW_TO_READ),), blocks=sections)
-
-
-def _sections(report: AccuracyReport) -> Iterator[Section]:
-    yield Section("", tuple(_summary_tables(report)))
-    yield from _compiled_section(report)
-    yield from _worst_section(report)
-    yield from _reason_section(report)
-    yield from _unread_section(report)
-    if report.overall.num_unpredicted < report.overall.num_rows:
-        own = tuple(beside_published(report))
-        lines = [line for one in own for line in _own_lines(one)]
-        blocks = (
-            Lines(tuple(lines), only=Medium.TERMINAL),
-            Lines((Line(OTHER_SETS, "dim", 2),)),
-            _published_table(own),
-        )
-        yield Section("What others publish", level=3, blocks=blocks)
-
-
-def _is_shown(report: AccuracyReport, by: str) -> bool:
-    """Return whether a grouping says more than the line of all rows."""
-    # A run that was stored earlier has fewer groupings.
-    return by == "split" or len(report.summary.get(by, ())) > 1
-
-
-def _summary_tables(report: AccuracyReport) -> Iterator[Table]:
-    """Yield errors by group: one table at a terminal, one for each grouping in a page."""
-    rows: list[tuple[str, tuple[str, ...]]] = [("all rows", summary_cells(report.overall))]
+    console.print(Text(headline(report), "bold"))
+    for warning in warnings(report):
+        console.print(Text(f"Careful: {warning}", "yellow"))
+    sentence = PROTOCOL_SENTENCES[report.protocol]
+    source = f"{printable(report.table, 200)} · {sentence[0].lower()}{sentence[1:]}"
+    console.print(Text(f"{source}\n", "dim"))
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("", min_width=14)
+    for header in HEADERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_row("all rows", *summary_cells(report.overall))
     for by in SHOWN_GROUPINGS:
-        if _is_shown(report, by):
-            rows.append((f"by {GROUPING_TITLES[by]}", ("",) * len(HEADERS)))
-            rows += [
-                (f"  {printable(group)}", summary_cells(summary))
-                for group, summary in report.summary[by].items()
-            ]
-    yield _summary_table(rows, "", Medium.TERMINAL)
-    yield _summary_table(rows[:1], "Errors of all rows", Medium.PAGE)
-    for by in _PAGE_GROUPINGS:
-        if _is_shown(report, by):
-            groups = [(group, summary_cells(one)) for group, one in report.summary[by].items()]
-            yield _summary_table(groups, f"by {GROUPING_TITLES[by]}", Medium.PAGE)
-
-
-def _summary_table(
-    rows: Sequence[tuple[str, tuple[str, ...]]], title: str, medium: Medium
-) -> Table:
-    names, cells = zip(*rows, strict=True)
-    is_page = medium is Medium.PAGE
-    return Table(
+        if not is_shown(report, by):
+            continue
+        table.add_row(f"by {GROUPING_TITLES[by]}", style="dim")
+        for group, summary in report.summary[by].items():
+            # Of a narrow terminal, names of groups give way, and figures do not.
+            name = Text(f"  {printable(group, 40)}", no_wrap=True, overflow="ellipsis")
+            table.add_row(name, *summary_cells(summary))
+    console.print(table, Text(_LEGEND, "dim"), sep="\n")
+    worst = worst_rows(report)
+    if worst:
+        console.print(Text(f"\nThe {plural(len(worst), 'row')} furthest off", "bold"))
+    for row in worst:
+        _print_row(row, console)
+    for title, reasons in (
         (
-            Column(title if title.startswith("by ") else "", cells=names, folds=True, least=16),
-            *(
-                Column(header, column, is_number=True, optional=_JOINS.get(header, 0))
-                for header, column in zip(HEADERS, zip(*cells, strict=True), strict=True)
-            ),
+            f"{plural(report.overall.num_unpredicted, 'row')} not predicted",
+            unpredicted_reasons(report.rows),
         ),
-        caption=title,
-        legend="" if is_page else _LEGEND,
-        marks=["" if any(row) else "out" for row in cells],
-        only=medium,
-    )
+        (f"{plural(len(report.unread), 'row')} not read", unread_reasons(report)),
+    ):
+        if reasons:
+            console.print(Text(f"\n{title}", "bold"))
+        for name, reason, count in reasons[:_MAX_REASONS]:
+            line = Text.assemble(
+                f"{count:,}× ", (printable(name, 120), "magenta"), f"  {printable(reason, 300)}"
+            )
+            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+        rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
+        if rest:
+            console.print(Text(f"  and {plural(rest, 'row')} for other reasons: --json", "dim"))
+    if hints:
+        console.line()
+    for hint in hints:
+        console.print(Text(hint, "dim"))
 
 
-def _compiled_section(report: AccuracyReport) -> Iterator[Section]:
-    found = compare_compiled(report.rows)
-    if not found:
-        return
-    headings = ("mode", "pairs", "within 15 %", "right side of 1", "median error")
-    rows = [
-        (
-            printable(each.mode),
-            f"{each.num_pairs:,}/{each.num_pairs + each.num_pairs_unpredicted:,}",
-            percent(each.close_fraction),
-            percent(each.right_side_fraction),
-            percent(each.median_error_fraction),
-        )
-        for each in found
-    ]
-    table = Table(
-        columns_of(headings, rows, numbers=" nnnn"),
-        "Time compiled over time eager, predicted against measured, pairs of the same step",
-    )
-    yield Section("Compiled beside eager", level=3, blocks=(table,))
-
-
-def _published_table(own: Sequence[OwnFigure]) -> Table:
-    headings = ("predictor", "published", "measured on", "nearest rows here", "mean", "median")
-    rows = [
-        (
-            f"{peer.name} ({peer.source})",
-            peer.figure,
-            peer.measured_on,
-            f"{peer.nearest_rows}, n = {one.num_rows:,}",
-            percent(one.mean_error_fraction),
-            percent(one.median_error_fraction),
-        )
-        for one in own
-        for peer in (one.published,)
-    ]
-    return Table(
-        columns_of(headings, rows, numbers="    nn"),
-        "Errors that others publish, beside those of the nearest rows here",
-        only=Medium.PAGE,
-    )
-
-
-def _own_lines(own: OwnFigure) -> Iterator[Line]:
-    peer = own.published
-    yield Line(((peer.name, "magenta"), f"  {peer.figure}"), indent=2)
-    yield Line(f"on {peer.measured_on} ({peer.source})", "dim", 4)
-    figures = "no such rows"
-    if own.num_rows:
-        figures = (
-            f"{percent(own.mean_error_fraction)} mean, "
-            f"{percent(own.median_error_fraction)} median, "
-            f"{p90_percent(own.p90_error_fraction, own.num_rows)} P90 (n = {own.num_rows:,})"
-        )
-    yield Line(f"here: {peer.nearest_rows}: {figures}", indent=4)
-
-
-def _worst_section(report: AccuracyReport) -> Iterator[Section]:
-    rows = worst_rows(report)
-    if not rows:
-        return
-    errors = [signed_percent(row.error_fraction) for row in rows]
-    width = max(map(len, errors))
-    lines = [
-        line
-        for row, error in zip(rows, errors, strict=True)
-        for line in _worst_lines(row, error.rjust(width))
-    ]
-    headings = ("case", "workload", "phase", "device", "precision", "measured", "error")
-    cells = [
-        (
-            row.case_id,
-            Cell(row.workload, page=f"`{row.workload}`"),
-            row.phase,
-            row.device,
-            row.precision,
-            format_duration(row.value_ns),
-            signed_percent(row.error_fraction),
-        )
-        for row in rows
-    ]
-    table = Table(
-        columns_of(headings, cells, numbers="     nn"),
-        "Rows with the largest errors, by factor",
-        only=Medium.PAGE,
-    )
-    yield Section(
-        f"The {plural(len(rows), 'row')} furthest off",
-        level=3,
-        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
-    )
-
-
-def _worst_lines(row: RowResult, error: str) -> Iterator[Line]:
+def _print_row(row: RowResult, console: Console) -> None:
     assert row.prediction is not None
-    measured = format_duration(row.value_ns)
-    predicted = format_duration(row.prediction.estimate.value_ns)
-    times = f"{measured} measured, {predicted} predicted"
-    yield Line(f"{error}  {printable(row.case_id, 40)}  {times}", indent=2)
+    times = (
+        f"{format_duration(row.value_ns)} measured, "
+        f"{format_duration(row.prediction.estimate.value_ns)} predicted"
+    )
+    error = f"{signed_percent(row.error_fraction):>9}"
+    console.print(Text(f"{error}  {printable(row.case_id, 40)}  {times}"))
     workload = shorten(printable(row.workload, None), 40)
     facts = (row.device, row.precision, row.phase, f"batch {row.batch_size:,}")
-    beneath = " · ".join((workload, *map(printable, facts)))
-    yield Line(beneath, "dim", len(error) + 4)
+    where = Text(" · ".join((workload, *map(printable, facts))), "dim")
+    console.print(Padding(where, (0, 0, 0, 11), expand=False))
 
 
-def _reason_section(report: AccuracyReport) -> Iterator[Section]:
-    reasons = unpredicted_reasons(report.rows)
-    if not reasons:
-        return
-    notes = _reason_notes(
-        [(printable(code, 40), reason, count) for code, reason, count in reasons],
-        caption="Why rows are not predicted",
-        headings=("rows", "code", "reason"),
-        others="for other reasons",
+def is_shown(report: AccuracyReport, by: str) -> bool:
+    """Return whether a grouping says more than the line of all rows."""
+    return by == "split" or len(report.summary[by]) > 1
+
+
+def headline(report: AccuracyReport) -> str:
+    """Return the answer in one sentence."""
+    overall = report.overall
+    num_predicted = overall.num_rows - overall.num_unpredicted
+    if num_predicted == 0:
+        return f"None of {plural(overall.num_rows, 'row')} could be predicted."
+    of_all = "" if overall.num_unpredicted == 0 else f" of {overall.num_rows:,}"
+    p90 = p90_percent(overall.p90_error_fraction, num_predicted)
+    rows = plural(num_predicted, "row") if not of_all else f"{num_predicted:,}{of_all} rows"
+    return (
+        f"{rows} predicted: error {percent(overall.median_error_fraction)} "
+        f"median{'' if p90 == '-' else f', {p90} P90'}; 90 % intervals hold "
+        f"{percent(overall.coverage_fraction)} of all rows."
     )
-    rows = plural(report.overall.num_unpredicted, "row")
-    yield Section(f"{rows} not predicted", level=3, blocks=notes)
 
 
-def _unread_section(report: AccuracyReport) -> Iterator[Section]:
-    reasons = unread_reasons(report)
-    if not reasons:
-        return
-    notes = _reason_notes(
-        [(printable(rows, 120), reason, count) for rows, reason, count in reasons],
-        caption="Why rows are not read",
-        headings=("rows", "case", "cell"),
-        others="with other cells",
+def warnings(report: AccuracyReport) -> tuple[str, ...]:
+    """Return what a reader must know first: rows that count nowhere, or that were learned from."""
+    found: list[str] = []
+    if report.unread:
+        found.append(
+            f"{plural(len(report.unread), 'row')} of this table could not be read, and "
+            f"{'is' if len(report.unread) == 1 else 'are'} in none of the figures."
+        )
+    num_seen = report.overall.num_calibrated_on
+    if num_seen:
+        found.append(
+            f"The calibration has seen {plural(num_seen, 'row')} of this table: their errors say "
+            "how well it fits, not how well it predicts."
+        )
+    return tuple(found)
+
+
+def summary_cells(summary: AccuracySummary) -> tuple[str, ...]:
+    """Return the figures of a group, in the order of ``HEADERS``."""
+    num_predicted = summary.num_rows - summary.num_unpredicted
+    rows = f"{summary.num_rows:,}"
+    if summary.num_unpredicted:
+        rows = f"{num_predicted:,}/{rows}"
+    return (
+        rows,
+        percent(summary.median_error_fraction),
+        percent(summary.mean_error_fraction),
+        p90_percent(summary.p90_error_fraction, num_predicted),
+        signed_percent(summary.bias_fraction),
+        percent(summary.coverage_fraction),
+        percent(summary.right_device_fraction),
     )
-    yield Section(f"{plural(len(report.unread), 'row')} not read", level=3, blocks=notes)
 
 
-def _reason_notes(
-    reasons: Sequence[tuple[str, str, int]],
-    *,
-    caption: str,
-    headings: tuple[str, str, str],
-    others: str,
-) -> tuple[Block, ...]:
-    """Return what was met how often, the most frequent first; ``others`` says what is left out."""
-    rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
-    lines = [
-        Line((f"{count:,}× ", (name, "yellow"), f"  {printable(reason, 300)}"), indent=2)
-        for name, reason, count in reasons[:_MAX_REASONS]
+def worst_rows(report: AccuracyReport, num_rows: int = _NUM_WORST) -> tuple[RowResult, ...]:
+    """Return the rows with the largest errors, by factor, so that 2× too slow and too fast tie."""
+
+    def factor(row: RowResult) -> float:
+        ratio = 1.0 + (row.error_fraction or 0.0)
+        return max(ratio, 1.0 / ratio)
+
+    predicted = [row for row in report.rows if row.prediction is not None]
+    return tuple(sorted(predicted, key=factor, reverse=True)[:num_rows])
+
+
+def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int], ...]:
+    """Return code, reason and number of the rows that have no prediction, most rows first."""
+    counts = Counter(
+        (row.outcome.code, row.outcome.reason)
+        for row in rows
+        if isinstance(row.outcome, Unpredictable)
+    )
+    return tuple((code, reason, count) for (code, reason), count in counts.most_common())
+
+
+def unread_reasons(report: AccuracyReport) -> tuple[tuple[str, str, int], ...]:
+    """Return some rows, the cell and the number of rows that could not be read for it."""
+    names: dict[str, list[str]] = {}
+    for row in report.unread:
+        reason = f"{row.reason}; allowed: {row.allowed}"
+        names.setdefault(reason, []).append(row.case_id or row.place)
+    found = [
+        (", ".join((*rows[:_NUM_NAMED], *["..."] * (len(rows) > _NUM_NAMED))), reason, len(rows))
+        for reason, rows in names.items()
     ]
-    if rest:
-        lines.append(Line(f"and {plural(rest, 'row')} {others}, listed by --json", "dim", 2))
-    rows = [(f"{count:,}", name, printable(reason, 300)) for name, reason, count in reasons]
-    table = Table(columns_of(headings, rows, numbers="n"), caption, only=Medium.PAGE)
-    return Lines(tuple(lines), only=Medium.TERMINAL), table
+    return tuple(sorted(found, key=lambda each: -each[2]))
+
+
+def percent(fraction: float | None) -> str:
+    """Return a share or error as a percentage with two digits: ``9.1 %``; ``-`` without one."""
+    return "-" if fraction is None else f"{format_digits(100 * fraction, _digits(fraction))} %"
+
+
+def p90_percent(fraction: float | None, num_rows: int) -> str:
+    """Return a 90th percentile as a percentage; ``-`` where there are too few rows for one."""
+    return "-" if num_rows < _LEAST_ROWS_FOR_P90 else percent(fraction)
+
+
+def signed_percent(fraction: float | None) -> str:
+    """Return ``+9.1 %`` or ``-12 %``; ``-`` where there is none."""
+    if fraction is None:
+        return "-"
+    if fraction == 0:
+        return percent(fraction)
+    sign = "-" if fraction < 0 else "+"
+    return f"{sign}{percent(abs(fraction))}"
+
+
+def _digits(fraction: float) -> int:
+    # 96 % and 99.6 % of pairs are not the same; 0.3 % of error is as much as 0 %.
+    if abs(fraction) < 0.01:
+        return 1
+    return 3 if 0.95 <= fraction < 1.0 else 2

@@ -1,19 +1,94 @@
-"""A measured step, as a row of a table tells it, and which rows of a table count."""
+"""A table of measured steps: its CSV files, the cells of a record, and the rows that they are."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import math
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
 
 from breakeven.cost import era_of
 from breakeven.device import known_device
 from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.trace import Attention, MemoryFormat, NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
-from breakeven.validate.cells import Cells
+from breakeven.verdict import UnreadRow
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+# float() and int() also take "nan", "1_000" and digits of other scripts, which are mistakes here.
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,10}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LARGEST_COUNT = 1_000_000_000
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """One record of a table.
+
+    Args:
+        place: File and line, for error messages.
+        by_column: Text of each cell, without spaces around it.
+    """
+
+    place: str
+    by_column: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """Return a cell that may be empty, or the empty text where there is no such column."""
+        return self.by_column.get(column, "")
+
+    def name(self, column: str) -> str:
+        """Return a cell that must not be empty."""
+        text = self.text(column)
+        if not text:
+            raise self.refused(column, "a name")
+        return text
+
+    def choice(
+        self, column: str, choices: type[_Choice], *, default: _Choice | None = None
+    ) -> _Choice:
+        """Return the member that a cell names; ``default`` where it is empty or not there."""
+        text = self._or_default(column, default)
+        if text not in [choice.value for choice in choices]:
+            raise self.refused(column, ", ".join(choice.value for choice in choices))
+        return choices(text)
+
+    def count(self, column: str, *, default: int | None = None) -> int:
+        """Return a whole number of at least 1; ``default`` where the cell is empty or not there."""
+        text = self._or_default(column, None if default is None else str(default))
+        if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
+            raise self.refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
+        return int(text)
+
+    def positive(self, column: str, *, most: float, unit: str) -> float:
+        """Return a number above 0 and up to ``most``."""
+        text = self.text(column)
+        value = float(text) if _DECIMAL.fullmatch(text) else math.nan
+        if not 0 < value <= most:
+            raise self.refused(column, f"a number of {unit} above 0 and up to {most:,.0f}")
+        return value
+
+    def refused(self, column: str, allowed: str) -> BreakevenError:
+        """Return the error of a cell that does not hold what its column allows."""
+        text = self.text(column)
+        if len(text) > _SHOWN_CHARACTERS:
+            text = text[:_SHOWN_CHARACTERS] + "…"
+        shown = f"“{text}”" if text else "an empty cell"
+        return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
+
+    def _or_default(self, column: str, default: str | None) -> str:
+        return self.text(column) or default or ""
+
 
 # A step that takes longer than a day is a mistake of units.
 _LONGEST_STEP_MS = 24 * 60 * 60 * 1000.0
@@ -251,3 +326,158 @@ class RowFilter:
                     hint=f"values of {column} in these rows: {some}",
                 )
         return selected
+
+
+REQUIRED_COLUMNS = (
+    "case_id",
+    "source",
+    "workload",
+    "device",
+    "num_devices",
+    "precision",
+    "batch_size",
+    "phase",
+    "optimizer",
+    "host",
+    "framework",
+    "value_ms",
+    "split",
+    "note",
+)
+OPTIONAL_COLUMNS = (
+    "h2d", "repeats", "memory_format", "compile", "attention", "grad_accum", "act_ckpt",
+    "parallelism",
+)  # fmt: skip
+_COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and optionally " + (
+    ", ".join(OPTIONAL_COLUMNS)
+)
+
+
+def read_table(*paths: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
+    """Return the rows of a table of measured steps, which may lie in several files.
+
+    Each file is CSV in UTF-8 with a line of column names, compressed where its name ends in
+    ``.gz``. Further columns are ignored, as are lines without any character.
+
+    Raises:
+        BreakevenError: A file cannot be read, is no such table, or has no rows; a column is
+            missing; a cell does not hold what its column allows; two rows have the same
+            ``case_id``. A device or workload that is not known is no error here.
+    """
+    rows, unread = read_what_is_readable(*paths)
+    if unread:
+        raise _error_of(unread[0])
+    return rows
+
+
+def read_what_is_readable(
+    *paths: str | os.PathLike[str],
+) -> tuple[tuple[MeasuredRow, ...], tuple[UnreadRow, ...]]:
+    """Return the rows of a table, and those with a cell that is not understood.
+
+    Raises:
+        BreakevenError: As for `read_table`, but for cells; or no row can be read.
+    """
+    found: list[MeasuredRow | UnreadRow] = []
+    place_by_case_id: dict[str, str] = {}
+    for path in map(Path, paths):
+        own = _read_file(path, place_by_case_id)
+        if not own:
+            raise BreakevenError(f"{path} has column names but no rows")
+        found += own
+    rows = tuple(row for row in found if isinstance(row, MeasuredRow))
+    unread = tuple(row for row in found if isinstance(row, UnreadRow))
+    if found and not rows:
+        raise _error_of(unread[0])
+    return rows, unread
+
+
+def _error_of(row: UnreadRow) -> BreakevenError:
+    return BreakevenError(f"{row.place}: {row.reason}", hint=f"allowed: {row.allowed}")
+
+
+def _read_file(path: Path, place_by_case_id: dict[str, str]) -> list[MeasuredRow | UnreadRow]:
+    """Return the rows of one file, and note where each ``case_id`` stands."""
+    records = _records(path)
+    header_line, header = next(records, (1, []))
+    columns = _columns(path, header_line, header)
+    rows: list[MeasuredRow | UnreadRow] = []
+    for line, record in records:
+        if not record:
+            continue
+        if len(record) != len(columns):
+            raise BreakevenError(
+                f"{path}:{line}: {len(record)} cells in a table of {len(columns)} columns",
+                hint='a cell that contains a comma is written in double quotes: "a, b"',
+            )
+        place = f"{path}:{line}"
+        cells = Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
+        try:
+            row = MeasuredRow.from_cells(cells)
+        except BreakevenError as error:
+            rows.append(
+                UnreadRow(
+                    case_id=cells.text("case_id"),
+                    place=place,
+                    reason=error.message.removeprefix(f"{place}: "),
+                    allowed=(error.hint or "").removeprefix("allowed: "),
+                )
+            )
+            continue
+        first = place_by_case_id.setdefault(row.case_id, place)
+        if first != place:
+            same_file = first.removeprefix(f"{path}:")
+            other = first if same_file == first else f"line {same_file}"
+            raise BreakevenError(
+                f"{place}: case_id “{row.case_id}” is that of {other} too",
+                hint="give each row a case_id of its own",
+            )
+        rows.append(row)
+    return rows
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each record, with the line that it begins on."""
+    try:
+        document = path.read_bytes()
+        if path.suffix == ".gz":
+            document = gzip.decompress(document)
+    except (OSError, EOFError) as error:
+        # What gzip refuses has no number of its own.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BreakevenError(f"cannot read {path}: {reason}") from error
+    try:
+        # Spreadsheets put a byte order mark first.
+        text = document.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = document.count(b"\n", 0, error.start) + 1
+        raise BreakevenError(
+            f"{path}:{line}: byte {error.start} is not UTF-8", hint="save the table as CSV in UTF-8"
+        ) from error
+    if not text.strip():
+        raise BreakevenError(f"{path} is empty", hint=_COLUMNS_HINT)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    while True:
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise BreakevenError(f"{path}:{line}: not CSV: {error}") from error
+        if record is None:
+            return
+        yield line, [cell.strip() for cell in record]
+        # A quoted cell may hold line breaks, so that a record ends on a later line.
+        line = reader.line_num + 1
+
+
+def _columns(path: Path, line: int, header: list[str]) -> list[str]:
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        raise BreakevenError(
+            f"{path}:{line}: missing {noun} {', '.join(missing)}", hint=_COLUMNS_HINT
+        )
+    twice = {column for column in header if column and header.count(column) > 1}
+    if twice:
+        raise BreakevenError(f"{path}:{line}: column {', '.join(sorted(twice))} is there twice")
+    return header

@@ -9,11 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from breakeven.calibrate import describe_efficiencies, efficiencies_document
-from breakeven.calibrate.fit import Quality, fit_table, held_out_errors
-from breakeven.calibrate.table_ops import apple_ops, product_op
-from breakeven.calibrate.tables import _IDLE_TABLES, TimedKernel, read_tables
-from breakeven.cli.dispatch import main
+from breakeven.calibrate.fit import Quality, TimedKernel
 from breakeven.cost import (
     EfficiencyTable,
     Family,
@@ -24,6 +20,10 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, find_device
 from breakeven.trace import Settings
+from lab.efficiency import describe_efficiencies, fit_table, held_out_errors
+from lab.fit import efficiencies_document, main
+from lab.table_ops import apple_ops, product_op
+from lab.timed_tables import _IDLE_TABLES, read_tables
 
 
 def elementwise_kernels() -> list[Kernel]:
@@ -178,7 +178,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         content = ("\n".join([HEADERS[name], *lines]) + "\n").encode()
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     monkeypatch.setattr(
-        "breakeven.calibrate.tables._IDLE_TABLES",
+        "lab.timed_tables._IDLE_TABLES",
         tuple(item for item in _IDLE_TABLES if item[0] in rows),
     )
     return tmp_path
@@ -273,7 +273,7 @@ def test_command_writes_a_table_that_loads(
     (tables / apple).write_bytes(gzip.compress(f"{HEADERS[apple]}\n".encode()))
     lines = [line for line in rows.splitlines() if "fp16" not in line]
     (tables / "ops_deepbench_gemm.csv").write_text("\n".join(lines) + "\n" + more + "\n")
-    command = ["calibrate", "--from-tables", str(tables), "-o", str(output)]
+    command = ["efficiency", str(tables), "-o", str(output)]
     assert main(command) == 0
     table = msgspec.json.decode(output.read_bytes(), type=EfficiencyTable)
     (device,) = table.devices
@@ -290,21 +290,13 @@ def test_command_writes_a_table_that_loads(
 def test_command_prints_the_errors_of_the_table_that_ships(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["calibrate", "--errors"]) == 0
+    assert main(["errors"]) == 0
     assert capsys.readouterr().out == describe_efficiencies(load_efficiencies())
 
 
 def test_command_without_the_tables_says_which_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["calibrate", "--from-tables", str(tmp_path), "-o", str(tmp_path / "out.json")]
+    command = ["efficiency", str(tmp_path), "-o", str(tmp_path / "out.json")]
     assert main(command) == 3
     assert f"there is no table {tmp_path}" in capsys.readouterr().err.replace("\n", "")
-
-
-@pytest.mark.parametrize(
-    "options",
-    ["--from-tables t", "-o f", "--errors --json", "--errors --from-tables t -o f"],
-)
-def test_options_that_do_not_go_together_are_refused(options: str) -> None:
-    assert main(["calibrate", *options.split()]) == 2

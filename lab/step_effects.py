@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from breakeven.calibrate import fit_multi_gpu, fit_own_effects, fit_step_effects
-from breakeven.cost import KernelSpread, Spread, StepEffects, load_efficiencies
+from breakeven.calibrate.step_fit import StepSample, fit_step_effects
+from breakeven.cost import KernelSpread, Spread, StepEffect, StepEffects, load_efficiencies
 from breakeven.device import known_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
-from breakeven.simulate import Bound, MultiGpuTable, Strategy
+from breakeven.simulate import Bound
 from breakeven.trace import NumberFormat
-from breakeven.validate.predictor import (
-    HeldOutPredictor,
-    fingerprint,
-    provenance_of,
-    shipped_calibration,
-)
-from breakeven.validate.table_row import MeasuredRow
+from breakeven.validate import MeasuredRow, fingerprint
 from breakeven.validate.traced_rows import RowOutcome, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction
+from lab.held_out import HeldOutPredictor
+from lab.step_parts import RowParts, provenance_of
 
+# What is peculiar to a GPU, to one of its boards, and to a machine.
+_OWN_KINDS = frozenset(
+    {
+        "chip", "chip+units", "device", "machine", "machine+units", "host machine",
+        "host machine+phase", "overlap machine",
+    }
+)  # fmt: skip
+_SHOWN_PER_KIND = 4
 # Before any row was left out: kernels as uncertain as benchmarks say, hosts as by datasheets.
 _NEUTRAL = Spread(
     calibrated=KernelSpread.uniform(1.0),
@@ -77,17 +82,17 @@ def calibrate_on_steps(
         unknown_host_log_sigma=round(scales[LeaveOut.GPU][1] * _NEUTRAL.unknown_host_log_sigma, 3),
     )
     progress.begin("fitting all")
-    samples = TracedRows.of(rows, progress=progress).samples(load_efficiencies())
+    samples = RowParts(TracedRows.of(rows, progress=progress)).samples(load_efficiencies())
     used = [rows[position] for position in samples]
     provenance = provenance_of(used, command)
     effects = fit_step_effects(list(samples.values()), provenance=provenance, spread=spread)
     if own_rows:
-        own = TracedRows.of(own_rows, progress=progress).samples(load_efficiencies())
+        own = RowParts(TracedRows.of(own_rows, progress=progress)).samples(load_efficiencies())
         used_own = [own_rows[position] for position in own]
         effects = msgspec.structs.replace(
             fit_own_effects([*samples.values(), *own.values()], effects),
             provenance=f"{provenance} Own effects of GPUs and machines: "
-            f"{provenance_of(used_own, f'{command} --own-steps')}",
+            f"{provenance_of(used_own, f'{command} --own')}",
         )
         used += used_own
     progress.end()
@@ -96,44 +101,30 @@ def calibrate_on_steps(
     )
 
 
+def fit_own_effects(samples: Sequence[StepSample], general: StepEffects) -> StepEffects:
+    """Return effects of which those of GPUs and machines are fitted to more steps, the rest kept.
+
+    A table of few GPUs, each with software of its own, tells little of kernels on any other GPU,
+    and its rows are many: all that it can teach is taken for peculiar to its GPUs.
+
+    Args:
+        samples: Measured steps, those that ``general`` was fitted to among them; none of them may
+            be predicted with the result and called unseen.
+        general: From tables of many GPUs.
+    """
+    fitted = fit_step_effects(
+        samples,
+        provenance=general.provenance,
+        spread=general.spread,
+        known=general,
+        free_kinds=_OWN_KINDS,
+    )
+    return msgspec.structs.replace(general, effects=fitted.effects)
+
+
 def on_one_gpu(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows on a single GPU of the catalogue."""
     return [row for row in rows if row.num_devices == 1 and known_device(row.device)]
-
-
-def calibrate_on_shared_steps(
-    rows: Sequence[MeasuredRow], *, command: str, progress: Progress
-) -> MultiGpuTable:
-    """Return costs of several GPUs fitted to all steps that were timed on one and on several.
-
-    The steps on one GPU are predicted with the effects that ship: fit those first.
-
-    Args:
-        rows: Measured steps; those without a partner on one GPU, and on unknown devices, are
-            left out.
-        command: What repeats this.
-        progress: Progress callback.
-
-    Raises:
-        BreakevenError: There are no rows of one of the strategies.
-    """
-    rows = [row for row in rows if known_device(row.device)]
-    progress.begin("setting steps on several GPUs beside those on one")
-    steps = TracedRows.of(rows, progress=progress)
-    shared = steps.shared_steps(range(len(rows)), shipped_calibration())
-    missing = set(Strategy) - {row.setup.strategy for row in shared.values()}
-    if missing:
-        raise BreakevenError(
-            f"the table has no step timed on one and on several GPUs by {min(missing)}",
-            hint="the column note names the strategy: DDP, nn.DataParallel",
-        )
-    progress.begin("fitting all, and all but each device and family")
-    used = [rows[position] for position in shared]
-    table = fit_multi_gpu(list(shared.values()), provenance_of(used, command))
-    progress.end()
-    return msgspec.structs.replace(
-        table, calibrated_on=tuple(sorted({fingerprint(row) for row in used}))
-    )
 
 
 def _needed_scales(
@@ -172,3 +163,33 @@ def _half_widths(value_ns: float, outcome: RowPrediction) -> float:
     end_ns = estimate.high_ns if value_ns > estimate.value_ns else estimate.low_ns
     half_width = abs(np.log(end_ns / estimate.value_ns))
     return float(abs(np.log(value_ns / estimate.value_ns)) / max(half_width, 1e-9))
+
+
+def describe_step_effects(effects: StepEffects) -> str:
+    """Return what was learned as text: the spread, and the largest effects of each kind."""
+    spread = effects.spread
+    lines = [
+        f"{len(effects.calibrated_on)} steps, {len(effects.effects)} effects",
+        "spread of what was left out",
+        "  kernels: so many times that of benchmarks, on a GPU whose steps are known and on others",
+        *(
+            f"    {name}: {getattr(spread.calibrated, name):.2f}, "
+            f"{getattr(spread.unseen, name):.2f}"
+            for name in KernelSpread.__struct_fields__
+        ),
+        f"  hosts: sigma {spread.known_host_log_sigma:.2f} where its steps are known, "
+        f"{spread.unknown_host_log_sigma:.2f} elsewhere",
+        "largest effects, as factors on times",
+    ]
+    kinds: defaultdict[str, list[StepEffect]] = defaultdict(list)
+    for effect in effects.effects:
+        kinds[effect.kind].append(effect)
+    for kind, members in sorted(kinds.items()):
+        members.sort(key=lambda effect: (-abs(effect.log_factor), effect.of))
+        count = "1 effect" if len(members) == 1 else f"{len(members)} effects"
+        lines.append(f"  {kind}: {count}")
+        lines += [
+            f"    {math.exp(effect.log_factor):6.3f}  {', '.join(effect.of) or 'all'}"
+            for effect in members[:_SHOWN_PER_KIND]
+        ]
+    return "\n".join(lines) + "\n"

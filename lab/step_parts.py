@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from breakeven.calibrate.step_fit import StepPart, StepSample
 from breakeven.cost import (
     EffectKey,
     EfficiencyTable,
@@ -17,9 +18,11 @@ from breakeven.cost import (
     Kernel,
     StepCosts,
     copy_ns,
+    era_of,
     floor_effect_keys,
     group_key,
     host_effect_keys,
+    host_for,
     host_op_parts,
     kernel_effect_keys,
     launch_costs,
@@ -28,12 +31,40 @@ from breakeven.cost import (
     overlap_effect_keys,
     step_by_step,
 )
-from breakeven.device import DeviceSpec, HostSpec, Precision, generation_of
+from breakeven.device import DeviceSpec, HostSpec, Precision, find_device, generation_of
 from breakeven.simulate import CostTable, KernelTable, Program, RepeatedStep, cost_table, price
-from breakeven.trace import Copy, Op
+from breakeven.trace import Copy, Op, StepTrace
+from breakeven.validate import MeasuredRow
+from breakeven.validate.traced_rows import TracedRows, machine_of
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
+
+# By the word in the column ``source``; other sources are named by their word alone.
+_REPOSITORIES = {
+    "ryujaehun": "https://github.com/ryujaehun/pytorch-gpu-benchmark",
+    "timm": "https://github.com/huggingface/pytorch-image-models",
+    "lambda": "https://github.com/lambdal/deeplearning-benchmark",
+    "neusight": "https://github.com/sitar-lab/NeuSight",
+    "jcjohnson": "https://github.com/jcjohnson/cnn-benchmarks",
+}
+
+
+def provenance_of(rows: Sequence[MeasuredRow], command: str) -> str:
+    """Return how a file was made, and from what.
+
+    Args:
+        rows: The rows that were used.
+        command: What makes it again, given their table.
+    """
+    counts = Counter(row.source or "not given" for row in rows)
+    sources = "; ".join(
+        f"{source}, {_REPOSITORIES[source]} ({count})"
+        if source in _REPOSITORIES
+        else f"{source} ({count})"
+        for source, count in sorted(counts.items())
+    )
+    return f"Fitted by `{command}` to {len(rows)} measured steps of published tables: {sources}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,40 +84,6 @@ class StepTiming:
     era: Era
     machine: str
     measured_ns: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPart:
-    """Time of a step that the same effects scale.
-
-    Args:
-        time_ns: Before any effect.
-        keys: The effects.
-    """
-
-    time_ns: float
-    keys: tuple[EffectKey, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSample:
-    """A measured step in parts.
-
-    Args:
-        step: Where and how it was measured.
-        simulated_ns: What the simulation makes of it before any effect.
-        waiting_ns: The part of it during which the host waits for copies; no effect scales it.
-        device_parts: Times of kernels.
-        host_parts: Times of the host, launches among them.
-        overlap_keys: Effects on the share of overlapping work that is lost.
-    """
-
-    step: StepTiming
-    simulated_ns: float
-    waiting_ns: float
-    device_parts: tuple[StepPart, ...]
-    host_parts: tuple[StepPart, ...]
-    overlap_keys: tuple[EffectKey, ...]
 
 
 class PlacedStep:
@@ -148,7 +145,7 @@ class PlacedStep:
         is_fp64 = any(kernel.precision is Precision.FP64 for kernel in self._classes.members)
         return tuple(
             StepSample(
-                step=place,
+                measured_ns=place.measured_ns,
                 simulated_ns=simulated_ns[place.device.id, place.host, _software(place.era)],
                 waiting_ns=sum(
                     copy_ns(copy.num_bytes, device=place.device, is_pinned=copy.is_pinned)
@@ -258,3 +255,53 @@ def _host_parts(
 
 def _as_parts(sums: dict[tuple[EffectKey, ...], float]) -> tuple[StepPart, ...]:
     return tuple(StepPart(time_ns=ns, keys=keys) for keys, ns in sums.items() if ns > 0)
+
+
+class RowParts:
+    """Steps of a table on one GPU, taken apart for one fit after another.
+
+    Args:
+        steps: Rows with their steps.
+    """
+
+    def __init__(self, steps: TracedRows) -> None:
+        members: defaultdict[int, list[int]] = defaultdict(list)
+        for position, (row, step) in enumerate(zip(steps.rows, steps.steps, strict=True)):
+            if isinstance(step, StepTrace) and row.num_devices == 1:
+                members[id(step)].append(position)
+        self._num_rows = len(steps.rows)
+        self._placed: list[tuple[list[int], PlacedStep]] = []
+        for positions in members.values():
+            step = steps.steps[positions[0]]
+            assert isinstance(step, StepTrace)
+            places = [_measured(steps.rows[position]) for position in positions]
+            self._placed.append((positions, PlacedStep(steps.model(step).program, places)))
+
+    def samples(
+        self, efficiencies: EfficiencyTable, positions: Iterable[int] | None = None
+    ) -> dict[int, StepSample]:
+        """Return the rows that a calibration can learn from, in parts, by position.
+
+        Args:
+            efficiencies: Fitted to benchmarks of operators.
+            positions: Which rows; all by default.
+        """
+        wanted = set(range(self._num_rows) if positions is None else positions)
+        samples: dict[int, StepSample] = {}
+        for members, placed in self._placed:
+            which = [index for index, position in enumerate(members) if position in wanted]
+            parts = placed.samples(efficiencies, which) if which else ()
+            samples |= {members[i]: part for i, part in zip(which, parts, strict=True)}
+        return samples
+
+
+def _measured(row: MeasuredRow) -> StepTiming:
+    era = era_of(row.framework)
+    host, _ = host_for(row.host, era)
+    return StepTiming(
+        device=find_device(row.device),
+        host=host,
+        era=era,
+        machine=machine_of(row),
+        measured_ns=row.value_ns,
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 
 from breakeven.calibrate.fit import Quality, rounded
 from breakeven.cost import peer_link
-from breakeven.device import DeviceSpec
+from breakeven.device import DeviceSpec, known_device
+from breakeven.errors import BreakevenError
+from breakeven.progress import Progress
 from breakeven.simulate import (
     MULTI_GPU_TABLE_VERSION,
     DataParallelCosts,
@@ -24,11 +28,21 @@ from breakeven.simulate import (
     MultiGpuTable,
     PhaseTimes,
     Strategy,
+    lone_step_ns,
+    setup_of,
     shared_step_ns,
     shared_times,
 )
+from breakeven.units import format_percent
+from breakeven.validate import MeasuredRow, fingerprint, shipped_calibration
+from breakeven.validate.traced_rows import Calibration, Place, Places, TracedRows
+from breakeven.verdict import Unpredictable
+from lab.step_parts import provenance_of
 
 _Floats = NDArray[np.float64]
+# A lone step with nearly as large a batch will do, scaled: large batches are chosen to fill the
+# memory, of which several devices leave a little less.
+_BATCH_TOLERANCE = 0.12
 _Costs = TypeVar("_Costs", bound=DataParallelCosts | DdpCosts)
 
 
@@ -295,3 +309,142 @@ def _fitted(
 def _loss(errors: _Floats) -> float:
     size = np.abs(errors)
     return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
+
+
+def shared_steps(
+    steps: TracedRows, positions: Sequence[int], calibration: Calibration
+) -> dict[int, MultiGpuRow]:
+    """Return the steps on several GPUs that a calibration can learn from, by position.
+
+    Args:
+        steps: Rows with their steps.
+        positions: Which rows; the steps on one GPU that the others are compared with are
+            looked for among them alone.
+        calibration: What predicts those.
+    """
+    lone_ns = lone_steps_ns([steps.rows[position] for position in positions])
+    places = Places(calibration)
+    times: dict[tuple[int, Place], PhaseTimes] = {}
+    found: dict[int, MultiGpuRow] = {}
+    for index, measured_single_ns in lone_ns.items():
+        position = positions[index]
+        row, step = steps.rows[position], steps.steps[position]
+        if isinstance(step, Unpredictable):
+            continue
+        place, model = places.of(row), steps.model(step)
+        if (id(step), place) not in times:
+            times[id(step), place] = model.times(place)
+        phases = times[id(step), place]
+        setup, _ = setup_of(row.note, row.num_devices)
+        found[position] = MultiGpuRow(
+            family=_family(row.workload),
+            device=place.device,
+            setup=setup,
+            times=phases,
+            size=model.size,
+            dispatch_ns=place.costs.dispatch_ns(place.host),
+            single_ns=lone_step_ns(phases, overlap_loss_fraction=place.costs.overlap_loss_fraction),
+            measured_single_ns=measured_single_ns,
+            measured_ns=row.value_ns,
+        )
+    return found
+
+
+def lone_steps_ns(timings: Sequence[MeasuredRow]) -> dict[int, float]:
+    """Return what the step of each timing of several devices took on one of them, by position.
+
+    Those without such a partner in ``timings`` are left out.
+    """
+    alone: defaultdict[tuple[str, ...], list[MeasuredRow]] = defaultdict(list)
+    for timing in timings:
+        if timing.num_devices == 1:
+            alone[_lone_key(timing)].append(timing)
+    return {
+        position: lone_ns
+        for position, timing in enumerate(timings)
+        if timing.num_devices > 1
+        and (lone_ns := _lone_ns(timing, alone[_lone_key(timing)])) is not None
+    }
+
+
+def _lone_key(timing: MeasuredRow) -> tuple[str, ...]:
+    case = timing.case
+    return (
+        timing.source,
+        case.workload,
+        case.phase,
+        case.number_format,
+        case.optimizer,
+        case.h2d,
+        timing.device,
+        timing.framework,
+    )
+
+
+def _lone_ns(timing: MeasuredRow, alone: Sequence[MeasuredRow]) -> float | None:
+    """Return the lone step beside ``timing``: of the same host where there is one."""
+    near = [
+        other for other in alone if abs(other.batch_size / timing.batch_size - 1) < _BATCH_TOLERANCE
+    ]
+    same = [other for other in near if other.host == timing.host] or near
+    if not same:
+        return None
+    return median(other.value_ns * timing.batch_size / other.batch_size for other in same)
+
+
+def _family(workload: str) -> str:
+    """Return the family of a model: the word that its name begins with, ``wide_`` left out."""
+    name = workload.partition(":")[2].removeprefix("wide_")
+    found = re.match(r"[A-Z]?[a-z]+", name)
+    return found.group().casefold() if found else name
+
+
+def calibrate_on_shared_steps(
+    rows: Sequence[MeasuredRow], *, command: str, progress: Progress
+) -> MultiGpuTable:
+    """Return costs of several GPUs fitted to all steps that were timed on one and on several.
+
+    The steps on one GPU are predicted with the effects that ship: fit those first.
+
+    Args:
+        rows: Measured steps; those without a partner on one GPU, and on unknown devices, are
+            left out.
+        command: What repeats this.
+        progress: Progress callback.
+
+    Raises:
+        BreakevenError: There are no rows of one of the strategies.
+    """
+    rows = [row for row in rows if known_device(row.device)]
+    progress.begin("setting steps on several GPUs beside those on one")
+    steps = TracedRows.of(rows, progress=progress)
+    shared = shared_steps(steps, range(len(rows)), shipped_calibration())
+    missing = set(Strategy) - {row.setup.strategy for row in shared.values()}
+    if missing:
+        raise BreakevenError(
+            f"the table has no step timed on one and on several GPUs by {min(missing)}",
+            hint="the column note names the strategy: DDP, nn.DataParallel",
+        )
+    progress.begin("fitting all, and all but each device and family")
+    used = [rows[position] for position in shared]
+    table = fit_multi_gpu(list(shared.values()), provenance_of(used, command))
+    progress.end()
+    return msgspec.structs.replace(
+        table, calibrated_on=tuple(sorted({fingerprint(row) for row in used}))
+    )
+
+
+def describe_multi_gpu(table: MultiGpuTable) -> str:
+    """Return what was learned as text: the costs, and the errors on what was left out."""
+    lines = [f"{len(table.calibrated_on)} steps on several GPUs"]
+    for title, costs in (("nn.DataParallel", table.data_parallel), ("DDP", table.ddp)):
+        lines.append(title)
+        lines += [f"  {name}: {value:.4g}" for name, value in msgspec.structs.asdict(costs).items()]
+    lines.append("left out                 median    P90  sigma  rows")
+    lines += [
+        f"{error.strategy + ', ' + error.left_out:23} "
+        f"{format_percent(error.median_error_fraction):>7} "
+        f"{format_percent(error.p90_error_fraction):>6} {error.log_sigma:6.2f} {error.num_rows:5}"
+        for error in table.held_out
+    ]
+    return "\n".join(lines) + "\n"

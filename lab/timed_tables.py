@@ -11,13 +11,16 @@ import gzip
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from breakeven.calibrate.table_ops import (
+from breakeven.calibrate.fit import TimedKernel
+from breakeven.cost import Family, Kernel, lower, step_by_step
+from breakeven.device import DeviceSpec, Precision, find_device
+from breakeven.trace import Op, Settings
+from lab.table_ops import (
     Row,
     apple_ops,
     bmm_op,
@@ -30,29 +33,6 @@ from breakeven.calibrate.table_ops import (
     square_convolution_op,
     vector_op,
 )
-from breakeven.cost import Family, Kernel, lower, step_by_step
-from breakeven.device import DeviceSpec, Precision, find_device
-from breakeven.trace import Op, Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedKernel:
-    """One measured kernel.
-
-    Args:
-        device: Where it ran.
-        kernel: Its work.
-        time_ns: How long it took, with the overheads of the measurement taken off.
-        source: The table and, where it says, the libraries.
-        others: Further kernels that ran within the time, before or after.
-    """
-
-    device: DeviceSpec
-    kernel: Kernel
-    time_ns: float
-    source: str
-    others: tuple[Kernel, ...] = ()
-
 
 # Names of the tables that the catalogue does not know: another spelling, or a machine.
 _DEVICE_NAMES = {

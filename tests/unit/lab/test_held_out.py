@@ -9,31 +9,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from breakeven.calibrate import (
-    MultiGpuRow,
-    StepSample,
-    multi_gpu_document,
-    step_effects_document,
-)
+from breakeven.calibrate.step_fit import StepSample
 from breakeven.cost import StepEffects, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.progress import SilentProgress
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from breakeven.trace import Op, Phase, ScaledTrace, StepCase, StepTrace
-from breakeven.validate import (
-    MeasuredRow,
-    calibrate_on_shared_steps,
-    calibrate_on_steps,
-    predictor_for,
-    read_table,
-)
-from breakeven.validate import predictor as predictors
-from breakeven.validate.predictor import fingerprint, gpu_of, model_family_of
+from breakeven.validate import MeasuredRow, fingerprint, model_family_of, read_table, traced_rows
 from breakeven.validate.traced_rows import Calibration, TracedRows
 from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import write_table
 from factories.steps import tensor
+from lab import held_out
+from lab.fit import multi_gpu_document, step_effects_document
+from lab.held_out import gpu_of
+from lab.multi_gpu import MultiGpuRow, calibrate_on_shared_steps
+from lab.step_effects import calibrate_on_steps
+from lab.step_parts import RowParts
+from lab.validate import predictor_for
 
 DEVICES = ("T4", "V100 SXM2 16GB", "V100 PCIe 32GB", "A100 SXM4 40GB", "RTX 2080 Ti")
 WORKLOADS = ("torchvision:resnet18", "torchvision:resnet50", "torchvision:vgg11")
@@ -107,15 +101,15 @@ class Seen:
         self.learned_ns: list[set[float]] = []
         self.predicted: list[tuple[set[float], Calibration, set[float]]] = []
         fit, fit_shared, predict = (
-            predictors.fit_step_effects,
-            predictors.fit_multi_gpu_costs,
+            held_out.fit_step_effects,
+            held_out.fit_multi_gpu_costs,
             TracedRows.predict,
         )
         learned: set[float] = set()
 
         def spy_fit(samples: Sequence[StepSample], **given: object) -> StepEffects:
             learned.clear()
-            learned.update(sample.step.measured_ns for sample in samples)
+            learned.update(sample.measured_ns for sample in samples)
             return fit(samples, **given)  # pyright: ignore[reportArgumentType]
 
         def spy_fit_shared(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
@@ -131,8 +125,8 @@ class Seen:
             self.predicted.append((values_ns, calibration, set(learned)))
             return predict(steps, positions, calibration)
 
-        monkeypatch.setattr(predictors, "fit_step_effects", spy_fit)
-        monkeypatch.setattr(predictors, "fit_multi_gpu_costs", spy_fit_shared)
+        monkeypatch.setattr(held_out, "fit_step_effects", spy_fit)
+        monkeypatch.setattr(held_out, "fit_multi_gpu_costs", spy_fit_shared)
         monkeypatch.setattr(TracedRows, "predict", spy_predict)
 
 
@@ -172,13 +166,13 @@ def test_steps_of_others_are_taken_apart_without_the_benchmarks_of_the_gpu_left_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[set[str]] = []
-    take_apart = TracedRows.samples
+    take_apart = RowParts.samples
 
-    def spy(steps: TracedRows, efficiencies, positions=None):
+    def spy(parts: RowParts, efficiencies, positions=None):
         used.append({gpu_of(find_device(entry.device)) for entry in efficiencies.devices})
-        return take_apart(steps, efficiencies, positions)
+        return take_apart(parts, efficiencies, positions)
 
-    monkeypatch.setattr(TracedRows, "samples", spy)
+    monkeypatch.setattr(RowParts, "samples", spy)
     predictor_for(LeaveOut.GPU, progress=SilentProgress()).predict(table(tmp_path, num_devices=1))
     whole, *folds = used
     # Of the RTX 2080 Ti no benchmarks are known.
@@ -260,8 +254,8 @@ def test_rows_that_what_ships_was_made_from_are_marked(
         load_step_effects(), calibrated_on=(fingerprint(rows[0]), fingerprint(rows[-1]))
     )
     shared = msgspec.structs.replace(load_multi_gpu_table(), calibrated_on=(fingerprint(rows[1]),))
-    monkeypatch.setattr(predictors, "load_step_effects", lambda: effects)
-    monkeypatch.setattr(predictors, "load_multi_gpu_table", lambda: shared)
+    monkeypatch.setattr(traced_rows, "load_step_effects", lambda: effects)
+    monkeypatch.setattr(traced_rows, "load_multi_gpu_table", lambda: shared)
     outcomes = predictor_for(LeaveOut.NONE, progress=SilentProgress()).predict(rows)
     for row, outcome in zip(rows[:-1], outcomes[:-1], strict=True):
         assert isinstance(outcome, RowPrediction)

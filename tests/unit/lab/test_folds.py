@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 from breakeven.device import find_device
-from breakeven.validate import MeasuredRow, read_table
-from breakeven.validate.predictor import (
-    fingerprint,
-    fold_names,
-    folds,
-    gpu_of,
-    model_family_of,
-)
+from breakeven.validate import MeasuredRow, fingerprint, model_family_of, read_table
 from breakeven.verdict import LeaveOut
 from factories.accuracy import write_table
+from lab.held_out import fold_names, folds, gpu_of
 
 
 def rows(tmp_path: Path, *cells: Mapping[str, str]) -> tuple[MeasuredRow, ...]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from breakeven.errors import BreakevenError
-from breakeven.validate import ErrorBudget, exceeded_budgets, read_budgets
 from breakeven.verdict import LeaveOut
 from factories.accuracy import mixed
+from lab.validate import ErrorBudget, exceeded_budgets, read_budgets
 
 
 def written(path: Path, text: str) -> Path:
@@ -108,13 +108,15 @@ def test_a_limit_is_kept_or_told(budget: ErrorBudget, breach: str | None, tmp_pa
 
 
 def test_every_breach_is_told(tmp_path: Path) -> None:
-    budget = ErrorBudget(by="era:old", median=0.01, mean=0.01, coverage_low=0.9)
+    budget = ErrorBudget(
+        by="era:Torch7 and its contemporaries", median=0.01, mean=0.01, coverage_low=0.9
+    )
     breaches = exceeded_budgets(
         mixed(tmp_path / "t.csv"), [budget, ErrorBudget(by="all:all", p90=0.1)]
     )
     assert [breach.partition(",")[0] for breach in breaches] == [
-        "era:old: median error 32.92 %",
-        "era:old: mean error 32.92 %",
-        "era:old: coverage 50 %",
+        "era:Torch7 and its contemporaries: median error 32.92 %",
+        "era:Torch7 and its contemporaries: mean error 32.92 %",
+        "era:Torch7 and its contemporaries: coverage 50 %",
         "all:all: P90 of the error 67.45 %",
     ]

@@ -1,4 +1,4 @@
-"""Timings of several devices are set beside those of one of the same machine."""
+"""Timings of several devices are paired with those of one of the same machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from breakeven.calibrate import lone_steps_ns, multi_gpu_row
-from breakeven.simulate import ModelSize, PhaseTimes, Strategy
 from breakeven.trace import StepCase, TimedPhase
-from factories.steps import GPU, HOST, MadeUpCosts
+from lab.multi_gpu import lone_steps_ns
 
 CASE = StepCase(workload="torchvision:wide_resnet50_2", phase=TimedPhase.TRAIN)
 
@@ -60,31 +58,3 @@ def test_partner_of_nearly_the_same_batch_is_scaled() -> None:
 )
 def test_step_without_a_partner_teaches_nothing(alone: Timing) -> None:
     assert lone_steps_ns([alone, Timing(num_devices=2, value_ns=110)]) == {}
-
-
-def test_a_row_of_the_fit_holds_the_lone_step_as_its_costs_predict_it() -> None:
-    times = PhaseTimes(
-        forward_host_ns=100,
-        backward_host_ns=150,
-        other_host_ns=50,
-        forward_device_ns=300,
-        backward_device_ns=400,
-        other_device_ns=100,
-        copy_ns=20,
-    )
-    size = ModelSize(parameter_bytes=40, num_parameter_tensors=2, gradient_bytes=40)
-    row = multi_gpu_row(
-        Timing(num_devices=4, value_ns=1_100),
-        times,
-        size,
-        measured_single_ns=1_000,
-        device=GPU,
-        host=HOST,
-        costs=MadeUpCosts(overlap_loss_fraction=0.5),
-    )
-    assert row.family == "resnet"
-    assert (row.setup.strategy, row.setup.num_devices) == (Strategy.DDP, 4)
-    assert (row.measured_single_ns, row.measured_ns) == (1_000, 1_100)
-    # The copy, the kernels, and half of the 300 ns in which the host works beside them.
-    assert row.single_ns == pytest.approx(20 + 800 + 0.5 * 300)
-    assert row.dispatch_ns == HOST.op_ns

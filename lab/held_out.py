@@ -1,22 +1,15 @@
-"""What predicts the rows of a table, from calibrations that keep to a protocol."""
+"""Rows of a table predicted by calibrations that have not seen their GPU, family or source."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import msgspec
 
-from breakeven.calibrate import (
-    MultiGpuRow,
-    StepSample,
-    fit_multi_gpu_costs,
-    fit_step_effects,
-)
+from breakeven.calibrate.step_fit import StepSample, fit_step_effects
 from breakeven.cost import (
     STEP_EFFECTS_VERSION,
     DeviceEfficiency,
@@ -29,65 +22,11 @@ from breakeven.cost import (
 from breakeven.device import DeviceSpec, find_device
 from breakeven.progress import Progress
 from breakeven.simulate import load_multi_gpu_table, setup_of
-from breakeven.validate.table_row import MeasuredRow
+from breakeven.validate import MeasuredRow, model_family_of
 from breakeven.validate.traced_rows import Calibration, RowOutcome, TracedRows
-from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
-
-
-class Predictor(Protocol):
-    """Predicts rows of tables, from one calibration or from one per fold."""
-
-    def predict(
-        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
-    ) -> Sequence[RowPrediction | Unpredictable]:
-        """Return one outcome per row, in the order of the rows.
-
-        Args:
-            rows: Rows whose devices are in the catalogue; their workloads may be unknown.
-            training: Further such rows, which may be learned from and are not predicted.
-        """
-        ...
-
-
-def predictor_for(protocol: LeaveOut, *, progress: Progress) -> Predictor:
-    """Return what predicts rows with a calibration that keeps to ``protocol``."""
-    if protocol is LeaveOut.NONE:
-        return ShippedPredictor(progress=progress)
-    return HeldOutPredictor(protocol, progress=progress)
-
-
-def shipped_calibration() -> Calibration:
-    """Return the calibration that ships with the package."""
-    return Calibration(
-        efficiencies=load_efficiencies(),
-        effects=load_step_effects(),
-        multi_gpu=load_multi_gpu_table(),
-    )
-
-
-class ShippedPredictor:
-    """The calibration that ships; rows that it was made from are marked.
-
-    Args:
-        progress: Progress callback.
-    """
-
-    def __init__(self, *, progress: Progress) -> None:
-        self._progress = progress
-
-    def predict(
-        self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
-    ) -> Sequence[RowOutcome]:
-        """Return one outcome per row; nothing is learned from ``training``."""
-        steps = TracedRows.of(rows, progress=self._progress)
-        calibration = shipped_calibration()
-        seen = {*calibration.effects.calibrated_on, *calibration.multi_gpu.calibrated_on}
-        return tuple(
-            msgspec.structs.replace(outcome, is_calibrated_on=fingerprint(row) in seen)
-            if isinstance(outcome, RowPrediction)
-            else outcome
-            for row, outcome in zip(rows, steps.predict(range(len(rows)), calibration), strict=True)
-        )
+from breakeven.verdict import LeaveOut, Unpredictable
+from lab.multi_gpu import MultiGpuRow, fit_multi_gpu_costs, shared_steps
+from lab.step_parts import RowParts
 
 
 class HeldOutPredictor:
@@ -115,9 +54,10 @@ class HeldOutPredictor:
         """Return one outcome per row, learned from the other rows and from ``training``."""
         everything = (*rows, *training)
         steps = TracedRows.of(everything, progress=self._progress)
+        parts = RowParts(steps)
         spread = self._spread or load_step_effects().spread
         table = load_efficiencies()
-        samples = steps.samples(table)
+        samples = parts.samples(table)
         outcomes: dict[int, RowOutcome] = {}
         for name, (others, left_out) in folds(everything, self._protocol).items():
             members = [position for position in left_out if position < len(rows)]
@@ -128,7 +68,7 @@ class HeldOutPredictor:
             calibration = Calibration(
                 efficiencies=known,
                 effects=_effects(
-                    samples if known == table else steps.samples(known, others),
+                    samples if known == table else parts.samples(known, others),
                     others,
                     provenance=f"all rows but those of {name}",
                     spread=spread,
@@ -173,7 +113,7 @@ def _predicted(
     }
     unfitted: dict[int, RowOutcome] = {}
     if strategies:
-        shared = list(steps.shared_steps(others, calibration).values())
+        shared = list(shared_steps(steps, others, calibration).values())
         trained = {row.setup.strategy for row in shared}
         unfitted = {
             position: Unpredictable(
@@ -202,35 +142,11 @@ def _with_shared_steps(calibration: Calibration, shared: Sequence[MultiGpuRow]) 
 _BOARD_WORDS = re.compile(
     r"\b(?:\d+\s*gb|sxm\d?|pcie|nvl|max-q|laptop)\b|\(dgx[^)]*\)", re.IGNORECASE
 )
-# A family of models, each a stem of names: what differs is depth and width.
-_FAMILY_STEMS = re.compile(r"[a-z]+(?:_resnet)?", re.IGNORECASE)
-# timm names weights of one architecture by who trained them.
-_TRAINERS = re.compile(r"^(?:gluon|tv|ssl|swsl|ig|tf|legacy|ens_adv)_")
 
 
 def gpu_of(device: DeviceSpec) -> str:
     """Return the GPU of which ``device`` is a board: ``A100`` for all A100."""
     return " ".join(_BOARD_WORDS.sub(" ", device.name).split())
-
-
-def model_family_of(workload: str) -> str:
-    """Return the model family of a workload: ``torchvision:resnet`` for all ResNets.
-
-    Wide ResNets and ResNeXts are families of their own, by their names.
-    """
-    kind, _, rest = workload.partition(":")
-    name = rest.partition("?")[0]
-    if kind in ("llm", "mpt", "gpt2"):
-        # All are GPT-2 with other numbers, and so is a model of transformers.
-        return "transformers:GPT2"
-    if kind == "transformers":
-        # BertForQuestionAnswering, BertModel: up to the task.
-        name = re.sub(r"(?:LMHead|For[A-Z]|Model|PreTrained).*", "", name)
-        return f"{kind}:{name}"
-    if kind == "timm":
-        name = _TRAINERS.sub("", name)
-    stem = _FAMILY_STEMS.match(name)
-    return f"{kind}:{stem.group(0).rstrip('_') if stem else name}"
 
 
 def fold_names(rows: Sequence[MeasuredRow], protocol: LeaveOut) -> tuple[str, ...]:
@@ -267,39 +183,3 @@ def folds(
         )
         for name, positions in sorted(members.items())
     }
-
-
-def fingerprint(row: MeasuredRow) -> str:
-    """Return what tells a row from every other: its step, where it ran, and how long it took."""
-    facts = (
-        row.workload, row.device, row.num_devices, row.precision, row.batch_size, row.phase,
-        row.optimizer, row.h2d, row.host, row.framework, f"{row.value_ns:.6g}",
-    )  # fmt: skip
-    return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:10]
-
-
-# By the word in the column ``source``; other sources are named by their word alone.
-_REPOSITORIES = {
-    "ryujaehun": "https://github.com/ryujaehun/pytorch-gpu-benchmark",
-    "timm": "https://github.com/huggingface/pytorch-image-models",
-    "lambda": "https://github.com/lambdal/deeplearning-benchmark",
-    "neusight": "https://github.com/sitar-lab/NeuSight",
-    "jcjohnson": "https://github.com/jcjohnson/cnn-benchmarks",
-}
-
-
-def provenance_of(rows: Sequence[MeasuredRow], command: str) -> str:
-    """Return how a file was made, and from what.
-
-    Args:
-        rows: The rows that were used.
-        command: What makes it again, given their table.
-    """
-    counts = Counter(row.source or "not given" for row in rows)
-    sources = "; ".join(
-        f"{source}, {_REPOSITORIES[source]} ({count})"
-        if source in _REPOSITORIES
-        else f"{source} ({count})"
-        for source, count in sorted(counts.items())
-    )
-    return f"Fitted by `{command}` to {len(rows)} measured steps of published tables: {sources}."

@@ -1,48 +1,28 @@
-"""Write the accuracy page: what each protocol of validation finds on a table of measured steps.
-
-``python docs/accuracy.py TABLE.csv`` writes ``accuracy.md`` and one plot per protocol. The table is
-not part of the repository, so the page is kept there instead of being built. Without a table the
-sections about the repository's own data are written anew, and the others stay.
-"""
+"""Sections of the accuracy page about measurements that are in the repository."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, quantiles
 
-from breakeven.cost import era_of
-from breakeven.errors import BreakevenError
-from breakeven.progress import SilentProgress
-from breakeven.report import (
-    ensure_can_plot,
-    plot_name,
-    render_markdown,
-    scatter_svg,
-    validation_page,
-)
-from breakeven.validate import RowFilter, predictor_for, validate_table
-from breakeven.verdict import AccuracyReport, LeaveOut
+from benchmarks.gpu.summary import CASE, NETWORK, pair_tables
 
-DOCS = Path(__file__).resolve().parent
-sys.path.append(str(DOCS.parent / "benchmarks" / "gpu"))
-from summary import CASE, NETWORK, pair_tables  # noqa: E402
+ROOT = Path(__file__).resolve().parents[1]
+
 
 # Fewer have no 90th percentile worth the name, as in the tables of GPUs.
 LEAST_ROWS_FOR_P90 = 10
 # Written by `benchmarks/small_steps.py --csv`.
-SMALL_STEPS = DOCS.parent / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
+SMALL_STEPS = ROOT / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
 # Written by `benchmarks/absent_cpu.py report --csv`.
-ABSENT_CPU = DOCS.parent / "benchmarks" / "data" / "absent_cpu_2026-11-26.csv"
+ABSENT_CPU = ROOT / "benchmarks" / "data" / "absent_cpu_2026-11-26.csv"
 # Written by `benchmarks/gpu/pairs.py` on a GPU.
-PAIRS = DOCS.parent / "benchmarks" / "data" / "pairs_h200_2026-11-28.csv"
+PAIRS = ROOT / "benchmarks" / "data" / "pairs_h200_2026-11-28.csv"
 # Written by `benchmarks/gpu/run.py` on a GPU, and by `again.py` beside it.
-CALIBRATED_GPU = DOCS.parent / "benchmarks" / "data" / "h200_steps_2026-11-27.csv"
+CALIBRATED_GPU = ROOT / "benchmarks" / "data" / "h200_steps_2026-11-27.csv"
 SMALL_STEPS_TITLE = "## The host's work on small steps"
 PHASES = {
     "zero_grad": "gradients set to None",
@@ -71,21 +51,6 @@ No step on a GPU above was compiled, and none computes attention in one kernel.
 - *Single kernels*, by family, with GPUs left out: [kernels](kernels.md).
 - *The CPU at other batch sizes*: [limits](limits.md#the-cpu-at-other-sizes).
 """
-# What was never seen first: it is what a user with another GPU or model may expect.
-PROTOCOLS = (LeaveOut.SOURCE, LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
-
-
-def write_page(reports: Sequence[AccuracyReport], folder: Path, *, command: str) -> tuple[str, ...]:
-    """Write the page about the reports and their plots; return the names of the files."""
-    plots = {report.protocol: scatter_svg(report) for report in reports}
-    names = {protocol: plot_name(protocol) for protocol, plot in plots.items() if plot is not None}
-    notice = f"Written by `{command}`; do not edit by hand."
-    page = render_markdown(validation_page(reports, plots=names), notice=notice)
-    (folder / "accuracy.md").write_text(page + own_data_markdown(), "utf-8")
-    for protocol, plot in plots.items():
-        if plot is not None:
-            (folder / names[protocol]).write_bytes(plot)
-    return ("accuracy.md", *names.values())
 
 
 def own_data_markdown() -> str:
@@ -276,46 +241,3 @@ def _p90(errors: Sequence[float]) -> str:
 def _percent(fraction: float, sign: str = "-") -> str:
     """Return a share as in the other tables; with ``+`` as sign, one of a gain too."""
     return f"{100 * fraction:{sign}.0f} %"
-
-
-def main(argv: list[str]) -> int:
-    """Validate by every protocol, and write the page."""
-    parser = argparse.ArgumentParser(description="Write docs/accuracy.md and its plots.")
-    parser.add_argument("tables", type=Path, nargs="*", help="tables of measured steps")
-    parser.add_argument(
-        "--only", metavar="KEY=VALUE", action="append", default=[], help="count only these rows"
-    )
-    args = parser.parse_args(argv)
-    if not args.tables:
-        page = DOCS / "accuracy.md"
-        kept, _, _ = page.read_text("utf-8").partition(f"\n{SMALL_STEPS_TITLE}")
-        page.write_text(kept + own_data_markdown(), "utf-8")
-        return 0
-    try:
-        ensure_can_plot()
-        only = RowFilter.parse(args.only)
-        reports = [
-            validate_table(
-                *args.tables,
-                predictor=predictor_for(protocol, progress=SilentProgress()),
-                protocol=protocol,
-                era_of=era_of,
-                only=only,
-            )
-            for protocol in PROTOCOLS
-        ]
-    except BreakevenError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return error.exit_code
-    # The folder of the table is the author's own business.
-    options = [option for condition in args.only for option in ("--only", condition)]
-    command = shlex.join(
-        ["python", "docs/accuracy.py", *(table.name for table in args.tables), *options]
-    )
-    for name in write_page(reports, DOCS, command=command):
-        sys.stderr.write(f"wrote docs/{name}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

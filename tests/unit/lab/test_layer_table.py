@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.calibrate.table_ops import gemm_op, layer_op
-from breakeven.calibrate.tables import _layer_kernels
 from breakeven.cost import Family, Kernel
+from lab.table_ops import gemm_op, layer_op
+from lab.timed_tables import _layer_kernels
 
 Row = dict[str, str]
 

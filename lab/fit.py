@@ -1,0 +1,151 @@
+"""Fit the files that predictions rest on, each from public measurements.
+
+    python -m lab.fit efficiency TABLES -o efficiency.json
+    python -m lab.fit steps TABLE.csv ... [--own TABLE.csv ...] -o step_effects.json
+    python -m lab.fit multi-gpu TABLE.csv ... -o multi_gpu.json
+    python -m lab.fit errors
+
+Fit them in this order: each rests on the file before it, as it is installed: the first two in
+`src/breakeven/cost`, the last in `src/breakeven/simulate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from breakeven.cli.progress import show_progress
+from breakeven.cost import EfficiencyTable, StepEffects, load_efficiencies
+from breakeven.errors import BreakevenError
+from breakeven.simulate import MultiGpuTable
+from breakeven.store import ensure_writable, write_document
+from breakeven.validate import read_table
+from lab.efficiency import describe_efficiencies, fit_efficiencies
+from lab.multi_gpu import calibrate_on_shared_steps, describe_multi_gpu
+from lab.step_effects import calibrate_on_steps, describe_step_effects
+
+_COMMAND = "python -m lab.fit"
+_FINGERPRINTS_PER_LINE = 7
+
+
+def step_effects_document(effects: StepEffects) -> bytes:
+    """Return effects as they are kept in ``cost/step_effects.json``: one to a line."""
+    return _document(
+        effects,
+        effects=[_json(effect) for effect in effects.effects],
+        calibrated_on=_fingerprint_lines(effects.calibrated_on),
+    )
+
+
+def multi_gpu_document(table: MultiGpuTable) -> bytes:
+    """Return costs of several GPUs as they are kept in ``simulate/multi_gpu.json``."""
+    return _document(
+        table,
+        held_out=[_json(error) for error in table.held_out],
+        calibrated_on=_fingerprint_lines(table.calibrated_on),
+    )
+
+
+def efficiencies_document(table: EfficiencyTable) -> bytes:
+    """Return a table as it is kept in ``cost/efficiency.json``."""
+    return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
+
+
+def _document(value: msgspec.Struct, **lists: Sequence[str]) -> bytes:
+    """Return JSON with a line for each field, and for each of the ``lists`` one per entry."""
+    fields = [
+        f' "{name}": {_lines(lists[name]) if name in lists else _json(getattr(value, name))}'
+        for name in value.__struct_fields__
+    ]
+    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+
+
+def _lines(entries: Sequence[str]) -> str:
+    return "[\n" + ",\n".join(f"  {entry}" for entry in entries) + "\n ]" if entries else "[]"
+
+
+def _fingerprint_lines(fingerprints: Sequence[str]) -> list[str]:
+    return [
+        ", ".join(map(_json, fingerprints[start : start + _FINGERPRINTS_PER_LINE]))
+        for start in range(0, len(fingerprints), _FINGERPRINTS_PER_LINE)
+    ]
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    for name, table, does in (
+        ("efficiency", "TABLES", "what GPUs reach of their datasheets, from timed operators"),
+        ("steps", "TABLE.csv", "what differs within whole steps, from those on one GPU"),
+        ("multi-gpu", "TABLE.csv", "what steps on several GPUs cost beyond those on one"),
+    ):
+        command = commands.add_parser(name, help=does, description=f"Fit {does} (minutes).")
+        is_folder = name == "efficiency"
+        command.add_argument(
+            "tables",
+            metavar=table,
+            type=Path,
+            nargs=1 if is_folder else "+",
+            help="folder of tables of timed operators (CONTRIBUTING.md lists them)"
+            if is_folder
+            else "table in the form of `breakeven validate`",
+        )
+        if name == "steps":
+            command.add_argument(
+                "--own",
+                metavar="TABLE.csv",
+                type=Path,
+                nargs="+",
+                default=[],
+                help="rows that teach what is peculiar to their GPUs, and no more",
+            )
+        command.add_argument("-o", "--output", metavar="FILE", type=Path, required=True)
+        command.add_argument("--force", action="store_true", help="replace FILE")
+        command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    commands.add_parser("errors", help="print the errors of the efficiencies that ship")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit what is asked for, write it, and print what it is; 1 if that cannot be done."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.what == "errors":
+            sys.stdout.write(describe_efficiencies(load_efficiencies()))
+            return 0
+        ensure_writable(args.output, force=args.force)
+        with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+            if args.what == "efficiency":
+                efficiencies = fit_efficiencies(args.tables[0])
+                fitted = efficiencies_document(efficiencies), describe_efficiencies(efficiencies)
+            elif args.what == "steps":
+                rows, own = read_table(*args.tables), read_table(*args.own)
+                effects = calibrate_on_steps(
+                    rows, own, command=f"{_COMMAND} steps", progress=progress
+                )
+                fitted = step_effects_document(effects), describe_step_effects(effects)
+            else:
+                costs = calibrate_on_shared_steps(
+                    read_table(*args.tables), command=f"{_COMMAND} multi-gpu", progress=progress
+                )
+                fitted = multi_gpu_document(costs), describe_multi_gpu(costs)
+        write_document(args.output, fitted[0], force=args.force)
+    except BreakevenError as error:
+        sys.stderr.write(f"error: {error.sentence}\n")
+        return error.exit_code
+    sys.stdout.write(fitted[1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
