@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from breakeven.processor import cpu_name
-from breakeven.whole_step import fast_step
+from faststep import fast_step
 
 NUM_BATCHES = 16
 # A sample is as many steps as take about this long: short against a disturbance.

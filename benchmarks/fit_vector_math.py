@@ -1,4 +1,4 @@
-"""Fit the polynomials of src/breakeven/codegen/vector_math.h, and print their coefficients.
+"""Fit the polynomials of src/faststep/codegen/vector_math.h, and print their coefficients.
 
     python benchmarks/fit_vector_math.py
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from mpmath import mp, mpf
 
-HEADER = Path(__file__).parents[1] / "src/breakeven/codegen/vector_math.h"
+HEADER = Path(__file__).parents[1] / "src/faststep/codegen/vector_math.h"
 GRID = 1500
 mp.dps = 50
 HALF_LN2 = mp.log(2) / 2

@@ -109,8 +109,8 @@ def explain_json_page() -> str:
 
 def operators_page() -> str:
     """Return the operators that a step is generated for, by the module that does."""
-    import breakeven.codegen.lowering  # noqa: F401 - it registers them
-    from breakeven.codegen import operators, pointwise
+    import faststep.codegen.lowering  # noqa: F401 - it registers them
+    from faststep.codegen import operators, pointwise
 
     by_module: dict[str, list[str]] = {}
     for name in sorted(operators.covered_operators()):
@@ -136,22 +136,23 @@ def operators_page() -> str:
 
 def kernels_page() -> str:
     """Return how each family of kernels is known."""
-    from breakeven.cost import KnownFamily, known_families, load_efficiencies
+    from breakeven.cost import PROXIES, Family, load_efficiencies
     from breakeven.device import load_catalogue
     from breakeven.units import format_percent
 
+    def name_of(family: str, variant: str, units: str = "") -> str:
+        words = " ".join([family.replace("_", " "), variant.replace("_", " ")]).strip()
+        return f"{words}, {units} units" if units else words
+
+    table = load_efficiencies()
     names = {device.id: device.name for device in load_catalogue()}
-
-    def name_of(known: KnownFamily) -> str:
-        words = " ".join([known.family.replace("_", " "), known.variant.replace("_", " ")]).strip()
-        if known.arithmetic == "tensor":
-            return f"{words}, matrix units"
-        return f"{words}, plain units" if known.relative and known.arithmetic else words
-
-    def error(share: float | None) -> str:
-        return "" if share is None else format_percent(share)
-
-    known = known_families(load_efficiencies())
+    errors = {(e.family, e.variant, e.arithmetic): e for e in table.held_out if not e.is_other_line}
+    measured = {
+        (entry.family, entry.variant, entry.arithmetic)
+        for device in table.devices
+        for entry in device.families
+    }
+    order = list(Family)
     lines = [
         NOTICE,
         "# Kernels\n",
@@ -164,11 +165,19 @@ def kernels_page() -> str:
         "| Family | Measurements | On | Median, left out | P90, left out |",
         "| --- | ---: | --- | ---: | ---: |",
     ]
-    for one in known:
-        if one.relative is None:
-            devices = ", ".join(names[device] for device in one.devices)
-            errors = error(one.unseen_median), error(one.unseen_p90)
-            lines.append(_table_row([name_of(one), f"{one.num_rows:,}", devices, *errors]))
+    for key in sorted(measured, key=lambda key: (order.index(key[0]), key)):
+        family, variant, arithmetic = key
+        own = {
+            names[device.device]: entry.num_rows
+            for device in table.devices
+            for entry in device.families
+            if (entry.family, entry.variant, entry.arithmetic) == key
+        }
+        error = errors.get(key)
+        unseen = (error.median_error_fraction, error.p90_error_fraction) if error else ()
+        shares = [format_percent(share) for share in unseen] or ["", ""]
+        name = name_of(family, variant, "matrix" if arithmetic == "tensor" else "")
+        lines.append(_table_row([name, f"{sum(own.values()):,}", ", ".join(own), *shares]))
     lines += [
         "\n## Like another family\n",
         "Where nothing was measured, a family takes the share that its relative reaches, times a "
@@ -181,10 +190,16 @@ def kernels_page() -> str:
         "| Family | Like | Factor | σ |",
         "| --- | --- | ---: | ---: |",
     ]
-    for one in known:
-        if (like := one.relative) is not None:
-            cells = [name_of(one), like.family.replace("_", " "), f"{like.factor:g}"]
-            lines.append(_table_row([*cells, f"{like.log_sigma:g}"]))
+    families = {family for family, _, _ in measured}
+    for (family, variant), proxy in PROXIES.items():
+        # Layer norms alone were timed, and stand in for no others.
+        is_norm = family is Family.NORMALIZATION
+        if variant or is_norm or family not in families:
+            # On matrix units attention has rates of its own.
+            units = "plain" if family is Family.ATTENTION else ""
+            name = name_of(family, "batch, group, rms" if is_norm else variant, units)
+            factor, sigma = f"{proxy.factor:g}", f"{proxy.log_sigma:g}"
+            lines.append(_table_row([name, proxy.family.replace("_", " "), factor, sigma]))
     lines += [
         "\n## Which family it is in\n",
         "| In a script | Costed as |",

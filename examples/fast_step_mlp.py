@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from breakeven import fast_step
+from faststep import fast_step
 
 NUM_SAMPLES = 8_192
 BATCH_SIZE = 64

@@ -9,7 +9,6 @@ from breakeven.lazy import exported_on_use, exports
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
     from breakeven.adapters import device_callback as device_callback
-    from breakeven.adapters import fast_sb3 as fast_sb3
     from breakeven.adapters import training_arguments as training_arguments
     from breakeven.capture import Recording as Recording
     from breakeven.capture import record_steps as record_steps
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.trace import StepTrace as StepTrace
     from breakeven.verdict import CheckReport as CheckReport
-    from breakeven.whole_step import fast_step as fast_step
+    from faststep import fast_sb3 as fast_sb3
+    from faststep import fast_step as fast_step
 
 __version__ = "0.1.0"
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.whole_step import fast_step
-from breakeven.whole_step.engines import Engine
 from factories.sampled import sampled
+from faststep import fast_step
+from faststep.engines import Engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -124,7 +124,7 @@ def test_dropout_and_normalisation_compile() -> None:
 def test_without_a_compiler_it_says_so_and_trains_nothing(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch, breakeven.whole_step as w\n"
+        "import torch, faststep as w\n"
         "from breakeven.errors import BreakevenError\n"
         "model = torch.nn.Linear(3, 2)\n"
         "step = w.fast_step(model, torch.nn.MSELoss(), torch.optim.Adam(model.parameters()), "

@@ -213,7 +213,7 @@ IMPORTED = """
 import sys
 print(*(name for name in sys.modules if name.partition('.')[0] in ('torch', 'numpy', 'rich')))
 import torch
-print(*(name for name in sys.modules if name.startswith('breakeven.')))
+print(*(name for name in sys.modules if name.startswith(('breakeven.', 'faststep.'))))
 """
 
 
@@ -226,8 +226,9 @@ def test_script_waits_for_what_its_start_needs(
     # It is the process of the command, which knows of no other one.
     commands = own & {f"breakeven.cli.{name}" for name in ("check", "explain", "run", "tune")}
     assert commands == {"breakeven.cli.run"}
-    packages = {name.split(".")[1] for name in own}
-    assert not packages & {"codegen", "configure", "measure", "rewrite", "settings", "whole_step"}
+    assert {name for name in own if name.startswith("faststep.")} == {"faststep.errors"}
+    packages = {name.split(".")[1] for name in own if name.startswith("breakeven.")}
+    assert not packages & {"configure", "measure", "rewrite", "settings"}
 
 
 PROCESSES = """
@@ -647,9 +648,9 @@ def test_step_that_waits_until_it_pays_imports_no_compiler(
     )
     _, ours = run_both(path.parent)
     imported = ours.stdout.decode().split()
-    assert "breakeven.whole_step.fallback" in imported
-    assert "breakeven.whole_step.fast" not in imported
-    assert not [name for name in imported if name.startswith("breakeven.codegen.")]
+    assert "faststep.fallback" in imported
+    assert "faststep.fast" not in imported
+    assert not [name for name in imported if name.startswith("faststep.codegen.")]
 
 
 @pytest.mark.full

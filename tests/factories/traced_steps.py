@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from breakeven.whole_step import compiled_step
-from breakeven.whole_step.compiling import trace_tensors
+from faststep import compiled_step
+from faststep.compiling import trace_tensors
 
 
 def run_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from breakeven.simulate import (
 from breakeven.simulate.cost_table import cost_table
 from breakeven.simulate.critical_path import critical_path
 from breakeven.simulate.priced_step import price
-from breakeven.simulate.replay import Replay
+from breakeven.simulate.repeated_step import LAUNCH_QUEUE_DEPTH, RepeatedStep
 from breakeven.trace import Event, Op, StepTrace
 from factories.random_steps import COSTS, EVENTS, OPS, SCENARIOS
 from factories.steps import GPU, HOST, MadeUpCosts, made_up_device
@@ -75,17 +75,19 @@ def test_one_step_alone_is_as_many_at_once(
         # The queue is counted on the program with the most launches, so each has its own here.
         alone = simulate((program,), (GPU,), HOST, scenarios=scenarios, queue_depth=queue_depth)
         for k, scenario in enumerate(scenarios):
-            step = price(cost_table((program,), (GPU,), HOST), scenario, is_merged=is_merged)
+            table = cost_table((program,), (GPU,), HOST)
+            step = price(table, (scenario,), is_merged=is_merged)
             for many, at, depth in (
                 (alone, (0, 0, k), queue_depth),
-                (together, (p, 0, k), together.queue_depth),
-                (together, (p, 1, k), together.queue_depth),
+                (together, (p, 0, k), LAUNCH_QUEUE_DEPTH),
+                (together, (p, 1, k), LAUNCH_QUEUE_DEPTH),
             ):
-                step_ns = step.step_ns(Replay(step, depth).settle())
-                assert step_ns == pytest.approx(float(many.step_ns[at]), rel=1e-9, abs=1e-9)
+                assert RepeatedStep(step, depth).step_ns.item() == pytest.approx(
+                    float(many.step_ns[at]), rel=1e-9, abs=1e-9
+                )
                 host_ns, device_ns = many.host_busy_ns[at], many.device_busy_ns[at]
-                assert step.host_ns == pytest.approx(float(host_ns), rel=1e-9, abs=1e-9)
-                assert step.device_ns == pytest.approx(float(device_ns), rel=1e-9, abs=1e-9)
+                assert step.host_ns.item() == pytest.approx(float(host_ns), rel=1e-9, abs=1e-9)
+                assert step.device_ns.item() == pytest.approx(float(device_ns), rel=1e-9, abs=1e-9)
 
 
 @given(EVENTS, EVENTS, _SIGMAS, COSTS, SCENARIOS, st.data())
@@ -128,13 +130,14 @@ def test_the_critical_path_comes_round_and_takes_its_steps(
     events: list[Event], costs: MadeUpCosts, scenario: Scenario, queue_depth: int
 ) -> None:
     program = build_program(StepTrace(events=tuple(events)), costs=costs)
-    step = price(cost_table((program,), (GPU,), HOST), scenario, is_merged=False)
-    path = critical_path(step, queue_depth=queue_depth)
+    step = price(cost_table((program,), (GPU,), HOST), (scenario,), is_merged=False)
+    repeated = RepeatedStep(step, queue_depth)
+    path, period_ns = critical_path(repeated), repeated.period_ns.item()
 
-    if path.period_ns > 0:
+    if period_ns > 0:
         assert path.num_steps > 0
         total_ns = sum(piece.time_ns for piece in path.pieces)
-        assert total_ns == pytest.approx(path.num_steps * path.period_ns, rel=1e-3, abs=1e-6)
+        assert total_ns == pytest.approx(path.num_steps * period_ns, rel=1e-3, abs=1e-6)
 
 
 @given(EVENTS, COSTS, _LOSSES)

@@ -14,6 +14,7 @@ from breakeven.simulate import (
     TYPICAL,
     Edit,
     Scenario,
+    WhatIf,
     build_program,
     predict_steps,
     simulate,
@@ -123,13 +124,14 @@ def test_running_together_changes_nothing(
     one = together.step_ns[1, 1, scenarios.index(scenario)]
 
     assert abs(one - alone) <= tolerance(alone)
-    assert abs(together.timeline(1, 0, 1).step_ns - together.step_ns[1, 0, 1]) <= tolerance(alone)
+    typical = WhatIf(program, GPU, HOST).timeline.step_ns
+    assert abs(typical - together.step_ns[1, 0, 1]) <= tolerance(alone)
 
 
 @given(EVENTS, COSTS)
 def test_spans_lie_within_their_timelines_in_order(events: list[Event], costs: MadeUpCosts) -> None:
     program = build_program(StepTrace(events=tuple(events)), costs=costs)
-    timeline = simulate((program,), (GPU,), HOST).timeline()
+    timeline = WhatIf(program, GPU, HOST).timeline
 
     for is_on_device in (False, True):
         spans = [span for span in timeline.spans if span.is_on_device is is_on_device]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from factories.steps import op, tensor
     off=st.floats(0.1, 10.0),
     device=st.sampled_from(("T4", "A100", "RTX 4090")),
 )
+@example(size=1_024, off=0.25, device="A100")
 def test_a_measured_step_moves_the_host_its_way_and_not_beyond(
     size: int, off: float, device: str
 ) -> None:

@@ -15,8 +15,8 @@ from breakeven.lazy import exports
 PACKAGES = [
     "breakeven",
     *(f"breakeven.{name}" for name in (
-        "capture", "codegen", "measure", "report", "settings", "store", "timing", "tune", "verdict",
-        "whole_step", "workloads",
+        "capture", "measure", "report", "settings", "store", "timing", "tune", "verdict",
+        "workloads",
     )),
 ]  # fmt: skip
 

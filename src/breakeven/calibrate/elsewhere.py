@@ -271,7 +271,10 @@ def log_factor(step_ns: float, kind: HostKind, predicted: _Predictor) -> tuple[f
     steps = [predicted(replace(known, factor=kind.factor * math.exp(each))) for each in tried]
     logs = np.log([(step.value_ns, step.low_ns, step.high_ns) for step in steps]).T
     value, low, high = (np.interp(factors, tried, column) for column in logs)
-    error = (high - low) / (2 * Z_90)
+    # A slower host has wider intervals: these must not make a step that was faster than predicted
+    # a sign of one.
+    usual = predicted(known)
+    error = np.minimum((high - low), math.log(usual.high_ns / usual.low_ns)) / (2 * Z_90)
     away = (factors / kind.log_sigma) ** 2 + ((math.log(step_ns) - value) / error) ** 2
     weights = np.exp((away.min() - away) / 2) / error
     mean = np.average(factors, weights=weights)

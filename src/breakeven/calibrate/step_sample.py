@@ -29,7 +29,7 @@ from breakeven.cost import (
     step_by_step,
 )
 from breakeven.device import DeviceSpec, HostSpec, Precision, generation_of
-from breakeven.simulate import CostTable, KernelTable, Program, cost_table, settled
+from breakeven.simulate import CostTable, KernelTable, Program, RepeatedStep, cost_table, price
 from breakeven.trace import Copy, Op
 
 Floats = NDArray[np.float64]
@@ -137,7 +137,8 @@ class PlacedStep:
                 if (place.host, _software(place.era)) == (host, software)
             }
             columns = [i for i, device in enumerate(self._devices) if device.id in here]
-            _, times = settled(self._tables[host].on(columns, kernels[software].on(columns)))
+            table = self._tables[host].on(columns, kernels[software].on(columns))
+            times = RepeatedStep(price(table)).step_ns
             simulated_ns |= {
                 (self._devices[column].id, host, software): time_ns
                 for column, time_ns in zip(columns, times[0, :, 0].tolist(), strict=True)

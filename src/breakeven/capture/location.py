@@ -20,7 +20,9 @@ _OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-_LIBRARIES = (*{str(Path(sysconfig.get_paths()[kind]).resolve()) for kind in _KINDS}, _PACKAGE)
+# Both packages of an editable installation lie in the same folder.
+_OURS = (_PACKAGE, str(Path(_PACKAGE).parent / "faststep"))
+_LIBRARIES = (*{str(Path(sysconfig.get_paths()[kind]).resolve()) for kind in _KINDS}, *_OURS)
 
 
 @cache

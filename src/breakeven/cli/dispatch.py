@@ -119,7 +119,11 @@ def _fail(error: BreakevenError) -> int:
     from breakeven.cli.console import show_error
 
     if error.exit_code == EXIT_NO_ANSWER and not _has_folder():
-        error = _lost_folder(error.message)
+        error = BreakevenError(
+            f"the current folder is gone: it was deleted or moved; then: {error.message}",
+            hint="change to a folder that stays, and start again; if the script itself removes "
+            "it, let the script make another one for itself",
+        )
     show_error(error)
     return error.exit_code
 
@@ -132,19 +136,10 @@ def _has_folder() -> bool:
     return True
 
 
-def _lost_folder(came_next: str) -> BreakevenError:
-    """Return the error for whatever comes of a current folder that is not there any more."""
-    return BreakevenError(
-        f"the current folder is gone: it was deleted or moved; then: {came_next}",
-        hint="change to a folder that stays, and start again; where the script itself removes it, "
-        "let the script make another one for itself",
-    )
-
-
 def _bug() -> int:
     """Show the exception that is being handled as what it is."""
     if not _has_folder():
-        return _fail(_lost_folder(traceback.format_exc().splitlines()[-1]))
+        return _fail(BreakevenError(traceback.format_exc().splitlines()[-1]))
     _write_line(traceback.format_exc().rstrip())
     _write_line(
         f"error: this is a bug in breakeven {__version__}; "

@@ -13,8 +13,8 @@ DESCRIPTION = """\
 Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
 -o, as it was shown then. With -o, write it to a file instead: .html is one page
 that needs no network, with all figures, curves to explore by pointer or keyboard,
-and fit to print (not of workloads); .svg and .png are its charts alone (.png needs
-matplotlib).
+and fit to print; .svg and .png are its charts alone (.png needs matplotlib). A run
+of workloads has neither page nor chart.
 
 Exit codes: 0 done, 2 wrong command line, 3 the run cannot be read or written."""
 USAGE = "report RUN.json [-o FILE.html|.png|.svg] [--force]"

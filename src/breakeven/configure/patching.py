@@ -11,13 +11,12 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 _ABSENT = object()
 # Parameters of mallopt. Source: glibc, malloc/malloc.h.
@@ -101,24 +100,6 @@ def set_num_threads(count: int) -> None:
     """Set torch's intra-op threads, where that changes anything; 0 to leave them."""
     if count and torch.get_num_threads() != count:
         torch.set_num_threads(count)
-
-
-@contextmanager
-def unwatched_steps() -> Iterator[None]:
-    """Inside, steps of optimizers call none of the hooks that were registered for all of them.
-
-    Those count the user's steps, not such as are done to be timed.
-    """
-    all_hooks: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
-    kept = [dict(hooks) for hooks in all_hooks]
-    for hooks in all_hooks:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, before in zip(all_hooks, kept, strict=True):
-            hooks.clear()
-            hooks.update(before)
 
 
 _Key = TypeVar("_Key")

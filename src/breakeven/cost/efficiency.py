@@ -5,6 +5,7 @@ Those of calibrated devices, and from these those of devices that were never mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -14,11 +15,10 @@ from typing import Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from breakeven.cost.attention import rate_of
+from breakeven.cost.implementations import rate_of
 from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, TileSet
-from breakeven.cost.relatives import DEPTHWISE, RELATIVES, SMALL_RECURRENT
+from breakeven.cost.proxy_families import Proxy, stand_ins
 from breakeven.cost.roofline import EfficiencyArrays, Floats
-from breakeven.cost.small_recurrence import is_in_one_kernel
 from breakeven.device import DeviceSpec, generations_between
 
 TABLE_VERSION = 2
@@ -209,84 +209,80 @@ def transferred_efficiency(
     board with the chip of a calibrated one has nearly all from that.
 
     Raises:
-        ValueError: No device of the table has the family or a relative of it.
+        ValueError: No device of the table has the family or a proxy of it.
     """
-    references, factor, extra_sigma = _find_references(table, family, variant, arithmetic)
-    is_stated = family is Family.ATTENTION and arithmetic == "tensor"
-    if is_stated and references[0][1].family is not family:
-        return _stated_attention(devices, variant)
+    proxy, references = _find_references(table, family, variant, arithmetic)
+    if family is Family.ATTENTION and arithmetic == "tensor" and proxy.family is not family:
+        return _assumed_attention(devices, variant)
+    counted = [_weighted(table, device, references) for device in devices]
+    weights = np.array([weight / weight.sum() for weight, _, _ in counted])
+    size_sigma, device_sigma = (
+        np.array([[one[position] for one in counted]]) for position in (1, 2)
+    )
+    # What a proxy's factor is off by, all kernels of the family share.
+    shared_log_sigma = np.hypot(device_sigma, proxy.log_sigma)
     entries = [entry for _, entry in references]
-    logs = np.log(
-        [
-            (
-                entry.compute_fraction,
-                1.0 + entry.tile_loss,
-                1.0 + entry.prologue_k,
-                entry.memory_fraction,
-            )
-            for entry in entries
-        ]
-    )
-    is_recurrent = entries[0].family is Family.RECURRENT
-    weight_per_generation = (
-        _RECURRENT_WEIGHT_PER_GENERATION if is_recurrent else _WEIGHT_PER_GENERATION
-    )
-    weights = np.zeros((len(devices), len(references)))
-    # One value for what the sizes of a kernel decide, one for what all kernels share.
-    sigmas = np.zeros((2, len(devices)))
-    ids = {reference.device: index for index, (reference, _) in enumerate(references)}
-    trust = np.array([reference.sustained_fraction for reference, _ in references])
-    for row, device in enumerate(devices):
-        own = ids.get(device.id)
-        if own is not None:
-            weights[row, own] = 1.0
-            sigmas[:, row] = entries[own].log_sigma, _LIBRARY_SIGMA
-            continue
-        distances = [_distance(device, reference) for reference, _ in references]
-        weights[row] = trust * weight_per_generation ** np.array(distances)
-        own_line = np.array([_is_own_line(device, reference) for reference, _ in references])
-        is_other_line = not own_line.any()
-        if not is_other_line:
-            weights[row] *= own_line
-        nearest = min(
-            distance
-            for distance, is_own in zip(distances, own_line, strict=True)
-            if is_own or is_other_line
+    # The geometric mean of each figure, those that may be 0 raised by one.
+    compute, tiles, prologue, memory = (
+        np.exp(weights @ np.log(figures))[np.newaxis, :]
+        for figures in zip(
+            *(
+                (e.compute_fraction, 1 + e.tile_loss, 1 + e.prologue_k, e.memory_fraction)
+                for e in entries
+            ),
+            strict=True,
         )
-        if nearest == _SAME_CHIP_DISTANCE:
-            own_sigma = entries[distances.index(nearest)].log_sigma
-            sigmas[:, row] = own_sigma, np.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
-            continue
-        unseen_sigma = _held_out_sigma(table, entries[0], is_other_line=is_other_line)
-        sigmas[0, row] = unseen_sigma * (1.0 - _SHARED_VARIANCE_FRACTION) ** 0.5
-        sigmas[1, row] = np.linalg.norm(
-            [
-                unseen_sigma * _SHARED_VARIANCE_FRACTION**0.5,
-                _SIGMA_PER_GENERATION * nearest,
-                _LIBRARY_SIGMA,
-            ]
-        )
-    # What a relative's factor is off by, all kernels of the family share.
-    shared_log_sigma = np.hypot(sigmas[1], extra_sigma)
-    weights /= weights.sum(axis=1, keepdims=True)
+    )
     # Which tiles a library ships is no quantity to average: the nearest reference's stand.
     tile_sets = np.array([TILE_SET_NAMES.index(entry.tiles) for entry in entries])
-    transferred = np.exp(weights @ logs).T[:, np.newaxis, :]
     return TransferredEfficiency(
         arrays=EfficiencyArrays(
-            compute_fraction=transferred[0] * factor,
-            tile_loss=transferred[1] - 1.0,
-            prologue_k=transferred[2] - 1.0,
+            compute_fraction=compute * proxy.factor,
+            tile_loss=tiles - 1.0,
+            prologue_k=prologue - 1.0,
             tile_set=tile_sets[weights.argmax(axis=1)][np.newaxis, :],
-            memory_fraction=transferred[3] * factor,
+            memory_fraction=memory * proxy.factor,
         ),
-        log_sigma=np.hypot(sigmas[0], shared_log_sigma)[np.newaxis, :],
-        shared_log_sigma=shared_log_sigma[np.newaxis, :],
+        log_sigma=np.hypot(size_sigma, shared_log_sigma),
+        shared_log_sigma=shared_log_sigma,
     )
 
 
-def _stated_attention(devices: Sequence[DeviceSpec], variant: str) -> TransferredEfficiency:
-    """Return the efficiency of fused attention where no table times it."""
+def _weighted(
+    table: EfficiencyTable, device: DeviceSpec, references: Sequence[_Reference]
+) -> tuple[Floats, float, float]:
+    """Return how much each reference counts for a device, and how far off the result may be.
+
+    First what the sizes of a kernel decide, as a sigma, then what all kernels share.
+    """
+    for index, (reference, entry) in enumerate(references):
+        if reference.device == device.id:
+            return np.eye(len(references))[index], entry.log_sigma, _LIBRARY_SIGMA
+    is_recurrent = references[0][1].family is Family.RECURRENT
+    per_generation = _RECURRENT_WEIGHT_PER_GENERATION if is_recurrent else _WEIGHT_PER_GENERATION
+    # Libraries differ between vendors.
+    is_other_line = not any(_is_of_same_vendor(device, reference) for reference, _ in references)
+    weights = np.zeros(len(references))
+    distances: dict[int, int] = {}
+    for index, (reference, _) in enumerate(references):
+        if is_other_line or _is_of_same_vendor(device, reference):
+            distances[index] = _distance(device, reference)
+            weights[index] = reference.sustained_fraction * per_generation ** distances[index]
+    nearest = min(distances, key=distances.__getitem__)
+    if distances[nearest] == _SAME_CHIP_DISTANCE:
+        shared_sigma = math.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
+        return weights, references[nearest][1].log_sigma, shared_sigma
+    sigma = _held_out_sigma(table, references[0][1], is_other_line=is_other_line)
+    shared_sigma = math.hypot(
+        sigma * math.sqrt(_SHARED_VARIANCE_FRACTION),
+        _SIGMA_PER_GENERATION * distances[nearest],
+        _LIBRARY_SIGMA,
+    )
+    return weights, sigma * math.sqrt(1.0 - _SHARED_VARIANCE_FRACTION), shared_sigma
+
+
+def _assumed_attention(devices: Sequence[DeviceSpec], variant: str) -> TransferredEfficiency:
+    """Return the efficiency of fused attention from published figures; no table times it."""
     rates = [rate_of(device, variant) for device in devices]
 
     def row(values: Sequence[float]) -> Floats:
@@ -309,55 +305,25 @@ def _stated_attention(devices: Sequence[DeviceSpec], variant: str) -> Transferre
     )
 
 
-def calibrated_variant(family: Family, variant: str) -> str:
-    """Return the key under which rows of ``variant`` are pooled.
-
-    Recurrent layers of all kinds take their steps alike, and no kind has many rows. What Winograd
-    gains is in the algorithms of a convolution; tiles and rates are those of the others, as they
-    are for the products of groups.
-    """
-    if family is Family.RECURRENT:
-        return "backward" if variant.endswith("backward") else ""
-    if family is Family.CONVOLUTION:
-        return variant.removeprefix("winograd").removeprefix("grouped").removeprefix("_")
-    return variant
+_Reference = tuple[DeviceEfficiency, FamilyEfficiency]
 
 
 @lru_cache(maxsize=1024)
 def _find_references(
     table: EfficiencyTable, family: Family, variant: str, arithmetic: Arithmetic
-) -> tuple[list[tuple[DeviceEfficiency, FamilyEfficiency]], float, float]:
-    """Return reference devices with their entries, and a relative's factor and sigma."""
-    factor, extra_variance = 1.0, 0.0
-    if family is Family.CONVOLUTION and variant.startswith("depthwise"):
-        family, variant = DEPTHWISE.family, ""
-        factor, extra_variance = DEPTHWISE.factor, DEPTHWISE.log_sigma**2
-    elif is_in_one_kernel(variant):
-        extra_variance = SMALL_RECURRENT.log_sigma**2
-    variant = calibrated_variant(family, variant)
-    while True:
-        for key in _variants(variant):
-            references = [
-                (device, entry)
-                for device in table.devices
-                for entry in device.families
-                if (entry.family, entry.variant, entry.arithmetic) == (family, key, arithmetic)
-            ]
-            if references:
-                return references, factor, extra_variance**0.5
-        relative = RELATIVES.get(family)
-        if relative is None:
-            raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a relative")
-        family, variant = relative.family, ""
-        factor *= relative.factor
-        extra_variance += relative.log_sigma**2
-
-
-def _variants(variant: str) -> tuple[str, ...]:
-    """Return ``variant`` and what stands in for it, nearest first."""
-    # A transposed convolution is the gradient of the input of another one.
-    direct = variant.replace("transposed", "backward_input")
-    return tuple(dict.fromkeys((variant, direct, "")))
+) -> tuple[Proxy, list[_Reference]]:
+    """Return what stands in for a family, and the devices that were timed in that."""
+    for proxy in stand_ins(family, variant):
+        key = (proxy.family, proxy.variant, arithmetic)
+        references = [
+            (device, entry)
+            for device in table.devices
+            for entry in device.families
+            if (entry.family, entry.variant, entry.arithmetic) == key
+        ]
+        if references:
+            return proxy, references
+    raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a proxy of it")
 
 
 def _held_out_sigma(
@@ -383,8 +349,7 @@ def _distance(device: DeviceSpec, reference: DeviceEfficiency) -> int:
     return _OTHER_VENDOR_DISTANCE if distance is None else distance
 
 
-def _is_own_line(device: DeviceSpec, reference: DeviceEfficiency) -> bool:
-    """Return whether a reference is of the device's vendor: libraries differ between vendors."""
+def _is_of_same_vendor(device: DeviceSpec, reference: DeviceEfficiency) -> bool:
     return generations_between(device.launch_generation, reference.launch_generation) is not None
 
 
@@ -396,5 +361,5 @@ def is_from_other_vendors(
     arithmetic: Arithmetic,
 ) -> bool:
     """Return whether no reference device is of the vendor of ``device``."""
-    references, _, _ = _find_references(table, family, variant, arithmetic)
-    return not any(_is_own_line(device, reference) for reference, _ in references)
+    _, references = _find_references(table, family, variant, arithmetic)
+    return not any(_is_of_same_vendor(device, reference) for reference, _ in references)

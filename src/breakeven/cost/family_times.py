@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.attention import BACKWARD, BLOCK, implementation_on, rate_of
 from breakeven.cost.compute_units import (
     clock_headroom,
     loads_per_element,
@@ -22,12 +21,22 @@ from breakeven.cost.efficiency import (
     load_efficiencies,
     transferred_efficiency,
 )
-from breakeven.cost.kernel import TILE_SET_NAMES, Algorithm, Family, Kernel, TileSet
+from breakeven.cost.implementations import (
+    BACKWARD,
+    BLOCK,
+    is_in_one_kernel,
+    rate_of,
+    step_cycles,
+    steps_on,
+    variant_on,
+)
+from breakeven.cost.kernel import TILE_SET_NAMES, Family, Kernel, TileSet
 from breakeven.cost.launch_costs import replayed_floors
 from breakeven.cost.roofline import (
     Columns,
     DeviceArrays,
     EfficiencyArrays,
+    Floats,
     WorkArrays,
     conversion_ns,
     device_arrays,
@@ -37,7 +46,6 @@ from breakeven.cost.roofline import (
     step_weights_ns,
     tiled_compute_ns,
 )
-from breakeven.cost.small_recurrence import is_in_one_kernel, step_cycles, steps_on
 from breakeven.device import DeviceSpec, Precision, generation_of
 
 # In a step, what a kernel reads was partly just written by the one before (activations, in the
@@ -203,15 +211,6 @@ def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
     return resolve_arithmetic(kernel, device).arithmetic
 
 
-def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
-    """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
-    if kernel.family is Family.RECURRENT:
-        return steps_on(kernel, device).variant
-    if kernel.family is not Family.ATTENTION:
-        return kernel.variant
-    return implementation_on(device, kernel.variant)
-
-
 # What the columns of a factorization wait for each other: threads of a block, for a root or a
 # division and for shared memory. Judgement, within what nobody timed.
 _WAIT_CYCLES = 1_000.0
@@ -238,18 +237,32 @@ class KernelGroup:
             aligned = np.zeros_like(self._work.loads_per_element)
             self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
-        self._step_cycles = _step_cycles(first)
+        # What a step within a kernel waits, in cycles; None where nothing runs in steps.
+        self._step_cycles = None
+        if first.family is Family.LINALG:
+            self._step_cycles = _WAIT_CYCLES
+        elif is_in_one_kernel(first.variant):
+            self._step_cycles = step_cycles(first)
         self._element_bytes = _ELEMENT_BYTES[first.precision]
         self._has_fine_tiles = first.precision is Precision.FP64
-        is_attention = first.family is Family.ATTENTION and arithmetic == "tensor"
-        is_fused = is_attention and self._is_tiled
-        self._attention = _FusedAttention(first, devices) if is_fused else None
+        self._is_backward = first.variant.endswith(BACKWARD)
+        self._softmax_cycles: Floats | None = None
+        if first.family is Family.ATTENTION and arithmetic == "tensor" and self._is_tiled:
+            rates = [rate_of(device, variant_on(first, device)) for device in devices]
+            name = "backward_cycles" if self._is_backward else "forward_cycles"
+            self._softmax_cycles = np.array([[getattr(rate, name) for rate in rates]])
         # cuDNN splits the long contraction of a weight's gradient, hardly any other.
         self._may_split = (
             first.family is not Family.CONVOLUTION or "backward_weight" in first.variant
         )
-        others = [k.algorithms for k in kernels] if arithmetic == "vector" else []
-        self._others = [_Alternative(self._work, some) for some in zip(*others, strict=True)]
+        # Other algorithms of each kernel: the work, the traffic of its workspace, and the tiles.
+        self._others: list[tuple[WorkArrays, Floats, TileSet | None]] = []
+        algorithms = [k.algorithms for k in kernels] if arithmetic == "vector" else []
+        for some in zip(*algorithms, strict=True):
+            rows = [(a.flop, a.m, a.n, a.k, a.batch, a.workspace_bytes) for a in some]
+            flop, m, n, k, batch, workspace = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
+            work = replace(self._work, flop=flop, m=m, n=n, k=k, batch=batch)
+            self._others.append((work, workspace, some[0].tiles))
 
     def times(
         self, efficiency: EfficiencyArrays, *, warm_fraction: float
@@ -272,8 +285,14 @@ class KernelGroup:
                 self._work, self._limits, efficiency, element_bytes=self._element_bytes
             )
             efficiency = replace(efficiency, prologue_k=np.zeros_like(efficiency.prologue_k))
-        if self._attention is not None:
-            compute_ns = self._attention.compute_ns(self._work, self._limits, efficiency)
+        if self._softmax_cycles is not None:
+            compute_ns = _fused_attention_ns(
+                self._work,
+                self._limits,
+                efficiency,
+                is_backward=self._is_backward,
+                softmax_cycles=self._softmax_cycles,
+            )
         elif self._is_tiled:
             compute_ns = tiled_compute_ns(
                 self._work, self._limits, efficiency, may_split=self._may_split
@@ -282,8 +301,14 @@ class KernelGroup:
             compute_ns = flat_compute_ns(self._work, self._limits, efficiency)
         is_memory_bound = traffic_ns >= compute_ns
         time_ns = np.maximum(traffic_ns, compute_ns)
-        for other in self._others:
-            other_ns, is_other_memory_bound = other.times(self._limits, efficiency, traffic_ns)
+        for work, workspace_bytes, tiles in self._others:
+            other_ns = tiled_compute_ns(
+                work, self._limits, efficiency, may_split=False, own_tiles=tiles
+            )
+            dram_bytes_per_s = self._limits.bytes_per_s * efficiency.memory_fraction
+            workspace_ns = 1e9 * workspace_bytes / dram_bytes_per_s
+            is_other_memory_bound = traffic_ns + workspace_ns >= other_ns
+            other_ns = np.maximum(traffic_ns, other_ns) + workspace_ns
             is_faster = other_ns < time_ns
             is_memory_bound = np.where(is_faster, is_other_memory_bound, is_memory_bound)
             time_ns = np.where(is_faster, other_ns, time_ns)
@@ -296,73 +321,31 @@ class KernelGroup:
         return time_ns + waiting_ns, is_memory_bound, waiting_ns > time_ns
 
 
-def _step_cycles(kernel: Kernel) -> float | None:
-    """Return what a step within a kernel waits, in cycles; None where nothing runs in steps."""
-    if kernel.family is Family.LINALG:
-        return _WAIT_CYCLES
-    return step_cycles(kernel) if is_in_one_kernel(kernel.variant) else None
-
-
-class _Alternative:
-    """The same algorithm for each of some kernels."""
-
-    def __init__(self, work: WorkArrays, algorithms: Sequence[Algorithm]) -> None:
-        rows = [(a.flop, a.m, a.n, a.k, a.batch, a.workspace_bytes) for a in algorithms]
-        flop, m, n, k, batch, workspace = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
-        self._workspace_bytes = workspace
-        self._tiles: TileSet | None = algorithms[0].tiles
-        self._work = replace(work, flop=flop, m=m, n=n, k=k, batch=batch)
-
-    def times(
-        self, limits: DeviceArrays, efficiency: EfficiencyArrays, traffic_ns: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        compute_ns = tiled_compute_ns(
-            self._work, limits, efficiency, may_split=False, own_tiles=self._tiles
-        )
-        dram_bytes_per_s = limits.bytes_per_s * efficiency.memory_fraction
-        workspace_ns = 1e9 * self._workspace_bytes / dram_bytes_per_s
-        return (
-            np.maximum(traffic_ns, compute_ns) + workspace_ns,
-            traffic_ns + workspace_ns >= compute_ns,
-        )
-
-
 # Blocks of fused attention that an SM runs beside each other.
 _ATTENTION_BLOCKS = 2
 
 
-class _FusedAttention:
-    """The softmax and the products of fused attention on matrix units.
+def _fused_attention_ns(
+    work: WorkArrays,
+    limits: DeviceArrays,
+    efficiency: EfficiencyArrays,
+    *,
+    is_backward: bool,
+    softmax_cycles: Floats,
+) -> Floats:
+    """Return the time of fused attention on matrix units, in waves of blocks over the SMs.
 
-    Args:
-        kernel: Any of the group.
-        devices: Where they run.
+    A block takes `BLOCK` rows past ``k`` others, fewer where the mask is causal, and
+    ``prologue_k`` more for its start and end. Each pair has its products on matrix units, and
+    its softmax beside them on plain ones.
     """
-
-    def __init__(self, kernel: Kernel, devices: Sequence[DeviceSpec]) -> None:
-        is_backward = kernel.variant.endswith(BACKWARD)
-        rates = [rate_of(device, variant_on(kernel, device)) for device in devices]
-        self._num_products = 5 if is_backward else 2
-        self._softmax_cycles = np.array(
-            [[rate.backward_cycles if is_backward else rate.forward_cycles for rate in rates]]
-        )
-
-    def compute_ns(
-        self, work: WorkArrays, limits: DeviceArrays, efficiency: EfficiencyArrays
-    ) -> NDArray[np.float64]:
-        """Return the time in waves of blocks over the SMs.
-
-        A block takes `BLOCK` rows past ``k`` others, fewer where the mask is causal, and
-        ``prologue_k`` more for its start and end. Each pair has its products on matrix units, and
-        its softmax beside them on plain ones.
-        """
-        pair_flop = 2.0 * self._num_products * work.n
-        num_others = work.flop / (pair_flop * work.m * work.batch) + efficiency.prologue_k
-        sm_flop_per_s = limits.flop_per_s * efficiency.compute_fraction / limits.num_sms
-        pair_ns = 1e9 * pair_flop / sm_flop_per_s + self._softmax_cycles * limits.cycle_ns
-        blocks_at_once = _ATTENTION_BLOCKS * limits.num_sms
-        waves = np.ceil(np.ceil(work.m / BLOCK) * work.batch / blocks_at_once)
-        return waves * _ATTENTION_BLOCKS * BLOCK * num_others * pair_ns
+    pair_flop = 2.0 * (5 if is_backward else 2) * work.n
+    num_others = work.flop / (pair_flop * work.m * work.batch) + efficiency.prologue_k
+    sm_flop_per_s = limits.flop_per_s * efficiency.compute_fraction / limits.num_sms
+    pair_ns = 1e9 * pair_flop / sm_flop_per_s + softmax_cycles * limits.cycle_ns
+    blocks_at_once = _ATTENTION_BLOCKS * limits.num_sms
+    waves = np.ceil(np.ceil(work.m / BLOCK) * work.batch / blocks_at_once)
+    return waves * _ATTENTION_BLOCKS * BLOCK * num_others * pair_ns
 
 
 def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:

@@ -3,14 +3,14 @@
 Of attention: query (B, H, S_q, D), key (B, H_kv, S_k, D), value (B, H_kv, S_k, D_v). A block of the
 kernel takes some queries past all keys, so its m, n, k and batch are S_q, D_v, S_k and B × H, as of
 its second product; backward some keys past all queries, with S_k and S_q exchanged. ``variant``
-names what torch may run, see `breakeven.cost.attention`.
+names what torch may run, see `breakeven.cost.implementations`.
 
 Of recurrent layers: T time steps, B sequences, H hidden units, G gates (LSTM 4, GRU 3, plain 1),
 I inputs. The products with the input do not wait for the time step before, so they are one GEMM
 per layer and direction. The products with the hidden state do: they are a RECURRENT kernel, in
 which m = B, n = G × H and k = H are the sizes of one step, and ``launches`` is the number of steps
 of all layers and directions, one after the other; its FLOP and bytes are those of all of them. Of
-small layers a launch takes all steps, see `breakeven.cost.small_recurrence`.
+small layers a launch takes all steps, see `breakeven.cost.implementations`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from breakeven.cost.attention import BACKWARD, BLOCK
+from breakeven.cost.implementations import BACKWARD, BLOCK, in_one_kernel
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
@@ -32,7 +32,6 @@ from breakeven.cost.rules import (
     tensor_core_precision,
     total_bytes,
 )
-from breakeven.cost.small_recurrence import in_one_kernel
 from breakeven.device import Precision
 from breakeven.trace import Op, Settings, TensorSpec
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
 from breakeven.cost.family_times import (
     KernelTimes,
+    arithmetic_of,
     datasheet_ns,
     group_key,
     kernel_times,
@@ -27,14 +28,13 @@ from breakeven.cost.gpu_calibration import (
     load_calibrations,
     own_effect_keys,
 )
-from breakeven.cost.grouped_convolution import pack_groups
 from breakeven.cost.host_cost import HostPart, host_op_parts
+from breakeven.cost.implementations import packed_groups, step_by_step
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lower_compiled import is_compiled
 from breakeven.cost.lowering import lower
-from breakeven.cost.relatives import UNTIMED_LOG_SIGMA, untimed_kind
-from breakeven.cost.small_recurrence import step_by_step
+from breakeven.cost.proxy_families import UNTIMED_LOG_SIGMA, untimed_kind
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
     Era,
@@ -126,36 +126,26 @@ class StepCosts:
         if not self._era.has_small_recurrence:
             # Their launches are counted as today's all the same: the device takes longer anyway.
             kernels = [step_by_step(kernel) for kernel in kernels]
-        times = self._times(kernels, devices, self._efficiencies)
+        times = self._benchmarked(kernels, devices, self._efficiencies)
         for column, device in enumerate(devices):
             if device.id in self._calibrations:
                 self._set_calibrated(times, column, kernels, device)
-        # The effects tell classes of kernels apart, not their sizes.
-        classes: dict[Hashable, int] = {}
-        rows = np.array(
-            [classes.setdefault(group_key(kernel), len(classes)) for kernel in kernels],
-            dtype=np.intp,
-        )
-        members = dict(zip(rows.tolist(), kernels, strict=True))
-        factors = np.array(
-            [
-                [self._kernel_factors(members[row], device) for device in devices]
-                for row in range(len(classes))
-            ]
-        ).reshape(len(classes), len(devices), 2)[rows]
-        time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
+
         busy_ns = times.time_ns - times.floor_ns
         if self._era.is_before_cudnn_8:
             busy_ns = busy_ns + old_fp64_ns(kernels, devices)
+        busy_factor, floor_factor = self._factors_of_steps(kernels, devices)
+        time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
         # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
-            busy_ns * time_factor * factors[..., 0],
+            busy_ns * time_factor * busy_factor,
             np.minimum(busy_ns, datasheet_ns(kernels, devices)),
         )
+        floor_ns = times.floor_ns * floor_factor
+
         scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
         library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0
         least = np.array([UNTIMED_LOG_SIGMA if untimed_kind(k) else 0.0 for k in kernels])[:, None]
-        floor_ns = times.floor_ns * factors[..., 1]
         return replace(
             times,
             time_ns=corrected_ns + floor_ns,
@@ -163,6 +153,22 @@ class StepCosts:
             log_sigma=np.maximum(np.hypot(times.log_sigma * scale, library), least),
             shared_log_sigma=np.maximum(np.hypot(times.shared_log_sigma * scale, library), least),
         )
+
+    def _benchmarked(
+        self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec], table: EfficiencyTable
+    ) -> KernelTimes:
+        """Return the times that benchmarks of operators tell, before what whole steps showed."""
+        times = kernel_times(kernels, devices, efficiencies=table)
+        rows = [row for row, kernel in enumerate(kernels) if kernel.variant.startswith("grouped")]
+        if rows and not self._era.is_before_cudnn_8:
+            # Only matrix units compute groups together.
+            packed = [packed_groups(kernels[row]) for row in rows]
+            is_packed = [[arithmetic_of(kernel, device) == "tensor" for device in devices]
+                         for kernel in packed]  # fmt: skip
+            packed_ns = kernel_times(packed, devices, efficiencies=table).time_ns
+            plain_ns = times.time_ns[rows]
+            times.time_ns[rows] = np.where(is_packed, np.minimum(packed_ns, plain_ns), plain_ns)
+        return times
 
     def _set_calibrated(
         self, times: KernelTimes, column: int, kernels: Sequence[Kernel], device: DeviceSpec
@@ -177,18 +183,42 @@ class StepCosts:
                 self._own_tables[key] = calibrated_table(
                     self._efficiencies, self._calibrations[device.id], device, precision
                 )
-            own = self._times([kernels[row] for row in rows], [device], self._own_tables[key])
+            some = [kernels[row] for row in rows]
+            own = self._benchmarked(some, [device], self._own_tables[key])
             for each in fields(times):
                 getattr(times, each.name)[rows, column] = getattr(own, each.name)[:, 0]
 
-    def _times(
-        self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec], table: EfficiencyTable
-    ) -> KernelTimes:
-        """Return the times before any correction by what steps showed."""
-        times = kernel_times(kernels, devices, efficiencies=table)
-        if not self._era.is_before_cudnn_8:
-            pack_groups(times, kernels, devices, efficiencies=table)
-        return times
+    def _factors_of_steps(
+        self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the factors that whole steps showed: on the work of kernels, and on their floor.
+
+        Both as (kernel, device).
+        """
+        # They tell classes of kernels apart, not their sizes.
+        keys = [group_key(kernel) for kernel in kernels]
+        members = dict(zip(keys, kernels, strict=True))
+        numbers = {key: number for number, key in enumerate(members)}
+        rows = np.array([numbers[key] for key in keys], dtype=np.intp)
+        log_factors = np.zeros((2, len(members), len(devices)))
+        for row, kernel in enumerate(members.values()):
+            for column, device in enumerate(devices):
+                log_factors[:, row, column] = self._log_factors(kernel, device)
+        busy_factor, floor_factor = np.exp(log_factors[:, rows])
+        return busy_factor, floor_factor
+
+    def _log_factors(self, kernel: Kernel, device: DeviceSpec) -> tuple[float, float]:
+        if device.id not in self._calibrations:
+            keys = kernel_effect_keys(kernel, device, era=self._era, machine=self._machine)
+            return (
+                self._effects.log_factor(keys),
+                self._effects.log_factor(floor_effect_keys(kernel, device)),
+            )
+        shared = calibrated_effect_keys(kernel, device, era=self._era)
+        own = self._own_effects[device.id].log_factor(own_effect_keys(kernel, device))
+        floor = math.log(self._floor_ns(device) / generation_of(device).floor_ns)
+        floor_keys = [("floor+family", kernel.family.value)]
+        return self._effects.log_factor(shared) + own, floor + self._effects.log_factor(floor_keys)
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
         """Return what was measured of this very GPU, if it was."""
@@ -233,10 +263,7 @@ class StepCosts:
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
         """Return the host's time to issue an operator, without its launches."""
-        is_measured, total_ns = host.is_measured, 0.0
-        for part, time_ns in host_op_parts(op, lowering, host):
-            total_ns += time_ns * self._host_factor(part, is_measured)
-        return total_ns
+        return sum(time_ns for _, time_ns in self.host_op_parts(op, lowering, host))
 
     def host_op_parts(
         self, op: Op, lowering: Lowering, host: HostSpec
@@ -277,21 +304,6 @@ class StepCosts:
         if self._is_unknown_software():
             return math.hypot(spread.unknown_host_log_sigma, _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA)
         return spread.unknown_host_log_sigma
-
-    def _kernel_factors(self, kernel: Kernel, device: DeviceSpec) -> tuple[float, float]:
-        if device.id in self._calibrations:
-            shared = calibrated_effect_keys(kernel, device, era=self._era)
-            log_factor = self._effects.log_factor(shared)
-            own = self._own_effects[device.id]
-            log_factor += own.log_factor(own_effect_keys(kernel, device))
-            floor_keys = [("floor+family", kernel.family.value)]
-            floor = self._floor_ns(device) / generation_of(device).floor_ns
-            return math.exp(log_factor), floor * math.exp(self._effects.log_factor(floor_keys))
-        keys = kernel_effect_keys(kernel, device, era=self._era, machine=self._machine)
-        return (
-            math.exp(self._effects.log_factor(keys)),
-            math.exp(self._effects.log_factor(floor_effect_keys(kernel, device))),
-        )
 
     def _host_factor(self, part: HostPart, is_measured: bool) -> float:
         factor = self._host_factors.get((part, is_measured))

@@ -20,8 +20,8 @@ import msgspec
 from breakeven.cost.compute_units import resolve_arithmetic
 from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
+from breakeven.cost.implementations import is_in_one_kernel
 from breakeven.cost.kernel import Family, Kernel
-from breakeven.cost.small_recurrence import is_in_one_kernel
 from breakeven.device import DeviceSpec, Precision, find_device
 
 # Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from breakeven.configure import set_num_threads, unwatched_steps
+from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement.racing import LeftOut, PlaceTime, race
 from breakeven.placement.training_place import (
@@ -26,6 +26,7 @@ from breakeven.placement.training_place import (
     devices_present,
 )
 from breakeven.units import NS_PER_S, format_duration
+from faststep.hooks import unwatched_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

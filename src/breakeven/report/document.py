@@ -1,4 +1,4 @@
-"""A report as values that every back-end lays out: terminal, HTML and Markdown.
+"""A report as values that a terminal and a page lay out.
 
 A builder makes one document for each kind of report. What only one of the media has room or need
 for says so by ``only``; everything else is said once.
@@ -27,44 +27,6 @@ class Lines:
 
     lines: tuple[Line, ...]
     is_list: bool = False
-    only: Medium | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A short text under a name.
-
-    Args:
-        label: The name, such as a code.
-        text: What it says.
-        remark: What it holds for; empty for everything.
-        count: How often, before the name.
-    """
-
-    label: str
-    text: str
-    remark: str = ""
-    count: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
-    """Notes: lines at a terminal, a table in a page.
-
-    Args:
-        notes: The notes.
-        caption: Of the table.
-        headings: Of the table: for name, text and remark, or for count, name and text.
-        most: Notes that a terminal shows.
-        rest: What it says of the others, where that is not how many they are.
-        only: The one medium that has them.
-    """
-
-    notes: Sequence[Note]
-    caption: str
-    headings: tuple[str, str, str]
-    most: int = 10
-    rest: str = ""
     only: Medium | None = None
 
 
@@ -142,16 +104,7 @@ class Section:
     only: Medium | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Two sections that stand side by side where there is room."""
-
-    left: Section
-    right: Section
-    only: Medium | None = None
-
-
-Block = Lines | Table | Notes | Code | Markdown | Drawing | Timeline | Image | Section | Beside
+Block = Lines | Table | Code | Markdown | Drawing | Timeline | Image | Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from breakeven.report.builders.devices import (
 from breakeven.report.builders.explain import explain_document
 from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.builders.sweep import sweep_document
-from breakeven.report.builders.systems import system_documents, systems_document
+from breakeven.report.builders.systems import system_documents
 from breakeven.report.builders.tune import tune_document
 from breakeven.report.builders.validate import validation_document
 from breakeven.report.builders.validate_stored import (
@@ -127,7 +127,6 @@ KINDS = (
     ),
     Kind(
         command="workloads",
-        build=systems_document,
         parts=system_documents,
         type=SystemsReport,
         version=SYSTEMS_SCHEMA_VERSION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,7 +13,7 @@ class Medium(Enum):
     """Where a document is read."""
 
     TERMINAL = "terminal"
-    PAGE = "page"  # HTML or Markdown
+    PAGE = "page"
 
 
 # Text, or parts of it, each plain or with a style of the terminal.
@@ -38,15 +39,15 @@ class Place:
     file: str
     line: int | None
 
-    @property
-    def end(self) -> str:
-        """Return what survives any shortening."""
-        return "" if self.line is None else f":{self.line}"
-
     def text(self, room: int | None = None) -> str:
         """Return ``file:line`` in one piece, which a terminal makes a link."""
-        path = printable(self.file, None)
-        return (path if room is None else shorten(path, max(room - len(self.end), 8))) + self.end
+        path, end = printable(self.file, None), "" if self.line is None else f":{self.line}"
+        return (path if room is None else shorten(path, max(room - len(end), 8))) + end
+
+
+def page_lines(lines: Sequence[Line]) -> list[str]:
+    """Return lines as a page shows them."""
+    return [plain(line.phrase) for line in lines if line.only is not Medium.TERMINAL]
 
 
 def place_of(file: str | None, line: int | None) -> Place | None:
@@ -62,8 +63,6 @@ class Line:
         phrase: What it says.
         style: At a terminal.
         indent: Characters before it there.
-        place: Of what it says.
-        beneath: Indent of the place where it has no room behind the phrase; None puts it in front.
         only: The one medium that has it.
         is_whole: Whether it is left in one piece, such as an address, however long it is.
     """
@@ -71,8 +70,6 @@ class Line:
     phrase: Phrase
     style: str = ""
     indent: int = 0
-    place: Place | None = None
-    beneath: int | None = None
     only: Medium | None = None
     is_whole: bool = False
 

@@ -1,92 +1,34 @@
-"""Words that reports of several kinds share: verdict, crossover, facts, side effects."""
+"""What reports of several kinds share: facts of the run, side effects, fixes and caveats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import assert_never
 
-from breakeven.errors import has_caveat
-from breakeven.report.charts.build import axis_word, crossover_interval
-from breakeven.report.phrase import Fact, Medium, place_of
-from breakeven.report.result_text import device_label, named_label, reference_cpu
-from breakeven.report.text import plural, printable, ratio_with_interval
-from breakeven.timing import EMULATED_ON_CPU
+from breakeven.errors import Caveat
+from breakeven.report.answer_text import part_name, share_text
+from breakeven.report.document import Lines, Section
+from breakeven.report.phrase import Fact, Line, Medium, place_of
+from breakeven.report.result_text import device_label
+from breakeven.report.text import plural, printable, shorten
+from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import (
     CheckReport,
-    Choice,
-    Crossover,
     DeviceKind,
-    DeviceResult,
     ExplainReport,
     Finding,
     HostSummary,
-    NoCrossover,
     SweepReport,
     TuneReport,
-    Verdict,
 )
 
-CHOICE_STYLES = {
-    Choice.CPU: "bold cyan",
-    Choice.GPU: "bold green",
-    Choice.TOO_CLOSE: "bold yellow",
-    Choice.UNDECIDED: "bold yellow",
-}
 # Files that are named; all that are known are in the JSON report.
 _MAX_NAMES = 3
 _MAX_PLACE_CHARACTERS = 40
-
-
-def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
-    """Return where to train, and by how much that is faster.
-
-    Args:
-        verdict: What was decided.
-        results: Of all devices that were compared.
-    """
-    ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
-    device, over = named_label(results, verdict.device), named_label(results, verdict.over)
-    match verdict.choice:
-        case Choice.CPU:
-            num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
-            rival = f"the {over}" if num_gpus == 1 else f"the best GPU, {over}"
-            is_here = device.startswith("this CPU")
-            where = device.replace("this", "your", 1) if is_here else f"the CPU ({device})"
-            return f"Train this on {where}: {ratio} faster than {rival}."
-        case Choice.GPU:
-            return f"A GPU pays off: {device}, {ratio} faster than {over}."
-        case Choice.TOO_CLOSE:
-            return f"Too close to call: {device} at {ratio} the speed of {over}. Measure."
-        case Choice.UNDECIDED:
-            return f"Undecided: {over} cannot be timed well enough to compare it with {device}."
-        case _:
-            assert_never(verdict.choice)
-
-
-def crossover_sentence(report: CheckReport) -> str:
-    """Return from which size on a GPU wins, or why that is not told."""
-    cpu = reference_cpu(report.results)
-    rival = "the CPU" if cpu is None else device_label(cpu)
-    match report.crossover:
-        case Crossover() as crossover:
-            return found_sentence(crossover, named_label(report.results, crossover.device), rival)
-        case NoCrossover() as none:
-            # What was not searched may well be there.
-            what = "Crossover not known" if none.searched is None else "No crossover"
-            return f"{what}: {printable(none.none_because, 600)}"
-
-
-def found_sentence(crossover: Crossover, winner: str, rival: str) -> str:
-    """Return from which size on one is faster than another."""
-    first, last = crossover.searched
-    return (
-        f"Crossover: from {axis_word(crossover.axis)} {crossover.value:,} "
-        f"({crossover_interval(crossover)}) on, {winner} is faster than {rival} "
-        f"(searched {first:,} to {last:,})."
-    )
+# Of what lies between steps; less needs no name.
+_LEAST_SHARE = 0.05
 
 
 def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
@@ -102,13 +44,8 @@ def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
         said.setdefault(rule_and_fix, f"as {where}")
 
 
-def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ()) -> Iterator[Fact]:
-    """Yield what was run, and where.
-
-    Args:
-        report: Of the run.
-        program: What is known of the program around the step.
-    """
+def run_facts(report: CheckReport | ExplainReport) -> Iterator[Fact]:
+    """Yield what was run, and where."""
     step = report.step
     batch = [] if step.batch_size is None else [f"batch size {step.batch_size:,}"]
     copies = ", ".join(
@@ -130,10 +67,28 @@ def run_facts(report: CheckReport | ExplainReport, program: Iterable[Fact] = ())
         f"host {format_duration(step.host_ns, 2)}",
     ]
     yield Fact("step", " · ".join(parts))
-    yield from program
+    program = report.program
+    if program is not None:
+        parts = [f"start-up {format_duration(program.startup_ns, 2)}"]
+        if program.other_ns is None:
+            parts.append("what is done between the steps is not known")
+        else:
+            parts.append(f"steps {format_percent(program.step_fraction)}")
+            parts += [f"{part_name(p)} {share_text(program, p.time_ns)}" for p in program.parts]
+            unnamed_ns = program.other_ns - sum(part.time_ns for part in program.parts)
+            if unnamed_ns > _LEAST_SHARE * program.other_ns:
+                parts.append(f"between them {share_text(program, unnamed_ns)}")
+        yield Fact("program", " · ".join(parts))
     yield from side_effect_facts(report)
     yield from host_facts(report.host)
-    yield from kind_facts(report.results)
+    # In what kind of machine each predicted GPU is taken to be.
+    fed: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.fed_by:
+            fed.setdefault(result.fed_by, []).append(printable(result.device, 80))
+    if fed:
+        told = "; ".join(f"{', '.join(names)}: {printable(kind)}" for kind, names in fed.items())
+        yield Fact("GPUs in", f"{told} (--host changes that)")
     for result in report.results:
         if result.calibrated_on:
             told = f"calibrated on this GPU on {printable(result.calibrated_on, 20)}"
@@ -157,17 +112,6 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
     yield Fact("host", " · ".join(parts))
     yield Fact("host costs", printable(host.source), only=Medium.PAGE)
     yield Fact("Python", printable(host.python_version, 60), only=Medium.PAGE)
-
-
-def kind_facts(results: Sequence[DeviceResult]) -> Iterator[Fact]:
-    """Yield in what kind of machine each predicted GPU is taken to be."""
-    fed: dict[str, list[str]] = {}
-    for result in results:
-        if result.fed_by:
-            fed.setdefault(result.fed_by, []).append(printable(result.device, 80))
-    if fed:
-        told = "; ".join(f"{', '.join(names)}: {printable(kind)}" for kind, names in fed.items())
-        yield Fact("GPUs in", f"{told} (--host changes that)")
 
 
 def side_effect_facts(
@@ -205,44 +149,70 @@ def _file_name(write: FileWrite) -> str:
     return f"{name} deleted" if write.change is FileChange.DELETED else name
 
 
-# Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
-_SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
-_MUCH = 0.05
-# What is less is no reason for another number of threads.
-_CLEARLY_FASTER = 1.1
+def busy_warnings(caveats: Iterable[Caveat]) -> tuple[str, ...]:
+    """Return a sentence where other processes disturbed a measurement; else nothing."""
+    messages = [caveat.message for caveat in caveats if caveat.code == BUSY_MACHINE]
+    if not messages:
+        return ()
+    # Each names its own load: the first stands for all.
+    times = f" (so in {len(messages):,} measurements)" if len(messages) > 1 else ""
+    quiet = "Run it again when the machine is quiet."
+    return (f"Careful: {printable(messages[0])}{times}. {quiet}",)
 
 
-def emulation_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
-    """Yield that the CPU is compared in a format which it has no arithmetic for."""
-    cpu = reference_cpu(report.results)
-    if cpu is not None and has_caveat(cpu.caveats, EMULATED_ON_CPU):
-        what = cpu.precision if cpu.precision in ("bf16", "fp16") else "the 16-bit layers"
-        yield (
-            f"This CPU emulates {what}: in fp32 the step may be several times as fast on "
-            "it, and a GPU's lead as much smaller. Let the script keep fp32 there, and check that."
-        )
+def held_caveats(
+    of_all: Iterable[Caveat], of_devices: Iterable[tuple[str, Sequence[Caveat]]], num_names: int
+) -> Mapping[Caveat, str]:
+    """Return each caveat once, with the names it holds for; none where it holds for all.
 
+    That of a busy machine may turn the answer itself: ``busy_warnings`` puts it beside that.
 
-def threads_sentences(report: CheckReport | ExplainReport) -> Iterator[str]:
-    """Yield how to get the threads that are best, where the script has others.
-
-    And what as little effort brings on the GPU's side, which is compared as it is.
+    Args:
+        of_all: Caveats of everything.
+        of_devices: Names with their caveats.
+        num_names: As many names are all.
     """
-    cpus = [result for result in report.results if result.kind is DeviceKind.CPU]
-    best = reference_cpu(report.results)
-    # The script's own threads come last.
-    if best is None or cpus[-1].step_ns < _CLEARLY_FASTER * best.step_ns:
-        return
-    count = best.num_threads or report.host.num_threads
-    yield (
-        f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "
-        f"torch.set_num_threads({count}) in the script."
-    )
-    gains = {
-        finding.code: finding.gain_fraction
-        for finding in report.findings
-        if finding.code in _SMALL_EFFORTS and finding.gain_fraction > _MUCH
+    everywhere = dict.fromkeys(of_all)
+    grouped: dict[Caveat, dict[str, None]] = {caveat: {} for caveat in everywhere}
+    for name, caveats in of_devices:
+        for caveat in caveats:
+            grouped.setdefault(caveat, {})[name] = None
+    return {
+        caveat: ", ".join(names) if caveat not in everywhere and len(names) < num_names else ""
+        for caveat, names in grouped.items()
+        if caveat.code != BUSY_MACHINE
     }
-    if gains:
-        listed = ", ".join(f"{format_percent(gain)} ({code})" for code, gain in gains.items())
-        yield f"As small a change saves on the GPU: {listed}. That is not counted."
+
+
+def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
+    """Return the caveats of a run with the devices that they hold for."""
+    num_gpus = sum(result.kind is DeviceKind.GPU for result in report.results)
+    here = [(device_label(result), result.caveats) for result in report.results]
+    absent = report.absent_cpus if isinstance(report, CheckReport) else ()
+    # What holds for all of these is said of them by name too, beside the GPUs.
+    there = [(device_label(result), result.caveats) for result in absent]
+    held = held_caveats(report.caveats, here, num_gpus)
+    return {**held, **held_caveats((), there, len(absent) + 1)}
+
+
+def caveat_section(caveats: Mapping[Caveat, str], *, most: int = 10) -> tuple[Section, ...]:
+    """Return the section of caveats; none if there are none.
+
+    Args:
+        caveats: With what each holds for; empty for everything.
+        most: Caveats that are shown.
+    """
+    lines = [
+        Line(
+            (
+                (printable(caveat.code, 40), "yellow"),
+                f"  {printable(caveat.message, 600)}",
+                (f" ({shorten(remark, 200)})" if remark else "", "dim"),
+            ),
+            indent=2,
+        )
+        for caveat, remark in list(caveats.items())[:most]
+    ]
+    if len(caveats) > most:
+        lines.append(Line(f"and {len(caveats) - most:,} more, listed by --json", "dim", 2))
+    return (Section("Caveats", (Lines(tuple(lines), is_list=True),)),) if lines else ()

@@ -13,12 +13,11 @@ from rich.console import Console
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report.backends.html import render_page, render_svg
 from breakeven.report.backends.terminal import render
-from breakeven.report.charts.plots import chart_png, ensure_can_draw
+from breakeven.report.charts.png import chart_png, ensure_can_draw
 from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.text import printable
 
 _PAGES = (".html", ".htm")
-_WITHOUT_PAGE = frozenset({"workloads"})
 
 
 def show(
@@ -33,8 +32,8 @@ def show(
         options: What the builder of its kind takes besides.
     """
     kind = kind_of(report)
-    assert kind.build is not None
-    documents = list(kind.parts(report)) if kind.parts else [kind.build(report, **options)]
+    build = kind.parts or (lambda report: [kind.build(report, **options)] if kind.build else [])
+    documents = list(build(report))
     for number, document in enumerate(documents, start=1):
         is_last = number == len(documents)
         render(document, console, hints=hints if is_last else ())
@@ -73,15 +72,13 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
         BreakevenError: matplotlib is needed and not installed, or there is nothing to draw.
     """
     kind = kind_of(report)
-    assert kind.build is not None
-    is_page = suffix.lower() in _PAGES
-    if is_page and kind.command in _WITHOUT_PAGE:
+    if kind.build is None:
         raise UsageError(
-            f"a report of breakeven {kind.command} is not written as a page",
-            hint=f"breakeven {kind.command} shows it, and writes it with --json",
+            f"a report of breakeven {kind.command} is not written as a page or a chart",
+            hint="breakeven report FILE shows it",
         )
     document = kind.build(report)
-    if is_page:
+    if suffix.lower() in _PAGES:
         return render_page(document)
     if document.charts is None:
         raise UsageError(

@@ -17,13 +17,14 @@ from breakeven.verdict import (
     AxisRole,
     CheckReport,
     DeviceKind,
-    DeviceResult,
     ExplainReport,
     HostSummary,
+    ProgramSummary,
     SweepPoint,
     SweepReport,
-    SystemReport,
     SystemsReport,
+    SystemTable,
+    Verdict,
     cpu_on_threads,
 )
 
@@ -129,87 +130,61 @@ def _ensure_whole(report: Any) -> None:
     Raises:
         msgspec.ValidationError: A part is missing.
     """
-    for low_ns, value_ns, high_ns in _times(report):
-        if not 0 < low_ns <= value_ns <= high_ns < _LONGEST_NS:
-            raise msgspec.ValidationError(
-                f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
-            )
-    for low, ratio, high in _ratios(report):
-        if not 0 < low <= ratio * _ROUNDING <= high * _ROUNDING**2:
-            raise msgspec.ValidationError(
-                f"a ratio of {ratio:g} with an interval from {low:g} to {high:g}"
-            )
-    match report:
-        case CheckReport():
-            if not report.results:
-                raise msgspec.ValidationError("a check without a device")
-        case ExplainReport():
-            if not report.results:
-                raise msgspec.ValidationError("an explanation without a device")
-            if sum(part.time_ns for part in report.attribution.parts) != report.attribution.step_ns:
-                raise msgspec.ValidationError("parts of the step that do not add up to it")
-        case SweepReport():
-            _ensure_whole_sweep(report)
-        case SystemsReport():
-            for system in report.systems:
-                for sweep in system.sweeps:
-                    _ensure_whole_sweep(sweep)
-                _ensure_whole_tables(system)
+    for found in _structs(report):
+        match found:
+            # 0 is a time, too, of a figure in a table.
+            case Estimate(value_ns=value) if value:
+                _ensure_time(found.low_ns, value, found.high_ns)
+            case _ if {"low_ns", "step_ns", "high_ns"} <= set(found.__struct_fields__):
+                _ensure_time(found.low_ns, found.step_ns, found.high_ns)  # type: ignore[attr-defined]
+            case Verdict() | ProgramSummary():
+                low, ratio, high = found.low, found.speedup, found.high
+                if not 0 < low <= ratio * _ROUNDING <= high * _ROUNDING**2:
+                    raise msgspec.ValidationError(
+                        f"a ratio of {ratio:g} with an interval from {low:g} to {high:g}"
+                    )
+            case SweepReport():
+                if not found.axes:
+                    raise msgspec.ValidationError("a sweep without an axis")
+                for point in found.points:
+                    missing = [one.name for one in found.axes if one.name not in point.settings]
+                    if missing:
+                        raise msgspec.ValidationError(f"a point without a value of {missing[0]}")
+            case SystemTable():
+                for row in found.rows:
+                    if len(row.cells) != len(found.columns):
+                        raise msgspec.ValidationError(
+                            f"a row of {len(row.cells)} cells in a table of "
+                            f"{len(found.columns)} columns"
+                        )
+            case _:
+                pass
+    if isinstance(report, CheckReport | ExplainReport) and not report.results:
+        what = "a check" if isinstance(report, CheckReport) else "an explanation"
+        raise msgspec.ValidationError(f"{what} without a device")
+    if isinstance(report, ExplainReport):
+        attribution = report.attribution
+        if sum(part.time_ns for part in attribution.parts) != attribution.step_ns:
+            raise msgspec.ValidationError("parts of the step that do not add up to it")
 
 
-def _ratios(report: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield all ratios of times with their intervals: low, ratio, high."""
-    if isinstance(report, CheckReport | ExplainReport):
-        for found in (report.verdict, report.program):
-            if found is not None:
-                yield found.low, found.speedup, found.high
+def _ensure_time(low_ns: float, value_ns: float, high_ns: float) -> None:
+    if not 0 < low_ns <= value_ns <= high_ns < _LONGEST_NS:
+        raise msgspec.ValidationError(
+            f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
+        )
 
 
-def _times(report: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield all times with their intervals: low, value, high."""
-    results: list[DeviceResult | SweepPoint] = []
-    match report:
-        case CheckReport():
-            results += (*report.results, *report.absent_cpus)
-            # Rows of the same table, with fields of their own.
-            generated = () if report.generated is None else (report.generated,)
-            compiled = () if report.compiled is None else report.compiled.results
-            for row in (*generated, *compiled):
-                yield row.low_ns, row.step_ns, row.high_ns
-        case ExplainReport():
-            results += report.results
-            results += (result for step in report.plan for result in step.results)
-        case SweepReport():
-            results += report.points
-        case SystemsReport():
-            for system in report.systems:
-                results += (point for sweep in system.sweeps for point in sweep.points)
-                cells = (
-                    cell for table in system.tables for row in table.rows for cell in row.cells
-                )
-                for cell in cells:
-                    if isinstance(cell, Estimate) and cell.value_ns:  # 0 is a time, too
-                        yield cell.low_ns, cell.value_ns, cell.high_ns
-    for result in results:
-        yield result.low_ns, result.step_ns, result.high_ns
-
-
-def _ensure_whole_sweep(sweep: SweepReport) -> None:
-    if not sweep.axes:
-        raise msgspec.ValidationError("a sweep without an axis")
-    for point in sweep.points:
-        missing = [axis.name for axis in sweep.axes if axis.name not in point.settings]
-        if missing:
-            raise msgspec.ValidationError(f"a point without a value of {missing[0]}")
-
-
-def _ensure_whole_tables(system: SystemReport) -> None:
-    for table in system.tables:
-        for row in table.rows:
-            if len(row.cells) != len(table.columns):
-                raise msgspec.ValidationError(
-                    f"a row of {len(row.cells)} cells in a table of {len(table.columns)} columns"
-                )
+def _structs(value: object) -> Iterator[msgspec.Struct]:
+    """Yield a struct and all within it, but for the recorded step, which has a check of its own."""
+    if isinstance(value, msgspec.Struct):
+        yield value
+        for name in value.__struct_fields__:
+            if name != "recording":
+                yield from _structs(getattr(value, name))
+    elif isinstance(value, tuple):
+        for member in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _structs(member)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _rerun(kind: Kind) -> str:

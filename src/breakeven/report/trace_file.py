@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from breakeven.report.cause_text import group_of
-from breakeven.report.charts.timeline import TRACKS
+from breakeven.report.charts.causes import TRACKS, group_of
 from breakeven.units import NS_PER_US
 from breakeven.verdict import ExplainReport, TimelineSpan
 

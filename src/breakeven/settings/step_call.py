@@ -60,11 +60,11 @@ def _call_steps(run: configured) -> Count:
     def make(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
         # Imports torch's compiler, which a script without a matching loop does without.
         if run.on_given_up is None:
-            from breakeven.whole_step import fast_step
+            from faststep import fast_step
 
             step = fast_step(model, loss_fn, optimizer, **options)
         else:
-            from breakeven.whole_step import FallbackStep
+            from faststep import FallbackStep
 
             step = FallbackStep(
                 model, loss_fn, optimizer, on_given_up=run.on_given_up, pays_now=run.pays_now,

@@ -9,34 +9,32 @@ from breakeven.simulate.absent_cpu import rates_of as rates_of
 from breakeven.simulate.attribution import Attribution as Attribution
 from breakeven.simulate.attribution import StepCause as StepCause
 from breakeven.simulate.attribution import TimePart as TimePart
-from breakeven.simulate.captured_step import captured_step as captured_step
-from breakeven.simulate.compile_request import CompileMode as CompileMode
-from breakeven.simulate.compile_request import compile_mode_of as compile_mode_of
-from breakeven.simulate.compile_request import may_change_layout as may_change_layout
-from breakeven.simulate.compile_request import (
+from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
+from breakeven.simulate.compiled_step import CompileMode as CompileMode
+from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
+from breakeven.simulate.compiled_step import captured_step as captured_step
+from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
+from breakeven.simulate.compiled_step import compiled_step as compiled_step
+from breakeven.simulate.compiled_step import may_change_layout as may_change_layout
+from breakeven.simulate.compiled_step import (
     optimizer_compile_mode_of as optimizer_compile_mode_of,
 )
-from breakeven.simulate.compiled_step import CompiledStep as CompiledStep
-from breakeven.simulate.compiled_step import GraphBreak as GraphBreak
-from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable
 from breakeven.simulate.cost_table import cost_table as cost_table
 from breakeven.simulate.cpu_step import CpuStep as CpuStep
+from breakeven.simulate.cpu_step import MeasuredStep as MeasuredStep
+from breakeven.simulate.cpu_step import anchored_host as anchored_host
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
-from breakeven.simulate.host_anchor import MeasuredStep as MeasuredStep
-from breakeven.simulate.host_anchor import anchored_host as anchored_host
-from breakeven.simulate.host_anchor import scaled_host as scaled_host
+from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
 from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
 from breakeven.simulate.multi_gpu import shared_times as shared_times
 from breakeven.simulate.predict import StepPrediction as StepPrediction
-from breakeven.simulate.predict import Timelines as Timelines
 from breakeven.simulate.predict import predict_steps as predict_steps
-from breakeven.simulate.predict import settled as settled
-from breakeven.simulate.predict import simulate as simulate
+from breakeven.simulate.priced_step import price as price
 from breakeven.simulate.program import CAPTURED as CAPTURED
 from breakeven.simulate.program import FAST as FAST
 from breakeven.simulate.program import SLOW as SLOW
@@ -48,8 +46,7 @@ from breakeven.simulate.program import Edit as Edit
 from breakeven.simulate.program import Program as Program
 from breakeven.simulate.program import Scenario as Scenario
 from breakeven.simulate.program import build_program as build_program
-from breakeven.simulate.replay import Span as Span
-from breakeven.simulate.replay import Timeline as Timeline
+from breakeven.simulate.repeated_step import RepeatedStep as RepeatedStep
 from breakeven.simulate.shared_step import MULTI_GPU_TABLE_VERSION as MULTI_GPU_TABLE_VERSION
 from breakeven.simulate.shared_step import DataParallelCosts as DataParallelCosts
 from breakeven.simulate.shared_step import DdpCosts as DdpCosts
@@ -63,6 +60,11 @@ from breakeven.simulate.shared_step import load_multi_gpu_table as load_multi_gp
 from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.shared_step import setup_of as setup_of
+from breakeven.simulate.timelines import Span as Span
+from breakeven.simulate.timelines import Timeline as Timeline
+from breakeven.simulate.timelines import Timelines as Timelines
+from breakeven.simulate.timelines import simulate as simulate
+from breakeven.simulate.timelines import timeline_of as timeline_of
 from breakeven.simulate.what_if import Finding as Finding
 from breakeven.simulate.what_if import Severity as Severity
 from breakeven.simulate.what_if import Side as Side

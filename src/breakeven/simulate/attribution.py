@@ -12,8 +12,8 @@ import msgspec
 from breakeven.cost import HostPart
 from breakeven.simulate.cost_table import CostTable, RowKind
 from breakeven.simulate.critical_path import CriticalPath, Piece, Spent
-from breakeven.simulate.priced_step import PricedStep
 from breakeven.simulate.program import Program
+from breakeven.simulate.repeated_step import RepeatedStep
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -107,22 +107,26 @@ _Leaf = tuple[str, str, str, str | None, int | None, tuple[str, ...]]
 
 
 def attribution_of(
-    program: Program, table: CostTable, step: PricedStep[float], path: CriticalPath, step_ns: float
+    program: Program,
+    table: CostTable,
+    repeated: RepeatedStep,
+    path: CriticalPath,
+    step_ns: float,
 ) -> Attribution:
     """Return the time of a step by cause and place.
 
     Args:
         program: The step.
         table: It on one device.
-        step: It priced, with a point for each row.
+        repeated: It in steady state, with a point for each row.
         path: Its critical path.
         step_ns: What it takes; more than its period by what is lost where both work.
     """
     leaves: dict[_Leaf, float] = {}
     for piece in path.pieces:
-        for leaf, time_ns in _leaves(program, table, int(step.rows[piece.point]), piece):
+        for leaf, time_ns in _leaves(program, table, piece):
             leaves[leaf] = leaves.get(leaf, 0.0) + time_ns
-    lost_ns = max(0.0, step_ns - path.period_ns)
+    lost_ns = max(0.0, step_ns - repeated.period_ns.item())
     path_ns = sum(leaves.values())
     scale = (step_ns - lost_ns) / path_ns if path_ns > 0 else 0.0
     times = {leaf: time_ns * scale for leaf, time_ns in leaves.items()}
@@ -157,7 +161,8 @@ def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
         values: Not negative; their sum is near ``total``.
         total: Sum of the result.
     """
-    values = tuple(values)
+    # Sums of the same times in another order differ by less than that.
+    values = tuple(round(value, 3) for value in values)
     whole = [math.floor(value) for value in values]
     by_remainder = sorted(range(len(whole)), key=lambda i: whole[i] - values[i])
     left = total - sum(whole)
@@ -166,9 +171,8 @@ def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
     return tuple(whole)
 
 
-def _leaves(
-    program: Program, table: CostTable, row: int, piece: Piece
-) -> Iterable[tuple[_Leaf, float]]:
+def _leaves(program: Program, table: CostTable, piece: Piece) -> Iterable[tuple[_Leaf, float]]:
+    row = piece.point
     index = int(table.rows.event[row])
     event = program.trace.events[index]
     if piece.spent is Spent.LEAD:

@@ -1,4 +1,4 @@
-"""The step that ``torch.compile`` would make of one that was recorded as it is written.
+"""The step that ``torch.compile``, or one CUDA graph, would make of one that was recorded.
 
 Not Inductor itself: its scheduler needs Triton and the properties of a device that is here. The
 recorded operators are those that its decompositions begin from, and the storages that they read and
@@ -7,15 +7,18 @@ write tell who needs what, so that the kernels which it would generate can be fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 
 from breakeven.cost import CALL, FUSED, FusedKernel, compiled_name, fuse
-from breakeven.simulate.compile_request import CompileMode, optimizer_compile_mode_of
 from breakeven.simulate.program import Edit, Program
 from breakeven.trace import (
+    Call,
+    Copy,
     Event,
     GraphLaunch,
     Location,
@@ -25,6 +28,95 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
+
+
+class CompileMode(StrEnum):
+    """Modes of ``torch.compile``."""
+
+    DEFAULT = "default"
+    REDUCE_OVERHEAD = "reduce-overhead"
+    MAX_AUTOTUNE = "max-autotune"
+
+    @property
+    def has_graphs(self) -> bool:
+        """Return whether compiled code is replayed from CUDA graphs."""
+        return self is not CompileMode.DEFAULT
+
+
+def compile_mode_of(trace: StepTrace) -> CompileMode | None:
+    """Return the mode in which a script compiles its model; None where it does not."""
+    calls = [call for call in _compilations(trace) if not _is_of_optimizer(call, trace)]
+    if calls:
+        return _mode_of(calls)
+    # A library may compile it unseen.
+    is_compiled = trace.settings.is_compiled and optimizer_compile_mode_of(trace) is None
+    return CompileMode.DEFAULT if is_compiled else None
+
+
+def optimizer_compile_mode_of(trace: StepTrace) -> CompileMode | None:
+    """Return the mode in which a script compiles its optimizer's step; None where it does not.
+
+    Of several optimizers, all must be compiled: a step does not tell their updates apart.
+    """
+    calls = [call for call in _compilations(trace) if _is_of_optimizer(call, trace)]
+    compiled = {_compiled_name(call) for call in calls}
+    optimizers = trace.facts.optimizers
+    if not calls or any(compiled.isdisjoint(_step_names(found.name)) for found in optimizers):
+        return None
+    return _mode_of(calls)
+
+
+def _step_names(optimizer: str) -> set[str]:
+    """Return what the step of an optimizer may be called.
+
+    Where a scheduler watches it, it is named by the class that defines it.
+    """
+    return {f"{optimizer}.step", f"{_DEFINED_BY.get(optimizer, optimizer)}.step"}
+
+
+_DEFINED_BY = {"AdamW": "Adam"}
+
+
+def _compilations(trace: StepTrace) -> list[Call]:
+    names = ("torch.compile", "Module.compile")
+    return [call for call in trace.facts.calls if call.name in names]
+
+
+def _compiled_name(call: Call) -> str:
+    return call.argument.partition(",")[0]
+
+
+def _is_of_optimizer(call: Call, trace: StepTrace) -> bool:
+    name = _compiled_name(call)
+    return any(name in _step_names(found.name) for found in trace.facts.optimizers)
+
+
+def _mode_of(calls: Iterable[Call]) -> CompileMode:
+    """Return the mode of the first call; those without CUDA graphs are told by their base."""
+    argument = next(iter(calls)).argument
+    asked = next((mode for mode in CompileMode if f"mode={mode}" in argument), CompileMode.DEFAULT)
+    return CompileMode.DEFAULT if "no-cudagraphs" in argument else asked
+
+
+# Source: pytorch PR 99773, which Inductor has since June 2023; torch 2.1 is the first release.
+_CHANGES_LAYOUT_SINCE = ((2, 1), (2023, 6))
+
+
+def may_change_layout(framework: str) -> bool:
+    """Return whether Inductor brings convolutions into channels-last order where that pays.
+
+    Args:
+        framework: As tables write it: ``torch 2.1 nightly 2023-03``. Others than early versions
+            of torch 2 are taken to be later ones.
+    """
+    found = re.match(r"torch (\d+)\.(\d+)[\w.]*(?: nightly (\d+)-(\d+))?", framework)
+    if found is None:
+        return True
+    major, minor, year, month = (int(part) if part else None for part in found.groups())
+    version, date = _CHANGES_LAYOUT_SINCE
+    if (major, minor) == version and year is not None:
+        return (year, month) >= date
+    return (major, minor) >= version
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,3 +391,43 @@ def _is_small(op: Op) -> bool:
 def _is_narrowing(op: Op) -> bool:
     num_out, num_in, *window = op.inputs[1].shape
     return 2 * num_out <= num_in and window[0] > 1
+
+
+# Classes of torch.optim that take capturable=True (torch 2.13), and SGD, which counts nothing.
+_CAPTURABLE = frozenset({
+    "ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+})  # fmt: skip
+
+
+def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
+    """Return what changes in a step that one CUDA graph replays, or why none can.
+
+    The optimizer counts its steps on the device. What is read before a model is called or after the
+    update stays outside of the graph, and so do copies to the device: where the host reads nothing,
+    what it makes depends on no result, and may be copied before.
+
+    Args:
+        trace: The step.
+        fused: Its update as one fused kernel, where that is possible.
+    """
+    if trace.facts.num_shapes > 1:
+        return "its shapes differ from step to step"
+    ops = {index: event for index, event in enumerate(trace.events) if isinstance(event, Op)}
+    on_device = [index for index, op in ops.items() if not op.is_on_host]
+    updates = [index for index in on_device if ops[index].phase is Phase.OPTIMIZER]
+    calls = (call for call in trace.facts.model_calls if call.is_used_in_backward)
+    first = next((call.first_event for call in calls), min(on_device, default=0))
+    num_reads = sum(
+        isinstance(event, Sync) or (isinstance(event, Copy) and not event.is_to_device)
+        for event in trace.events[first : max(updates or on_device, default=0)]
+    )
+    if num_reads:
+        return f"the host reads or waits for the GPU in the middle of it ({num_reads:,}× per step)"
+    on_host = {i: op for i, op in ops.items() if op.is_on_host and op.phase is Phase.OPTIMIZER}
+    if any(spec.numel > 1 for op in on_host.values() for spec in op.inputs):
+        return "part of its update runs on the CPU"
+    for optimizer in trace.facts.optimizers if on_host else ():
+        if not optimizer.is_from_torch or optimizer.name not in _CAPTURABLE:
+            return f"{optimizer.name} counts its steps on the CPU"
+    moved = {i: (msgspec.structs.replace(op, device="cuda:0"),) for i, op in on_host.items()}
+    return Edit(replaced=moved).then(fused or Edit())

@@ -1,20 +1,29 @@
-"""A recorded step as the CPU of the machine that recorded it runs it, by phase.
+"""A recorded step as the CPU of the machine that recorded it runs it; and its host on a GPU.
 
 What an operator took while it was recorded contains its arithmetic, and is the best that is known
 of it. What lies around it, Python, autograd, the loops of the CPU's optimizers, comes from what
 this host takes for calls of that kind.
+
+A step whose arithmetic is negligible takes the host on a GPU what it takes it on the CPU, and
+more: Python, dispatcher and autograd are the same. So the measured step, less the arithmetic and
+what only the CPU's path does, plus what only a device's does, is the best that is known of that
+work. Where arithmetic is most of the step, its rest says little, and what is usual decides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from breakeven.cost import Lowering, is_in_place, num_list_tensors, starts_backward
 from breakeven.device import HostSpec
-from breakeven.simulate.program import Program
+from breakeven.simulate.program import Z_90, Program
 from breakeven.trace import Op, Phase
 
 # Fitted to the phases of the thirty small networks of `benchmarks/small_steps.py` on one machine
@@ -34,7 +43,7 @@ _ZERO_GRAD_OPS = 6.8
 _ZERO_GRAD_TENSOR_OPS = 0.33
 # The call of an optimizer; each operator on lists in it; and that operator for each tensor, since
 # the CPU's optimizers loop over tensors where a GPU's take lists.
-UPDATE_OPS = 7.4
+_UPDATE_OPS = 7.4
 _LIST_OPS = 4.2
 _LOOPED_OPS = 1.77
 
@@ -108,7 +117,7 @@ def predict_cpu_step(program: Program, host: HostSpec) -> CpuStep:
         + _MODULE_CALLS * host.module_ns * _num_module_calls(forward),
         backward_ns=sum(native_ns(issued, host) for issued in backward)
         + (backward_ops + gradient_ops) * cpu_op_ns(host),
-        optimizer_ns=UPDATE_OPS * len(optimizers) * cpu_op_ns(host) + update_ns,
+        optimizer_ns=_UPDATE_OPS * len(optimizers) * cpu_op_ns(host) + update_ns,
     )
 
 
@@ -156,3 +165,222 @@ def _num_module_calls(issued: Sequence[IssuedOp]) -> int:
             number += max(0, len(path) - len(known)) + (not before)
             before = each.op.module
     return number
+
+
+# What an operator takes the CPU besides its arithmetic, within a step and so with colder caches
+# than in a loop of its own: at least so many operators there, and so many times its calls there.
+_LEAST_DISPATCH_OPS = 3.0
+_COLD_DISPATCH = 1.5
+# How far off each part of the evidence is: the measured time at least, the arithmetic of what was
+# recorded, what a device's operators add.
+_TIME_ERROR = 0.05
+_ARITHMETIC_ERROR = 0.12
+_DEVICE_ERROR = 0.5
+# If backward pass and update took more than so many times what recording and calibration say, other
+# work held up the whole step.
+_HELD_UP = 3.0
+# Of a phase, the host's work is this part at least.
+_LEAST_SHARE = 0.05
+_LEAST_LOG_SIGMA = 0.1
+
+
+class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was timed on the CPU, in nanoseconds.
+
+    Args:
+        forward_ns: All but the phases below, the DataLoader and other work of the script.
+        backward_ns: Backward passes.
+        optimizer_ns: From the end of the last backward pass to the end of the update.
+        spread: Upper over lower end of the step's 90 % interval.
+    """
+
+    forward_ns: float
+    backward_ns: float
+    optimizer_ns: float
+    spread: float = 1.0
+
+
+# How far off a host's factors are as a rule, from the thirty networks of
+# `benchmarks/small_steps.py`, where the step itself is the evidence.
+_USUAL_LOG_SIGMA = {Phase.FORWARD: 0.2, Phase.BACKWARD: 0.2, Phase.OPTIMIZER: 0.3}
+
+
+def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> HostSpec:
+    """Return the host with its work in each phase as a measured step tells it.
+
+    Args:
+        program: The recorded step, as a GPU would run it.
+        host: The machine on which it was recorded and measured, with its own costs measured.
+        measured: The step on its CPU.
+    """
+    predicted = predict_cpu_step(program, host)
+    # A script's own functions may run Python in the backward pass, but hardly in the update too.
+    least_slowness = min(
+        _slowness(measured.backward_ns, predicted.backward_ns),
+        _slowness(measured.optimizer_ns, predicted.optimizer_ns),
+    )
+    held_up = max(1.0, least_slowness / _HELD_UP)
+    forward_ns, backward_ns, optimizer_ns = (
+        time_ns / held_up
+        for time_ns in (measured.forward_ns, measured.backward_ns, measured.optimizer_ns)
+    )
+    bare = replace(host, forward_factor=1.0, backward_factor=1.0, optimizer_factor=1.0)
+    issued = {
+        phase: _issued(ops, program, bare)
+        for phase, ops in issued_ops(program).items()
+        if phase in _USUAL_LOG_SIGMA
+    }
+    arithmetic_ns = sum(each.arithmetic_ns for each in issued.values())
+    measured_ns = forward_ns + backward_ns + optimizer_ns
+    # Arithmetic leaves cold caches to the CPU's Python, which a GPU does not.
+    cold = min(1.0, arithmetic_ns / measured_ns) if measured_ns else 1.0
+    updates_ns = _UPDATE_OPS * len(program.trace.facts.optimizers) * cpu_op_ns(host)
+    slowness = _slowness(optimizer_ns, predicted.optimizer_ns) ** (1 - cold)
+    # What each phase took on the CPU, but for what is not of its operators; and its usual factor.
+    phases = {
+        Phase.FORWARD: (forward_ns - predicted.zero_grad_ns, host.forward_factor),
+        Phase.BACKWARD: (backward_ns, host.backward_factor),
+        Phase.OPTIMIZER: (optimizer_ns - slowness * updates_ns, host.optimizer_factor),
+    }
+    time_error = max(_TIME_ERROR, math.log(measured.spread) / (2 * Z_90))
+    factors: dict[Phase, float] = {}
+    total_ns, errors_ns = 0.0, [_DEVICE_ERROR * sum(each.device_ns for each in issued.values())]
+    for phase, (time_ns, usual_factor) in phases.items():
+        own = issued[phase]
+        if phase is Phase.OPTIMIZER:
+            own = own._replace(looping_ns=slowness * own.looping_ns)
+        work_ns, error_ns = _work_ns(
+            own,
+            max(time_ns, 0.0),
+            usual_ns=usual_factor * own.modelled_ns,
+            usual_log_sigma=_USUAL_LOG_SIGMA[phase],
+            cold=cold,
+            time_error=time_error,
+        )
+        factors[phase] = work_ns / own.modelled_ns if own.modelled_ns else 1.0
+        total_ns += work_ns
+        errors_ns.append(error_ns)
+    log_sigma = host.log_sigma
+    if total_ns > 0:
+        error = max(_LEAST_LOG_SIGMA, math.hypot(*errors_ns) / total_ns)
+        log_sigma = math.hypot(math.log(held_up), error)
+    return replace(
+        host,
+        step_ns=predicted.zero_grad_ns + slowness * updates_ns,
+        forward_factor=factors[Phase.FORWARD],
+        backward_factor=factors[Phase.BACKWARD],
+        optimizer_factor=factors[Phase.OPTIMIZER],
+        log_sigma=log_sigma,
+    )
+
+
+def scaled_host(host: HostSpec, here: HostSpec, anchored: HostSpec) -> HostSpec:
+    """Return another host with its work in each phase as a step that was measured here tells it.
+
+    What a script takes beyond what is usual it takes on any CPU; how fast another one is stays as
+    uncertain as it was.
+
+    Args:
+        host: The other one.
+        here: This one.
+        anchored: What the measured step made of this one.
+    """
+    return replace(
+        host,
+        step_ns=anchored.step_ns * cpu_op_ns(host) / cpu_op_ns(here),
+        forward_factor=anchored.forward_factor,
+        backward_factor=anchored.backward_factor,
+        optimizer_factor=anchored.optimizer_factor,
+    )
+
+
+class _Issued(NamedTuple):
+    """What the host issues in one phase, in nanoseconds.
+
+    Args:
+        modelled_ns: By the costs per operator alone.
+        device_ns: The part of that which only a device's operators take.
+        arithmetic_ns: What its operators take the CPU beyond being called.
+        looping_ns: What the CPU's loops over lists take.
+    """
+
+    modelled_ns: float
+    device_ns: float
+    arithmetic_ns: float
+    looping_ns: float
+
+
+def _issued(ops: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Issued:
+    """Return what is known of a phase before it is measured.
+
+    Args:
+        ops: Its operators.
+        program: The step.
+        host: The host without any factor on its phases.
+    """
+    # The costs of the CPU's own operators.
+    cpu = replace(
+        host,
+        op_ns=host.op_ns - host.device_ns,
+        backward_ns=host.backward_ns - host.device_ns,
+        foreach_ns=host.foreach_ns - host.device_ns,
+        device_ns=0.0,
+        device_work=UNSET,
+    )
+    modelled_ns = called_ns = arithmetic_ns = looping_ns = 0.0
+    for each in ops:
+        call_ns = loop_ns = 0.0
+        if each.lowering is not None:
+            call_ns = program.costs.host_op_ns(each.op, each.lowering, cpu)
+            modelled_ns += program.costs.host_op_ns(each.op, each.lowering, host)
+            loop_ns = looped_ns(each, program, host)
+        called_ns += call_ns
+        looping_ns += loop_ns
+        if not each.is_view:
+            least_ns = max(_LEAST_DISPATCH_OPS * cpu.op_ns, _COLD_DISPATCH * call_ns)
+            arithmetic_ns += max(0.0, native_ns(each, host) - least_ns - loop_ns)
+    return _Issued(modelled_ns, modelled_ns - called_ns, arithmetic_ns, looping_ns)
+
+
+def _work_ns(
+    issued: _Issued,
+    time_ns: float,
+    *,
+    usual_ns: float,
+    usual_log_sigma: float,
+    cold: float,
+    time_error: float,
+) -> tuple[float, float]:
+    """Return the host's work in a phase, and a standard deviation of that.
+
+    Args:
+        issued: What is known of it.
+        time_ns: What it took on the CPU.
+        usual_ns: What is usual for such a phase.
+        usual_log_sigma: How far off that is as a rule.
+        cold: Share of the step that is arithmetic.
+        time_error: How far off a measured time is, as a share of it.
+    """
+    if not issued.modelled_ns or not time_ns:
+        return usual_ns, usual_log_sigma * usual_ns
+    seen_ns = time_ns - issued.arithmetic_ns - issued.looping_ns + issued.device_ns
+    seen_error_ns = math.hypot(
+        time_error * time_ns,
+        _ARITHMETIC_ERROR * issued.arithmetic_ns,
+        2 * time_error * issued.looping_ns,
+        cold * (time_ns - issued.arithmetic_ns),
+    )
+    seen_ns = max(seen_ns, _LEAST_SHARE * time_ns)
+    seen_log_sigma = seen_error_ns / seen_ns
+    # A script may do anything: what is surely far from usual is not to be drawn there.
+    low_ns, high_ns = seen_ns - 2 * seen_error_ns, seen_ns + 2 * seen_error_ns
+    surely_off = math.log(max(low_ns / usual_ns, usual_ns / high_ns, 1.0))
+    usual_log_sigma = math.hypot(usual_log_sigma, surely_off)
+    weight = usual_log_sigma**2 / (usual_log_sigma**2 + seen_log_sigma**2)
+    work_ns = usual_ns * (seen_ns / usual_ns) ** weight
+    return work_ns, work_ns * math.sqrt(weight) * seen_log_sigma
+
+
+def _slowness(measured_ns: float, predicted_ns: float) -> float:
+    """Return what an update took over what was expected of it."""
+    return measured_ns / predicted_ns if measured_ns > 0 and predicted_ns > 0 else 1.0

@@ -9,30 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from breakeven.simulate.priced_step import (
-    COPY,
-    LAUNCHED,
-    LOADER,
-    ON_DEVICE,
-    SYNC,
-    Point,
-    PricedStep,
-)
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, NO_WAIT, UNLOGGED, LoggedPoint, Replay
+from breakeven.simulate.cost_table import RowKind
+from breakeven.simulate.priced_step import IS_ON_DEVICE, PricedStep
+from breakeven.simulate.repeated_step import ROUNDING_NS, Moments, RepeatedStep, Waited
 
-# Steps that are replayed to find a round. A path that alternates needs two or three, and its
-# beginning, from the end of the device's work to what it waits for, may take another: most come
-# round within the first number.
-_LOGGED_STEPS = (3, 8)
+# Steps that are recorded to find a round, where those that are recorded anyway have none. A path
+# that alternates needs two or three, and its beginning, from the end of the device's work to what
+# it waits for, may take another.
+_MORE_STEPS = 8
 
 
 class Spent(Enum):
     """What a piece of the path is."""
 
     ISSUE = auto()
-    """The host's work up to a point, its first launch included."""
+    """The host's work up to a point, its launches included."""
 
-    MORE_LAUNCHES = auto()
     LEAD = auto()
     """What the host does before the first point."""
 
@@ -66,7 +58,7 @@ class _Track(Enum):
 
 
 _Place = tuple[int, _Track]
-"""A position in the log, and what is looked at there."""
+"""A position among the moments, and what is looked at there; below 0, it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,145 +83,116 @@ class CriticalPath:
     Args:
         pieces: The latest first.
         num_steps: Steps that the round takes; 0 where the path did not come round within those
-            that were looked at, and the pieces are of all of them.
-        period_ns: Time of a step, if neither timeline slowed the other down.
+            that were recorded, and the pieces are of all of them.
     """
 
     pieces: tuple[Piece, ...]
     num_steps: int
-    period_ns: float
 
 
-def critical_path(
-    step: PricedStep[float], *, queue_depth: int = LAUNCH_QUEUE_DEPTH
-) -> CriticalPath:
-    """Return one round of the critical path of a step that is repeated.
-
-    Args:
-        step: The step.
-        queue_depth: Launches that may wait.
-    """
-    replay = Replay(step, queue_depth)
-    period_ns = replay.settle()
-    pieces, num_steps = (), 0
-    for length in _LOGGED_STEPS if step.points else ():
-        pieces, num_steps = _Walk(step, replay.logged(length)).round()
-        if num_steps:
-            break
-    return CriticalPath(pieces=pieces, num_steps=num_steps, period_ns=period_ns)
+def critical_path(repeated: RepeatedStep) -> CriticalPath:
+    """Return one round of the critical path of a step, which has a point for each row."""
+    if not len(repeated.step.kinds):
+        return CriticalPath(pieces=(), num_steps=0)
+    found = _Walk(repeated.step, repeated.moments).round()
+    return found if found.num_steps else _Walk(repeated.step, repeated.record(_MORE_STEPS)).round()
 
 
 class _Walk:
-    """Goes back through what a replay saw, from its end."""
+    """Goes back through what happened, from its end."""
 
-    def __init__(self, step: PricedStep[float], log: list[LoggedPoint]) -> None:
-        self._step = step
-        self._log = log
+    def __init__(self, step: PricedStep, moments: Moments) -> None:
+        self._moments = moments
+        self._kinds: list[int] = step.kinds.tolist()
+        is_on_device = IS_ON_DEVICE[step.kinds] & ~step.is_free.ravel()
+        self._is_on_device: list[bool] = is_on_device.tolist()
+        self._counts: list[int] = step.counts.tolist()
+        self._own_ns: list[float] = step.own_ns.ravel().tolist()
+        self._last_ns = dict(zip(step.many.tolist(), step.last_ns.ravel().tolist(), strict=True))
+        self._gap_ns: float = step.gap_ns.item()
         self._pieces: list[Piece] = []
-        end = log[-1]
-        self._now_ns = max(end.host_ns, end.device_ns)
+        self._now_ns = max(self._moments.host_ns[-1], self._moments.device_ns[-1])
 
-    def round(self) -> tuple[tuple[Piece, ...], int]:
-        """Return one round, and its steps."""
-        end = self._log[-1]
-        at = (
-            (len(self._log) - 1, _Track.HOST)
-            if end.host_ns >= end.device_ns
-            else self._before(len(self._log), _Track.DEVICE)
-        )
-        seen: dict[tuple[int, _Track], tuple[int, int]] = {}
-        while at is not None:
-            index, track = at
-            step, point = divmod(index, len(self._step.points))
+    def round(self) -> CriticalPath:
+        """Return one round."""
+        end = len(self._moments.host_ns)
+        is_host = self._moments.host_ns[-1] >= self._moments.device_ns[-1]
+        index, track = (end - 1, _Track.HOST) if is_host else self._before(end, _Track.DEVICE)
+        seen: dict[_Place, tuple[int, int]] = {}
+        while index >= 0:
+            step, point = divmod(index, len(self._kinds))
             if (point, track) in seen:
                 first_step, first_piece = seen[point, track]
-                return tuple(self._pieces[first_piece:]), first_step - step
+                pieces = tuple(self._pieces[first_piece:])
+                return CriticalPath(pieces=pieces, num_steps=first_step - step)
             seen[point, track] = step, len(self._pieces)
-            at = self._back(index, track)
-        return tuple(self._pieces), 0
+            match track:
+                case _Track.HOST:
+                    index, track = self._back_on_host(index, point)
+                case _Track.LAUNCHED if self._moments.host_waited[index] == Waited.FOR_ROOM:
+                    index, track = self._moments.made_room[index], _Track.STARTED
+                case _Track.LAUNCHED:
+                    index, track = self._back_to_issue(index)
+                case _Track.DEVICE | _Track.STARTED:
+                    index, track = self._back_on_device(index, point)
+                case _Track.LOADER:
+                    self._spend(index, Spent.LOADER, self._moments.loader_before_ns[index])
+                    index, track = self._before(index, track)
+        return CriticalPath(pieces=tuple(self._pieces), num_steps=0)
 
-    def _back(self, index: int, track: _Track) -> _Place | None:
-        """Return what a place waited for; None where that is before the log."""
-        match track:
-            case _Track.HOST:
-                return self._back_on_host(index)
-            case _Track.LAUNCHED:
-                return self._back_from_launch(index)
-            case _Track.DEVICE | _Track.STARTED:
-                return self._back_on_device(index)
-            case _Track.LOADER:
-                self._spend(index, Spent.LOADER, self._log[index].loader_before_ns)
-                return self._before(index, _Track.LOADER)
-
-    def _back_on_host(self, index: int) -> _Place | None:
-        logged = self._log[index]
-        kind, _, own_ns, launches = self._point(index)
-        if kind in LAUNCHED:
-            if launches is not None:
-                self._spend(index, Spent.MORE_LAUNCHES, logged.host_ns - launches.more_ns)
+    def _back_on_host(self, index: int, point: int) -> _Place:
+        kind, moments = self._kinds[point], self._moments
+        if self._counts[point]:
+            self._spend(index, Spent.ISSUE, moments.launched_ns[index])
             return index, _Track.LAUNCHED
-        if kind in (SYNC, COPY):
-            spent = Spent.SYNC if kind == SYNC else Spent.COPY
-            self._spend(index, spent, logged.host_ns - own_ns)
-            if logged.device_before_ns > logged.issued_ns:
-                return self._before(index, _Track.DEVICE)
-        if kind == LOADER and logged.loader_ns > logged.issued_ns:
+        if kind in (RowKind.SYNC, RowKind.BLOCKING_COPY):
+            spent = Spent.SYNC if kind == RowKind.SYNC else Spent.COPY
+            self._spend(index, spent, moments.host_ns[index] - self._own_ns[point])
+        if moments.host_waited[index] == Waited.FOR_DEVICE:
+            return self._before(index, _Track.DEVICE)
+        if moments.host_waited[index] == Waited.FOR_LOADER:
             return index, _Track.LOADER
         return self._back_to_issue(index)
 
-    def _back_from_launch(self, index: int) -> _Place | None:
-        blocker = self._log[index].blocker
-        if blocker == UNLOGGED:
-            return None
-        return self._back_to_issue(index) if blocker == NO_WAIT else (blocker, _Track.STARTED)
-
-    def _back_to_issue(self, index: int) -> _Place | None:
-        self._spend(index, Spent.ISSUE, self._log[index].host_before_ns)
-        if index == 0:
-            return None
-        # Differs at the beginning of a step alone.
-        self._spend(index, Spent.LEAD, self._log[index - 1].host_ns)
+    def _back_to_issue(self, index: int) -> _Place:
+        self._spend(index, Spent.ISSUE, self._moments.host_before_ns[index])
+        if index > 0:
+            # Differs at the beginning of a step alone.
+            self._spend(index, Spent.LEAD, self._moments.host_ns[index - 1])
         return index - 1, _Track.HOST
 
-    def _back_on_device(self, index: int) -> _Place | None:
-        logged = self._log[index]
-        kind, _, own_ns, launches = self._point(index)
-        if kind == COPY:
+    def _back_on_device(self, index: int, point: int) -> _Place:
+        moments = self._moments
+        if self._kinds[point] == RowKind.BLOCKING_COPY:
             return index, _Track.HOST
-        gap_ns = self._step.gap_ns
-        if launches is not None:
-            if logged.device_ns > logged.start_ns + own_ns:
-                # The last launch came late: nothing before it held it back.
-                self._spend(index, Spent.KERNEL, logged.device_ns - launches.last_ns)
-                self._spend(index, Spent.LATENCY, logged.host_ns)
-                return index, _Track.HOST
-            gap_ns = launches.gap_ns
-            gaps_fraction = (launches.count - 1) * gap_ns / own_ns if own_ns > 0 else 0.0
-            within_ns = max(0.0, self._now_ns - logged.start_ns)
-            self._spend(index, Spent.GAP, self._now_ns - gaps_fraction * within_ns)
-        self._spend(index, Spent.KERNEL, logged.start_ns)
-        if logged.start_ns > logged.device_before_ns + gap_ns:
-            issued_ns = logged.host_ns if launches is None else logged.host_ns - launches.more_ns
-            self._spend(index, Spent.LATENCY, issued_ns)
+        if moments.device_waited[index] == Waited.FOR_LAST_LAUNCH:
+            # It came late: nothing before it held it back.
+            self._spend(index, Spent.KERNEL, moments.device_ns[index] - self._last_ns[point])
+            self._spend(index, Spent.LATENCY, moments.host_ns[index])
+            return index, _Track.HOST
+        if self._counts[point] > 1 and self._own_ns[point] > 0:
+            gaps_ns = (self._counts[point] - 1) * self._gap_ns
+            within_ns = max(0.0, self._now_ns - moments.start_ns[index])
+            self._spend(index, Spent.GAP, self._now_ns - gaps_ns / self._own_ns[point] * within_ns)
+        self._spend(index, Spent.KERNEL, moments.start_ns[index])
+        if moments.device_waited[index] == Waited.FOR_LAUNCH:
+            self._spend(index, Spent.LATENCY, moments.launched_ns[index])
             return index, _Track.LAUNCHED
-        self._spend(index, Spent.GAP, logged.device_before_ns)
+        self._spend(index, Spent.GAP, moments.device_before_ns[index])
         return self._before(index, _Track.DEVICE)
 
-    def _before(self, index: int, track: _Track) -> _Place | None:
+    def _before(self, index: int, track: _Track) -> _Place:
         """Return the last place before a point at which the device, or the loader, did a thing."""
-        kinds = (LOADER,) if track is _Track.LOADER else ON_DEVICE
-        while index > 0:
-            index -= 1
-            if self._point(index)[0] in kinds:
-                return index, track
-        return None
-
-    def _point(self, index: int) -> Point:
-        return self._step.points[index % len(self._step.points)]
+        while (index := index - 1) >= 0:
+            point = index % len(self._kinds)
+            is_loader = self._kinds[point] == RowKind.LOADER
+            if is_loader if track is _Track.LOADER else self._is_on_device[point]:
+                break
+        return index, track
 
     def _spend(self, index: int, spent: Spent, since_ns: float) -> None:
         """Go back to ``since_ns``."""
-        if self._now_ns > since_ns:
-            point = index % len(self._step.points)
+        if self._now_ns - since_ns > ROUNDING_NS:
+            point = index % len(self._kinds)
             self._pieces.append(Piece(point, spent, self._now_ns - since_ns))
             self._now_ns = since_ns

@@ -1,13 +1,10 @@
-"""Steps on devices that are not here, with their intervals and what limits them.
-
-Two timelines, host and device, of a step that is repeated until its period settles.
-"""
+"""Steps on devices that are not here, with their intervals and what limits them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -15,16 +12,7 @@ import numpy as np
 from breakeven.cost import Kernel, untimed_kind
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
-from breakeven.simulate.cost_table import (
-    Array,
-    CostTable,
-    RowKind,
-    cost_table,
-    per_batch_ns,
-    row_kind,
-)
-from breakeven.simulate.period import period_of
-from breakeven.simulate.priced_step import PricedStep, price_all
+from breakeven.simulate.cost_table import Array, per_batch_ns
 from breakeven.simulate.program import (
     FAST,
     SLOW,
@@ -33,10 +21,9 @@ from breakeven.simulate.program import (
     Bound,
     CostModel,
     Program,
-    Scenario,
     build_program,
 )
-from breakeven.simulate.replay import LAUNCH_QUEUE_DEPTH, Timeline, timeline_of
+from breakeven.simulate.timelines import simulate
 from breakeven.timing import Estimate
 from breakeven.trace import HostWork, StepTrace
 
@@ -230,113 +217,3 @@ def _untimed(kernels: Iterable[Kernel]) -> Caveat:
         message=f"more than a tenth of the step is work that nobody timed on a GPU ({named}): "
         "it may take three times as long as predicted, or a third",
     )
-
-
-# Arrays of one chunk of devices, four numbers for each point, stay within some 100 MB.
-_MAX_ELEMENTS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timelines:
-    """Steps of several programs on several devices under several scenarios.
-
-    Args:
-        step_ns: Time of a step in steady state, shaped (programs, devices, scenarios).
-        host_busy_ns: The host's own work per step, in the same shape.
-        device_busy_ns: Kernels and copies per step, in the same shape.
-        programs: First axis.
-        devices: Second axis.
-        scenarios: Third axis.
-        host: What issues the work.
-        queue_depth: Launches that may wait.
-    """
-
-    step_ns: Array
-    host_busy_ns: Array
-    device_busy_ns: Array
-    programs: tuple[Program, ...]
-    devices: tuple[DeviceSpec, ...]
-    scenarios: tuple[Scenario, ...]
-    host: HostSpec
-    queue_depth: int
-
-    def timeline(self, program: int = 0, device: int = 0, scenario: int = 0) -> Timeline:
-        """Return one configuration in detail; it is simulated again for that."""
-        table = cost_table((self.programs[program],), (self.devices[device],), self.host)
-        return timeline_of(table, self.scenarios[scenario], queue_depth=self.queue_depth)
-
-
-def simulate(
-    programs: Sequence[Program],
-    devices: Sequence[DeviceSpec],
-    host: HostSpec,
-    *,
-    scenarios: Sequence[Scenario] = (TYPICAL,),
-    queue_depth: int = LAUNCH_QUEUE_DEPTH,
-) -> Timelines:
-    """Return the steady state of each program on each device under each scenario.
-
-    The host issues the events in order. A kernel starts a latency after its launch and a gap after
-    the kernel before it, on one stream. A blocking copy and a sync make the host wait until the
-    device is idle. A full launch queue makes it wait too. Steps follow each other without a break,
-    so the device may lag behind the host from one step to the next; the time of a step is the
-    period into which this settles, and a share of what overlaps within it (see ``costs``).
-
-    Args:
-        programs: Steps, of equal structure or not.
-        devices: Devices.
-        host: What issues the work.
-        scenarios: Circumstances.
-        queue_depth: Launches that may wait; counted on the program with the most, where several
-            of equal structure are simulated together.
-
-    Raises:
-        ValueError: There is nothing to simulate.
-    """
-    if not programs or not devices or not scenarios:
-        raise ValueError("simulate needs at least one program, device and scenario")
-    shape = (len(programs), len(devices), len(scenarios))
-    step, host_busy, device_busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    groups: dict[tuple[RowKind, ...], list[int]] = {}
-    for index, program in enumerate(programs):
-        groups.setdefault(tuple(map(row_kind, program.trace.events)), []).append(index)
-    for members in groups.values():
-        group = [programs[index] for index in members]
-        num_slots = max(len(p.kernels) + len(p.trace.events) for p in group)
-        per_device = num_slots * len(group) * len(scenarios)
-        chunk = max(1, _MAX_ELEMENTS // max(1, per_device))
-        whole = cost_table(group, devices, host)
-        for first in range(0, len(devices), chunk):
-            columns = range(first, min(first + chunk, len(devices)))
-            some = slice(first, first + chunk)
-            table = whole.on(columns, whole.kernels.on(columns))
-            priced, step[members, some] = settled(table, scenarios, queue_depth=queue_depth)
-            host_busy[members, some] = priced.host_ns
-            device_busy[members, some] = priced.device_ns
-    return Timelines(
-        step_ns=step,
-        host_busy_ns=host_busy,
-        device_busy_ns=device_busy,
-        programs=tuple(programs),
-        devices=tuple(devices),
-        scenarios=tuple(scenarios),
-        host=host,
-        queue_depth=queue_depth,
-    )
-
-
-def settled(
-    table: CostTable,
-    scenarios: Sequence[Scenario] = (TYPICAL,),
-    *,
-    queue_depth: int = LAUNCH_QUEUE_DEPTH,
-) -> tuple[PricedStep[Array], Array]:
-    """Return the priced steps of a cost table, and their times in steady state (see `simulate`).
-
-    Args:
-        table: Programs of equal structure on devices.
-        scenarios: Circumstances.
-        queue_depth: Launches that may wait.
-    """
-    priced = price_all(table, scenarios)
-    return priced, priced.step_ns(period_of(priced, queue_depth))

@@ -5,253 +5,159 @@ Arrays have one axis each for rows R, programs P, devices D and scenarios K, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Generic, TypeVar
 
 import numpy as np
 
-from breakeven.simulate.cost_table import IS_COPY, Array, CostTable, Indices, Mask, RowKind, Rows
-from breakeven.simulate.program import Bound, Scenario
-from breakeven.simulate.scenario_rates import Rates, rates_of
-
-Number = TypeVar("Number", float, Array)
-
-# What a point does, besides what the host does before it.
-HOST, KERNEL, LAUNCHES, COPY, SYNC, LOADER, REPLAYED = range(7)
-LAUNCHED = frozenset({KERNEL, LAUNCHES})
-RUN_IN_ORDER = frozenset({KERNEL, REPLAYED})
-ON_DEVICE = LAUNCHED | {COPY, REPLAYED}
-_POINT_KINDS = np.array(
-    [HOST, HOST, HOST, HOST, KERNEL, KERNEL, COPY, SYNC, LOADER, REPLAYED, REPLAYED, HOST],
-    dtype=np.intp,
+from breakeven.cost import REPLAYED_LOG_SIGMA, KernelTimes
+from breakeven.simulate.cost_table import (
+    IS_COPY,
+    Array,
+    CostTable,
+    Indices,
+    KernelTable,
+    Mask,
+    RowKind,
+    Rows,
 )
-"""What a row does, by its kind, where nothing is free of charge."""
-_IS_ON_DEVICE = np.array([kind in ON_DEVICE for kind in range(7)])
-_IS_QUEUED = np.array([kind in (RowKind.KERNEL, RowKind.QUEUED_COPY) for kind in RowKind])
+from breakeven.simulate.program import TYPICAL, Bound, Scenario
+
+# Pageable copies pass through a staging buffer at the pace of the host's memcpy, which varies
+# between machines by about a third in either direction (90 %).
+_COPY_LOG_SIGMA = 0.18
+
+# Rows by kind: what the stream runs in order, which part of it takes room in the launch queue, and
+# what else keeps the device busy or makes the host wait.
+_QUEUED = (RowKind.KERNEL, RowKind.QUEUED_COPY)
+_ON_STREAM = (*_QUEUED, RowKind.REPLAYED_KERNEL, RowKind.REPLAYED_COPY)
+IS_QUEUED = np.array([kind in _QUEUED for kind in RowKind])
+IS_ON_STREAM = np.array([kind in _ON_STREAM for kind in RowKind])
+IS_ON_DEVICE = IS_ON_STREAM | (np.array(RowKind) == RowKind.BLOCKING_COPY)
+# Of the host's own work, this alone is not added to the point after it.
+_IS_POINT = IS_ON_DEVICE | np.isin(
+    np.array(RowKind), (RowKind.SYNC, RowKind.LOADER, RowKind.GRAPH_LAUNCH)
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """A launch that is more, or other, than one kernel at the rates of the step.
-
-    Args:
-        count: Entries in the launch queue, the most of any program.
-        more_ns: The host's time for the launches after the first.
-        tail_ns: From the last launch to the end, on an otherwise idle device.
-        last_ns: Duration of the last kernel.
-        latency_ns: From the first launch to its start on an idle device; minus infinity where
-            nothing is launched, or it is free of charge.
-        gap_ns: From the end of the kernel before to the start.
-    """
-
-    count: int
-    more_ns: float
-    tail_ns: float
-    last_ns: float
-    latency_ns: float
-    gap_ns: float
-
-
-Point = tuple[int, float, float, Launches | None]
-"""Kind, the host's time before it, its own time, and more where there is more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PricedStep(Generic[Number]):
-    """A priced step, in plain numbers or in arrays (P, D, K), (D, K) or (K).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStep:
+    """A priced step: a point for each row, or for each but what only keeps the host busy.
 
     Args:
-        kinds: What the points do, in the order in which the host reaches them: (R).
-        before_ns: The host's time before each: (R, P, D, K), or broadcast to it.
-        own_ns: The own time of each: (R, P, D, K).
-        special: Positions of those that are `Launches`: (S).
-        counts: The first field of these: (S).
-        special_ns: Their other fields: (5, S, P, D, K).
-        rows: Row of the cost table of each point; of the last one, where several were merged.
-        lead_ns: The host's time before the first point.
-        latency_ns: From a launch to its start on an idle device.
-        gap_ns: From the end of a kernel to the start of the next.
-        sync_wait_ns: 0 where a sync waits for the device, minus infinity where it is free.
-        copy_wait_ns: The same of copies.
-        host_ns: The host's own time per step.
+        kinds: The `RowKind` of each point, in the order in which the host reaches them: (R).
+        rows: Row of the cost table of each point; of the last one, where several were merged: (R).
+        counts: Entries of each in the launch queue, the most of any program: (R).
+        before_ns: The host's time before each, its first launch included: (R, P, D, K).
+        own_ns: The own time of each; of several launches, with the gaps between: (R, P, D, K).
+        many: Positions of those that are several launches: (M).
+        more_ns: The host's time for their launches after the first: (M, P, D, K).
+        last_ns: What the last of their launches takes: (M, P, D, K).
+        is_free: Where nothing is launched, or it is free of charge: nothing waits for the other
+            timeline there: (R, P, 1, K).
+        lead_ns: The host's time before the first point: (D, K).
+        latency_ns: From a launch to its start on an idle device: (D, K).
+        gap_ns: From the end of a kernel to the start of the next: (D, K).
+        host_ns: The host's own time per step: (P, D, K).
         compiled_ns: The part of it in which compiled code issues kernels, which slows neither down.
-        device_ns: Kernels and copies per step.
-        num_launches: Entries in the launch queue, the most of any program.
+        device_ns: Kernels and copies per step: (P, D, K).
         overlap_loss_fraction: As in the costs.
     """
 
     kinds: Indices
+    rows: Indices
+    counts: Indices
     before_ns: Array
     own_ns: Array
-    special: Indices
-    counts: Indices
-    special_ns: Array
-    rows: Indices
-    lead_ns: Number
-    latency_ns: Number
-    gap_ns: Number
-    sync_wait_ns: Number
-    copy_wait_ns: Number
-    host_ns: Number
-    compiled_ns: Number
-    device_ns: Number
-    num_launches: int
+    many: Indices
+    more_ns: Array
+    last_ns: Array
+    is_free: Mask
+    lead_ns: Array
+    latency_ns: Array
+    gap_ns: Array
+    host_ns: Array
+    compiled_ns: Array
+    device_ns: Array
     overlap_loss_fraction: float
 
-    @cached_property
-    def points(self) -> list[Point]:
-        """Return the points of a step in plain numbers one by one."""
-        launches = map(Launches, self.counts.tolist(), *map(_plain, self.special_ns))
-        more = dict(zip(self.special.tolist(), launches, strict=True))
-        times = _plain(self.before_ns), _plain(self.own_ns)
-        numbered = enumerate(zip(self.kinds.tolist(), *times, strict=True))
-        return [(*point, more.get(position)) for position, point in numbered]
-
-    def step_ns(self, period_ns: Number) -> Number:
+    def step_ns(self, period_ns: Array) -> Array:
         """Return the time of a step, given its period if nothing slowed the other down."""
         both_ns = self.host_ns - self.compiled_ns + self.device_ns - period_ns
-        return period_ns + self.overlap_loss_fraction * (both_ns * (both_ns > 0.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Perturbation:
-    """Rows that deviate in a way of their own.
-
-    Args:
-        rows: Which.
-        scenario: How; kernels by all of their own spread, which within a step averages out.
-    """
-
-    rows: Mask
-    scenario: Scenario
+        return period_ns + self.overlap_loss_fraction * np.maximum(both_ns, 0.0)
 
 
 def price(
     table: CostTable,
-    scenario: Scenario,
+    scenarios: Sequence[Scenario] = (TYPICAL,),
     *,
-    perturbation: Perturbation | None = None,
+    deviating: tuple[Mask, Sequence[Scenario]] | None = None,
     is_merged: bool = True,
-) -> PricedStep[float]:
-    """Return the only program of a table on its only device, priced in plain numbers.
+) -> PricedStep:
+    """Return the programs of a table on its devices under scenarios.
 
     Args:
         table: The step.
-        scenario: Circumstances.
-        perturbation: Rows for which others hold.
+        scenarios: Circumstances.
+        deviating: Rows with scenarios of their own, as many; their kernels deviate by all of their
+            spread, which within a step averages out.
         is_merged: What only keeps the host busy is added to the point after it.
     """
-    return _priced(table, (scenario,), np.ndarray.item, perturbation, is_merged=is_merged)
-
-
-def price_all(table: CostTable, scenarios: Sequence[Scenario]) -> PricedStep[Array]:
-    """Return all programs of a table on all of its devices, priced in arrays."""
-    return _priced(table, scenarios, np.asarray, None, is_merged=True)
-
-
-def _plain(column: Array) -> list[float]:
-    return column.reshape(len(column)).tolist()
-
-
-def _priced(
-    table: CostTable,
-    scenarios: Sequence[Scenario],
-    whole: Callable[[Array], Number],
-    perturbation: Perturbation | None,
-    *,
-    is_merged: bool,
-) -> PricedStep[Number]:
-    """Return the priced step; ``whole`` makes a number of what is none of its points."""
-    rates = rates_of(table, scenarios)
-    all_kinds = _point_kinds(table.rows, rates)
-    points = _kept(table.rows, all_kinds) if is_merged else np.arange(len(all_kinds))
-    rows, kinds = table.rows.take(points), all_kinds[points]
+    points = _points(table.rows.kind, is_merged=is_merged)
+    rows, rates = table.rows.take(points), _Rates(table, scenarios)
     work_ns = rates.work_ns(table.rows)
-    launch_ns, own_ns = rates.row_costs(rows, table.kernels, is_alone=False)
-    if perturbation is not None:
-        others = rates_of(table, (perturbation.scenario,))
-        is_other = perturbation.rows[:, None, None, None]
+    launch_ns, own_ns = rates.launch_ns[rows.kind][:, None], rates.own_ns(rows, table.kernels)
+    if deviating is not None:
+        is_other, others = deviating[0][:, None, None, None], _Rates(table, deviating[1])
         work_ns = np.where(is_other, others.work_ns(table.rows), work_ns)
-        theirs = others.row_costs(rows, table.kernels, is_alone=True)
-        launch_ns, own_ns = (
-            np.where(is_other[points], their, our)
-            for their, our in zip(theirs, (launch_ns, own_ns), strict=True)
-        )
+        is_other = is_other[points]
+        launch_ns = np.where(is_other, others.launch_ns[rows.kind][:, None], launch_ns)
+        alone_ns = others.own_ns(rows, table.kernels, is_alone=True)
+        own_ns = np.where(is_other, alone_ns, own_ns)
+
     launches = rows.launches[:, :, None, None]
     first_launch_ns = np.minimum(launches, 1) * launch_ns
     before_ns = _merged(work_ns, points) + first_launch_ns
-    is_compiled = _is_compiled(table.rows)
-
-    (special,) = np.nonzero(kinds == LAUNCHES)
-    special_kinds, counts = rows.kind[special], launches[special]
-    is_queued = _IS_QUEUED[special_kinds]
-    more_ns = np.maximum(counts - 1, 0) * is_queued[:, None, None, None] * launch_ns[special]
-    last_ns = own_ns[special] / np.maximum(counts, 1)
-    is_free = IS_COPY[special_kinds, None, None, None] & (rates.scale[Bound.TRANSFER] == 0)
-    is_void = (counts == 0) | is_free
-    latency_ns = np.where(is_void, -np.inf, rates.latency_ns)
-    # All launches of a kernel that a graph replays are there when it starts.
     (many,) = np.nonzero((rows.launches > 1).any(axis=1))
-    own_ns[many] += np.maximum(launches[many] - 1, 0) * rates.gap_ns
+    further = np.maximum(launches[many] - 1, 0)
+    more_ns = further * IS_QUEUED[rows.kind[many], None, None, None] * launch_ns[many]
+    last_ns = own_ns[many] / np.maximum(launches[many], 1)
+    # All launches of a kernel that a graph replays are there when it starts.
+    own_ns[many] += further * rates.gap_ns
 
-    lead_ns, own_sync_ns = rates.lead_ns, own_ns[kinds == SYNC].sum(axis=0)
+    kinds = rows.kind[:, None, None, None]
+    is_free = IS_ON_STREAM[kinds] & (launches == 0)
+    is_free = is_free | IS_COPY[kinds] & (rates.scale[Bound.TRANSFER] == 0)
+    is_free = is_free | (kinds == RowKind.SYNC) & (rates.scale[Bound.SYNC] == 0)
+    # What compiled code issues: its own time, and its kernels.
+    is_compiled = np.isin(
+        table.rows.event, table.rows.event[table.rows.kind == RowKind.COMPILED_ISSUE]
+    )
+    syncs_ns = own_ns[rows.kind == RowKind.SYNC].sum(axis=0)
     return PricedStep(
-        kinds=kinds,
+        kinds=rows.kind,
+        rows=points,
+        counts=IS_QUEUED[rows.kind] * rows.launches.max(axis=1, initial=0),
         before_ns=before_ns,
         own_ns=own_ns,
-        special=special,
-        counts=is_queued * rows.launches[special].max(axis=1, initial=0),
-        special_ns=np.stack(
-            np.broadcast_arrays(
-                more_ns,
-                latency_ns + last_ns,
-                last_ns,
-                latency_ns,
-                np.where(is_void, 0.0, rates.gap_ns),
-            )
-        ),
-        rows=points,
-        lead_ns=whole(lead_ns),
-        latency_ns=whole(rates.latency_ns),
-        gap_ns=whole(rates.gap_ns),
-        sync_wait_ns=whole(np.where(rates.scale[Bound.SYNC] == 0, -np.inf, 0.0)),
-        copy_wait_ns=whole(np.where(rates.scale[Bound.TRANSFER] == 0, -np.inf, 0.0)),
-        host_ns=whole(lead_ns + before_ns.sum(axis=0) + more_ns.sum(axis=0) + own_sync_ns),
-        compiled_ns=whole(
-            work_ns[is_compiled].sum(axis=0) + first_launch_ns[is_compiled[points]].sum(axis=0)
-        ),
-        device_ns=whole(own_ns[_IS_ON_DEVICE[kinds]].sum(axis=0)),
-        num_launches=int((_IS_QUEUED[rows.kind] * rows.launches.max(axis=1, initial=0)).sum()),
+        many=many,
+        more_ns=more_ns,
+        last_ns=last_ns,
+        is_free=is_free,
+        lead_ns=rates.lead_ns,
+        latency_ns=rates.latency_ns,
+        gap_ns=rates.gap_ns,
+        host_ns=rates.lead_ns + before_ns.sum(axis=0) + more_ns.sum(axis=0) + syncs_ns,
+        compiled_ns=work_ns[is_compiled].sum(axis=0)
+        + first_launch_ns[is_compiled[points]].sum(axis=0),
+        device_ns=own_ns[IS_ON_DEVICE[rows.kind]].sum(axis=0),
         overlap_loss_fraction=table.kernels.costs.overlap_loss_fraction,
     )
 
 
-def _point_kinds(rows: Rows, rates: Rates) -> Indices:
-    """Return what each row does; what is free of charge waits for nothing."""
-    of_kind = _POINT_KINDS.copy()
-    copies, syncs = rates.scale[Bound.TRANSFER], rates.scale[Bound.SYNC]
-    if not copies.all():
-        of_kind[RowKind.QUEUED_COPY] = of_kind[RowKind.REPLAYED_COPY] = LAUNCHES
-    if not copies.any():
-        of_kind[RowKind.BLOCKING_COPY] = of_kind[RowKind.REPLAYED_COPY] = HOST
-    if not syncs.any():
-        of_kind[RowKind.SYNC] = HOST
-    kinds = of_kind[rows.kind]
-    is_single, is_present = (rows.launches == 1).all(axis=1), (rows.launches > 0).all(axis=1)
-    is_special = (kinds == KERNEL) & ~is_single | (kinds == REPLAYED) & ~is_present
-    return np.where(is_special, LAUNCHES, kinds)
-
-
-def _is_compiled(rows: Rows) -> Mask:
-    """Return which rows are of what compiled code issues: its own time, and its kernels."""
-    return np.isin(rows.event, rows.event[rows.kind == RowKind.COMPILED_ISSUE])
-
-
-def _kept(rows: Rows, kinds: Indices) -> Indices:
-    """Return the points that remain when the host's own work is merged into the next."""
-    is_kept = (kinds != HOST) | (rows.kind == RowKind.GRAPH_LAUNCH)
+def _points(kinds: Indices, *, is_merged: bool) -> Indices:
+    """Return the rows that are points."""
+    is_kept = _IS_POINT[kinds] | (not is_merged)
     is_kept[-1:] = True
     return np.flatnonzero(is_kept)
 
@@ -261,3 +167,129 @@ def _merged(values: Array, points: Indices) -> Array:
     if len(points) == len(values):
         return values
     return np.add.reduceat(values, np.concatenate(([0], points[:-1] + 1)))
+
+
+class _Rates:
+    """What scenarios make of costs: factors, and the times that do not depend on the event.
+
+    Attributes:
+        scale: 0 for a resource that is free of charge, 1 otherwise: (K).
+        launch_ns: The host's time of one launch, by kind of row: (kinds, D, K).
+        latency_ns: From a launch to its start on an idle device: (D, K).
+        gap_ns: From the end of a kernel to the start of the next: (D, K).
+        lead_ns: The host's time before the first event: that to launch a captured step, or its own
+            outside of operators: (D, K).
+    """
+
+    def __init__(self, table: CostTable, scenarios: Sequence[Scenario]) -> None:
+        deviation = np.array([scenario.deviation for scenario in scenarios])
+        self._kernel_deviation = np.array([scenario.kernels_deviate_by for scenario in scenarios])
+        self.scale = scale = {
+            bound: np.array([0.0 if bound in each.without else 1.0 for each in scenarios])
+            for bound in Bound
+        }
+        self._is_captured = np.array([scenario.is_captured for scenario in scenarios])
+        # A captured step costs the host one launch, whatever its size.
+        is_issued = scale[Bound.LAUNCH] * ~self._is_captured
+        host_factor = np.exp(deviation * table.host.log_sigma)
+        copy_factor = np.exp(deviation * _COPY_LOG_SIGMA)
+        costs = [table.kernels.costs.launch_costs(device) for device in table.kernels.devices]
+        sigma = np.array([cost.log_sigma for cost in costs])[:, None]
+        times = [(c.launch_ns, c.graph_launch_ns, c.sync_ns, c.latency_ns, c.gap_ns) for c in costs]
+        launch_ns, graph_launch_ns, sync_ns, self.latency_ns, self.gap_ns = (
+            np.array(values)[:, None] * np.exp(deviation * sigma)
+            for values in zip(*times, strict=True)
+        )
+        # Factors of the host's own time, and of a row's own time, by kind of row.
+        self._host, self._own = host, own = np.zeros((2, len(RowKind), len(scenarios)))
+        host[[RowKind.ISSUE, RowKind.COMPILED_ISSUE]] = host_factor * is_issued
+        data_factor = host_factor * scale[Bound.HOST_DATA]
+        host[[RowKind.HOST_DATA, RowKind.LOADER]] = own[RowKind.LOADER] = data_factor
+        host[RowKind.HOST_OPTIMIZER] = host_factor * scale[Bound.HOST_OPTIMIZER]
+        host[[RowKind.QUEUED_COPY, RowKind.BLOCKING_COPY]] = host_factor * scale[Bound.TRANSFER]
+        host[RowKind.SYNC] = host_factor * scale[Bound.SYNC]
+        own[IS_COPY] = copy_factor * scale[Bound.TRANSFER]
+        own[RowKind.SYNC] = copy_factor * scale[Bound.SYNC]
+        self._sync_ns = sync_ns * scale[Bound.SYNC]
+        self.launch_ns = np.zeros((len(RowKind), *launch_ns.shape))
+        self.launch_ns[RowKind.KERNEL] = launch_ns * is_issued
+        self.launch_ns[RowKind.QUEUED_COPY] = launch_ns * scale[Bound.TRANSFER]
+        self.launch_ns[RowKind.GRAPH_LAUNCH] = graph_launch_ns * is_issued
+        self.lead_ns = graph_launch_ns * self._is_captured
+        self.lead_ns += table.host.step_ns * host_factor * is_issued
+        # Of what launches take in a graph.
+        self._replay_factor = np.exp(self._kernel_deviation * np.hypot(sigma, REPLAYED_LOG_SIGMA))
+
+    def work_ns(self, rows: Rows) -> Array:
+        """Return the host's work, launches apart: (R, P, 1, K)."""
+        return (rows.host_ns[..., None] * self._host[rows.kind][:, None])[:, :, None]
+
+    def own_ns(self, rows: Rows, kernels: KernelTable, *, is_alone: bool = False) -> Array:
+        """Return the rows' own times: (R, P, D, K).
+
+        Args:
+            rows: All that have a kernel, and others.
+            kernels: The kernels.
+            is_alone: Each kernel deviates as it would by itself, not as one of the step.
+        """
+        own_ns = np.zeros((*rows.device_ns.shape, self._own.shape[1]))
+        (others,) = np.nonzero((self._own[rows.kind] > 0).any(axis=1))
+        factor = self._own[rows.kind[others]][:, None, None]
+        own_ns[others] = rows.device_ns[others][..., None] * factor
+        own_ns[rows.kind == RowKind.SYNC] += self._sync_ns
+        for program, of_rows in enumerate(rows.kernel.T):
+            (runs,) = np.nonzero(of_rows >= 0)
+            if not len(runs):
+                continue
+            used, inverse, counts = np.unique(
+                of_rows[runs], return_inverse=True, return_counts=True
+            )
+            times = kernels.times(used)
+            spread = times.log_sigma if is_alone else spread_in_step(times, counts)
+            # Few of the scenarios differ in this.
+            deviation, same = np.unique(self._kernel_deviation, return_inverse=True)
+            factor = np.exp(spread[..., None] * deviation)[..., same]
+            working = np.where(
+                times.is_memory_bound[..., None],
+                self.scale[Bound.MEMORY],
+                self.scale[Bound.COMPUTE],
+            )
+            scale = np.where(times.is_latency_bound[..., None], self.scale[Bound.LATENCY], working)
+            own_ns[runs, program] = (times.time_ns[..., None] * factor * scale)[inverse]
+            is_replayed = rows.kind[runs] == RowKind.REPLAYED_KERNEL
+            if is_replayed.any() or self._is_captured.any():
+                # In a graph, up to the start of the next kernel.
+                replayed_ns = (times.time_ns - times.floor_ns)[..., None] * factor
+                replayed_ns += times.replay_ns[..., None] * self._replay_factor
+                replayed_ns = (replayed_ns * scale)[inverse]
+                replayed_ns -= rows.launches[runs, program, None, None] * self.gap_ns
+                is_replayed = is_replayed[:, None, None] | self._is_captured
+                own_ns[runs, program] = np.where(is_replayed, replayed_ns, own_ns[runs, program])
+        return own_ns
+
+
+def spread_in_step(times: KernelTimes, counts: Indices) -> Array:
+    """Return the spread of each kernel, as the sum over a step sees it: (kernels, devices).
+
+    One part of an error is shared by all kernels of a step: a device that reaches less of its
+    datasheet than its reference devices, a library of another year. The other part belongs to a
+    kernel's sizes, for which the library has a better or a worse algorithm; such errors partly
+    cancel in a step of many different kernels. If every kernel is off by this many standard
+    deviations in the same direction, their sum is off as it would be with the parts that are
+    independent drawn one by one. Kernels of equal sizes err alike, so only different ones are
+    independent of each other.
+
+    Args:
+        times: Of each different kernel.
+        counts: How often each runs in the step.
+
+    Returns:
+        Standard deviations, from ``shared_log_sigma`` to ``log_sigma``.
+    """
+    own_variance = np.maximum(times.log_sigma**2 - times.shared_log_sigma**2, 0.0)
+    deviations = times.time_ns * np.sqrt(own_variance) * counts[:, None]
+    together = deviations.sum(axis=0) ** 2
+    apart = (deviations**2).sum(axis=0)
+    # Where nothing is independent the remaining part does not matter.
+    remaining = np.divide(apart, together, out=np.ones_like(together), where=together > 0)
+    return np.sqrt(times.shared_log_sigma**2 + own_variance * remaining)

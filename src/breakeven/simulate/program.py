@@ -245,10 +245,6 @@ class Scenario:
     without: frozenset[Bound] = frozenset()
     is_captured: bool = False
 
-    def scale(self, resource: Bound) -> float:
-        """Return 0 for a resource that is free of charge, 1 otherwise."""
-        return 0.0 if resource in self.without else 1.0
-
     @property
     def kernels_deviate_by(self) -> float:
         """Return the standard deviations of the kernels."""

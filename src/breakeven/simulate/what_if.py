@@ -17,10 +17,9 @@ from msgspec import Meta
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate.attribution import Attribution, attribution_of
-from breakeven.simulate.cost_table import CostTable, Lowered, Mask, cost_table
+from breakeven.simulate.cost_table import Lowered, cost_table
 from breakeven.simulate.critical_path import CriticalPath, critical_path
-from breakeven.simulate.period import period_of
-from breakeven.simulate.priced_step import Perturbation, PricedStep, price
+from breakeven.simulate.priced_step import PricedStep, price
 from breakeven.simulate.program import (
     FAST,
     MIXED,
@@ -32,13 +31,14 @@ from breakeven.simulate.program import (
     Scenario,
     lowered,
 )
-from breakeven.simulate.replay import Timeline, timeline_of
+from breakeven.simulate.repeated_step import RepeatedStep
+from breakeven.simulate.timelines import Timeline, timeline_of
 from breakeven.timing import Estimate
 
 _CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
 # What is removed and what replaces it err apart from the rest of the step and from each other; two
 # independent errors are as likely this far off together as one alone is by `Z_90`.
-_APART = Z_90 / math.sqrt(2.0)
+_APART = tuple(Scenario(deviation=sign * Z_90 / math.sqrt(2.0)) for sign in (-1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,11 @@ class WhatIf:
     def __init__(self, program: Program, device: DeviceSpec, host: HostSpec) -> None:
         self._program = program
         self._table = cost_table((program,), (device,), host.for_device(device))
-        self._base_ns: dict[Scenario, float] = {}
 
     @cached_property
     def timeline(self) -> Timeline:
         """Return the typical step in detail."""
-        return timeline_of(self._table, self.scenario)
+        return timeline_of(self._table, self._repeated)
 
     @cached_property
     def spent_ns(self) -> tuple[Mapping[int, float], Mapping[int, float]]:
@@ -91,27 +90,32 @@ class WhatIf:
     @cached_property
     def step(self) -> Estimate:
         """Return the step as it is."""
-        return Estimate.predicted(
-            *(self._unchanged_ns(scenario) for scenario in (TYPICAL, FAST, SLOW))
-        )
+        return Estimate.predicted(*self._unchanged_ns[:3])
 
     def attribution(self) -> Attribution:
         """Return what the typical step is spent on."""
-        step, path = self._path
-        return attribution_of(self._program, self._table, step, path, self.step.value_ns)
+        return attribution_of(
+            self._program, self._table, self._repeated, self._path, self.step.value_ns
+        )
 
     def critical_events(self) -> frozenset[tuple[int, bool]]:
         """Return the events on the critical path, each with whether it is so on the device."""
-        step, path = self._path
-        rows, events = step.rows, self._table.rows.event
+        events = self._table.rows.event
         return frozenset(
-            (int(events[rows[piece.point]]), piece.spent.is_on_device) for piece in path.pieces
+            (int(events[piece.point]), piece.spent.is_on_device) for piece in self._path.pieces
         )
 
     @cached_property
-    def _path(self) -> tuple[PricedStep[float], CriticalPath]:
-        step = price(self._table, self.scenario, is_merged=False)
-        return step, critical_path(step)
+    def _repeated(self) -> RepeatedStep:
+        return RepeatedStep(price(self._table, (self.scenario,), is_merged=False))
+
+    @cached_property
+    def _path(self) -> CriticalPath:
+        return critical_path(self._repeated)
+
+    @cached_property
+    def _unchanged_ns(self) -> list[float]:
+        return _steps_ns(price(self._table, _CORNERS))
 
     def fixed(self, edit: Edit | None, scenario: Scenario = TYPICAL) -> WhatIfResult:
         """Return the step after a change.
@@ -127,27 +131,22 @@ class WhatIf:
         table, is_gone, is_new = self._table, None, None
         if edit is not None:
             table, is_gone, is_new = self._table.edited(self._replaced(edit))
-        fixed_ns = [_step_ns(table, _moved(scenario, corner)) for corner in _CORNERS]
-        base_ns = [self._unchanged_ns(corner) for corner in _CORNERS]
-        gains = [_gain(base, fixed) for base, fixed in zip(base_ns, fixed_ns, strict=True)]
+        corners = [_moved(scenario, corner) for corner in _CORNERS]
+        fixed_ns, base_ns = _steps_ns(price(table, corners)), self._unchanged_ns
         if is_gone is not None and is_new is not None:
-            for sign in (-1.0, 1.0):
-                apart = Scenario(deviation=sign * _APART)
-                base = _step_ns(self._table, TYPICAL, _perturbation(is_gone, apart))
-                against = _moved(scenario, Scenario(deviation=-sign * _APART))
-                fixed = _step_ns(table, _moved(scenario, TYPICAL), _perturbation(is_new, against))
-                gains.append(_gain(base, fixed))
+            typical = (TYPICAL,) * len(_APART)
+            gone = price(self._table, typical, deviating=(is_gone, _APART))
+            # Where what is removed takes longer, what replaces it takes less.
+            apart = [_moved(scenario, corner) for corner in reversed(_APART)]
+            new = price(table, [_moved(each, TYPICAL) for each in apart], deviating=(is_new, apart))
+            base_ns, fixed_ns = base_ns + _steps_ns(gone), fixed_ns + _steps_ns(new)
+        gains = [_gain(base, fixed) for base, fixed in zip(base_ns, fixed_ns, strict=True)]
         return WhatIfResult(
             fixed=Estimate.predicted(*fixed_ns[:3]),
             gain_fraction=gains[0],
             gain_low_fraction=min(gains),
             gain_high_fraction=max(gains),
         )
-
-    def _unchanged_ns(self, scenario: Scenario) -> float:
-        if scenario not in self._base_ns:
-            self._base_ns[scenario] = _step_ns(self._table, scenario)
-        return self._base_ns[scenario]
 
     def _replaced(self, edit: Edit) -> Mapping[int, tuple[Lowered, ...]]:
         """Return what changes by position: events, and under other settings their kernels."""
@@ -166,15 +165,9 @@ class WhatIf:
         return replaced
 
 
-def _step_ns(
-    table: CostTable, scenario: Scenario, perturbation: Perturbation | None = None
-) -> float:
-    step = price(table, scenario, perturbation=perturbation)
-    return step.step_ns(period_of(step).item())
-
-
-def _perturbation(rows: Mask, scenario: Scenario) -> Perturbation | None:
-    return Perturbation(rows=rows, scenario=scenario) if rows.any() else None
+def _steps_ns(step: PricedStep) -> list[float]:
+    """Return the times of the only program on the only device under each scenario."""
+    return RepeatedStep(step).step_ns[0, 0].tolist()
 
 
 def _moved(scenario: Scenario, corner: Scenario) -> Scenario:

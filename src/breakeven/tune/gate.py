@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
 from breakeven.trace import Configuration
 from breakeven.verdict import (
-    MOST_PERTURBED,
     DifferenceKind,
     Numerics,
     RecordedNumbers,
     compare_numbers,
     weight_noise_roundoffs,
 )
+from faststep.tolerance import MOST_PERTURBED
 
 # The first step checks forward and backward, the second the update, the others what builds up:
 # momentum, schedules, a second batch.

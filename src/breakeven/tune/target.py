@@ -23,7 +23,6 @@ from breakeven.capture import (
     TracedRun,
     find_target,
 )
-from breakeven.codegen import CompilerError, find_compiler
 from breakeven.device import HERE, HostSpec
 from breakeven.errors import BreakevenError
 from breakeven.processor import has_half_hardware
@@ -41,6 +40,7 @@ from breakeven.tune.search import search
 from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
 from breakeven.verdict import CodeChange, TuneReport, is_undecided
+from faststep.codegen.toolchain import CompilerError, find_compiler
 
 Device = Literal["", "cpu", "gpu"]
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.accuracy import RowResult as RowResult
     from breakeven.verdict.accuracy import Unpredictable as Unpredictable
     from breakeven.verdict.accuracy import UnreadRow as UnreadRow
-    from breakeven.verdict.captured import CapturedStep as CapturedStep
     from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
     from breakeven.verdict.comparison import Change as Change
     from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.comparison import TimeChange as TimeChange
     from breakeven.verdict.comparison import compare_reports as compare_reports
     from breakeven.verdict.comparison_parts import PointName as PointName
+    from breakeven.verdict.compiled import CapturedStep as CapturedStep
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
     from breakeven.verdict.compiled import compiled_steps as compiled_steps
@@ -49,14 +49,8 @@ if TYPE_CHECKING:
     from breakeven.verdict.generated import GeneratedStep as GeneratedStep
     from breakeven.verdict.generated import generated_step as generated_step
     from breakeven.verdict.generated import is_worth_it as is_worth_it
-    from breakeven.verdict.numerics import MOST_OWN_FACTOR as MOST_OWN_FACTOR
-    from breakeven.verdict.numerics import MOST_PERTURBED as MOST_PERTURBED
-    from breakeven.verdict.numerics import SPREAD_FACTOR as SPREAD_FACTOR
-    from breakeven.verdict.numerics import Compared as Compared
-    from breakeven.verdict.numerics import Tolerance as Tolerance
     from breakeven.verdict.numerics import compare_numbers as compare_numbers
-    from breakeven.verdict.numerics import scale_of as scale_of
-    from breakeven.verdict.numerics import tolerance_of as tolerance_of
+    from breakeven.verdict.numerics import runs_tolerance as runs_tolerance
     from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
     from breakeven.verdict.program import ProgramFacts as ProgramFacts
     from breakeven.verdict.program import facts_of as facts_of

@@ -1,4 +1,4 @@
-"""The step as ``torch.compile`` would make it, on each GPU: predicted, beside the step as it is."""
+"""The step as ``torch.compile``, or one CUDA graph, would make it, on GPUs: predicted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from breakeven.simulate import Bound, CompiledStep, GraphBreak, StepPrediction
-from breakeven.verdict.results import Nanoseconds
+from breakeven.verdict.results import DeviceResult, Nanoseconds
 
 # A smaller share of the step is no gain: predictions differ by rounding, and say no more than that.
 _LEAST_SAVED = 1e-3
@@ -98,3 +98,16 @@ def _result(eager: StepPrediction, compiled: StepPrediction, compile_ns: float) 
         speedup=before.value_ns / after.value_ns,
         pays_after_steps=math.ceil(compile_ns / saved_ns) if is_paid_for else None,
     )
+
+
+class CapturedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that the host decides, replayed from a CUDA graph by the GPU that does it fastest.
+
+    Args:
+        result: The step, its update fused if OPT002 is found; null if no graph can replay it.
+        because: Why one graph cannot replay all of it; empty if one can. If there is a result all
+            the same, its model alone is compiled in mode ``reduce-overhead``.
+    """
+
+    result: DeviceResult | None = None
+    because: str = ""

@@ -55,6 +55,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             return f"cannot be checked: two runs of the script as it is differ ({self._what})"
         return self._what
 
+    def as_own(self) -> Difference:
+        """Return the same as one between two runs of the same script."""
+        return msgspec.structs.replace(self, is_own=True)
+
     @property
     def _what(self) -> str:
         match self.kind:
@@ -88,79 +92,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         if not self.allowed_fraction:
             return f"{_share(self.difference_fraction)} (allowed: not one bit)"
         return f"{_share(self.difference_fraction)} (allowed: {_share(self.allowed_fraction)})"
-
-
-def differing(
-    step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
-) -> Difference:
-    """Return that two tensors differ by ``fraction``, of which ``allowed`` is allowed."""
-    return Difference(
-        kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
-        step=step,
-        tensor=_called(own),
-        baseline=_shown_value(own),
-        candidate=_shown_value(other),
-        difference_fraction=fraction,
-        allowed_fraction=allowed,
-    )
-
-
-def missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
-    """Return that a tensor is in one of two runs alone."""
-    tensor = own or other
-    assert tensor is not None
-    return Difference(
-        kind=DifferenceKind.MISSING,
-        step=step,
-        tensor=_called(tensor),
-        baseline=float(own is not None),
-        candidate=float(other is not None),
-    )
-
-
-def not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
-    """Return that a tensor has values that are not finite; ``own`` is None where it had none."""
-    return Difference(
-        kind=DifferenceKind.NOT_FINITE,
-        step=step,
-        tensor=_called(other),
-        baseline=own.num_not_finite if own else 0,
-        candidate=other.num_not_finite,
-    )
-
-
-def other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that one run has more steps, if so."""
-    counts = len(baseline.steps), len(other.steps)
-    if counts[0] == counts[1]:
-        return None
-    return Difference(
-        kind=DifferenceKind.NUM_STEPS,
-        step=min(counts) + 1,
-        baseline=counts[0],
-        candidate=counts[1],
-    )
-
-
-def other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that one run has drawn other random numbers, if so."""
-    if baseline.rng_digest == other.rng_digest:
-        return None
-    return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
-
-
-def as_own(difference: Difference | None) -> Difference | None:
-    """Return a difference as one between two runs of the same script."""
-    return None if difference is None else msgspec.structs.replace(difference, is_own=True)
-
-
-def _called(tensor: TensorNumbers) -> str:
-    return tensor.name if tensor.is_loss else f"the gradient of {tensor.name}"
-
-
-def _shown_value(tensor: TensorNumbers) -> float:
-    """Return the value of a loss, and the norm of anything larger."""
-    return tensor.values[0] if tensor.num_elements == 1 else tensor.norm
 
 
 def _share(fraction: float) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from breakeven.verdict.difference import (
     Difference,
@@ -13,22 +11,18 @@ from breakeven.verdict.difference import (
     RecordedNumbers,
     StepNumbers,
     TensorNumbers,
-    as_own,
-    differing,
-    missing,
-    not_finite,
-    other_num_steps,
-    other_random_numbers,
 )
 from breakeven.verdict.tune_report import Numerics
+from faststep.tolerance import (
+    LAYER_ROUNDOFFS,
+    MOST_OWN_FACTOR,
+    SPREAD_FACTOR,
+    UNIT_ROUNDOFFS,
+    Tolerance,
+    coarsest_format,
+    scale_of,
+)
 
-# What two runs that ought to agree differ by is known from one pair of them: leave room.
-SPREAD_FACTOR = 3.0
-# A script that differs so many times more than is allowed from one run to the next hides mistakes.
-MOST_OWN_FACTOR = 10.0
-# What a training makes of rounding differs from run to run: where a single product changes its
-# sign, many times as much. So many times weights are moved to see it.
-MOST_PERTURBED = 3
 # From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
 # (1.0) could not be told from what rounding grows to.
 _MOST_GROWTH = {Numerics.REORDERED: 0.5, Numerics.LOWER_PRECISION: 0.9}
@@ -61,89 +55,71 @@ def compare_numbers(
         return Difference(kind=DifferenceKind.NOTHING, step=1)
     own = None if repeat is None else _first_unequal(baseline, repeat)
     if numerics is Numerics.EXACT:
-        return as_own(own) or _first_unequal(baseline, candidate)
+        return own.as_own() if own else _first_unequal(baseline, candidate)
     if own is not None and numerics is Numerics.REORDERED and repeat is not None:
-        drawn = other_random_numbers(baseline, repeat)
+        drawn = _other_random_numbers(baseline, repeat)
         if drawn is not None:
-            return as_own(drawn)
-    return _Comparison(baseline, numerics, repeat, perturbed).first_difference(candidate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """Holds runs against a baseline, within a tolerance."""
-
-    baseline: RecordedNumbers
-    numerics: Numerics
-    repeat: RecordedNumbers | None
-    perturbed: Sequence[RecordedNumbers]
-
-    def first_difference(self, candidate: RecordedNumbers) -> Difference | None:
-        """Return the first difference beyond the tolerance."""
-        for number, (own, other) in enumerate(
-            zip(self.baseline.steps, candidate.steps, strict=False), 1
-        ):
-            if found := self._difference_in_step(number, own, other):
-                return found
-        if found := other_num_steps(self.baseline, candidate):
+            return drawn.as_own()
+    for number in range(1, 1 + min(len(baseline.steps), len(candidate.steps))):
+        found = _difference_in_step(number, baseline, candidate, numerics, repeat, perturbed)
+        if found is not None:
             return found
-        if self.numerics is Numerics.LOWER_PRECISION:
-            # A random decision that hangs on a computed number may turn out differently.
-            return None
-        return other_random_numbers(self.baseline, candidate)
+    if found := _other_num_steps(baseline, candidate):
+        return found
+    # A random decision that hangs on a computed number may turn out differently.
+    is_lower = numerics is Numerics.LOWER_PRECISION
+    return None if is_lower else _other_random_numbers(baseline, candidate)
 
-    def _difference_in_step(
-        self, number: int, baseline: StepNumbers, candidate: StepNumbers
-    ) -> Difference | None:
-        repeats = _by_key(self.repeat, number)
-        perturbed = [_by_key(run, number) for run in self.perturbed]
-        norm = math.hypot(*(gradient.norm for gradient in baseline.gradients))
-        undecided: list[float] = []
-        num_decided = 0
-        for own, other, is_loss in _pairs(baseline, candidate):
-            if own is None or other is None:
-                return missing(number, own, other)
-            if own.num_not_finite or other.num_not_finite:
-                if own.num_not_finite != other.num_not_finite:
-                    return not_finite(number, own, other)
-                continue
-            if own.shape != other.shape:
-                return missing(number, own, None)
-            scale = self._scale(own, norm, is_loss=is_loss)
-            tolerance = self._tolerance(own, is_loss=is_loss)
-            repeat = repeats.get(own.key)
-            spread = SPREAD_FACTOR * _relative(own, repeat, scale)
-            if repeat is not None and spread >= MOST_OWN_FACTOR * tolerance:
-                return as_own(differing(number, own, repeat, spread / SPREAD_FACTOR, tolerance))
-            grown = (_relative(own, run.get(own.key), scale) for run in perturbed)
-            growth = SPREAD_FACTOR * max(grown, default=0.0)
-            allowed = max(tolerance, spread, growth)
-            if allowed >= _MOST_GROWTH[self.numerics]:
-                undecided.append(growth / SPREAD_FACTOR)
-                continue
-            num_decided += 1
-            difference = _relative(own, other, scale)
-            if difference > allowed:
-                return differing(number, own, other, difference, allowed)
-        if number == 1 and undecided and not num_decided:
-            return Difference(
-                kind=DifferenceKind.UNDECIDED, step=1, difference_fraction=max(undecided)
-            )
-        return None
 
-    def _tolerance(self, tensor: TensorNumbers, *, is_loss: bool) -> float:
+def _difference_in_step(
+    number: int,
+    baseline: RecordedNumbers,
+    candidate: RecordedNumbers,
+    numerics: Numerics,
+    repeat: RecordedNumbers | None,
+    perturbed: Sequence[RecordedNumbers],
+) -> Difference | None:
+    """Return the first difference beyond the tolerance in one step."""
+    step = baseline.steps[number - 1]
+    repeats = _by_key(repeat, number)
+    moved = [_by_key(run, number) for run in perturbed]
+    norm = math.hypot(*(gradient.norm for gradient in step.gradients))
+    # A loss that cancels to zero, as that of a policy's first update, is off by rounding of its
+    # terms, which are as large as it becomes later.
+    loss_scale = max((loss.norm for each in baseline.steps for loss in each.losses), default=0.0)
+    undecided: list[float] = []
+    num_decided = 0
+    for own, other, is_loss in _pairs(step, candidate.steps[number - 1]):
+        if own is None or other is None:
+            return _missing(number, own, other)
+        if own.num_not_finite or other.num_not_finite:
+            if own.num_not_finite != other.num_not_finite:
+                return _not_finite(number, own, other)
+            continue
+        if own.shape != other.shape:
+            return _missing(number, own, None)
+        scale = loss_scale if is_loss else scale_of(own.norm, norm)
         # Without an autocast region, numbers are computed in their own format.
-        dtypes = (tensor.dtype, self.baseline.arithmetic or tensor.dtype)
-        found = tolerance_of(Compared.RUNS, self.numerics, *dtypes)
-        return found.loss if is_loss else found.tensor
-
-    def _scale(self, tensor: TensorNumbers, step_norm: float, *, is_loss: bool) -> float:
-        """Return beside what a difference is judged."""
-        if not is_loss:
-            return scale_of(tensor.norm, step_norm)
-        # A loss that cancels to zero, as that of a policy's first update, is off by rounding of
-        # its terms, which are as large as it becomes later.
-        return max(loss.norm for step in self.baseline.steps for loss in step.losses)
+        dtypes = (own.dtype, baseline.arithmetic or own.dtype)
+        allowed = runs_tolerance(numerics, *dtypes)
+        tolerance = allowed.loss if is_loss else allowed.tensor
+        again = repeats.get(own.key)
+        spread = SPREAD_FACTOR * _relative(own, again, scale)
+        if again is not None and spread >= MOST_OWN_FACTOR * tolerance:
+            return _differing(number, own, again, spread / SPREAD_FACTOR, tolerance).as_own()
+        grown = (_relative(own, run.get(own.key), scale) for run in moved)
+        growth = SPREAD_FACTOR * max(grown, default=0.0)
+        most = max(tolerance, spread, growth)
+        if most >= _MOST_GROWTH[numerics]:
+            undecided.append(growth / SPREAD_FACTOR)
+            continue
+        num_decided += 1
+        difference = _relative(own, other, scale)
+        if difference > most:
+            return _differing(number, own, other, difference, most)
+    if number == 1 and undecided and not num_decided:
+        return Difference(kind=DifferenceKind.UNDECIDED, step=1, difference_fraction=max(undecided))
+    return None
 
 
 def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
@@ -151,12 +127,12 @@ def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Differe
     for number, (own, others) in enumerate(zip(baseline.steps, other.steps, strict=False), 1):
         for one, another, _ in _pairs(own, others):
             if one is None or another is None or one.shape != another.shape:
-                return missing(number, one, None if one else another)
+                return _missing(number, one, None if one else another)
             if one.digest != another.digest or one.dtype != another.dtype:
                 if one.num_not_finite != another.num_not_finite:
-                    return not_finite(number, one, another)
-                return differing(number, one, another, _relative(one, another, one.norm), 0.0)
-    return other_num_steps(baseline, other) or other_random_numbers(baseline, other)
+                    return _not_finite(number, one, another)
+                return _differing(number, one, another, _relative(one, another, one.norm), 0.0)
+    return _other_num_steps(baseline, other) or _other_random_numbers(baseline, other)
 
 
 def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> Difference | None:
@@ -166,8 +142,76 @@ def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> 
     for number, step in enumerate(candidate.steps, 1):
         for tensor in _tensors(step):
             if tensor.num_not_finite:
-                return not_finite(number, None, tensor)
+                return _not_finite(number, None, tensor)
     return None
+
+
+def _differing(
+    step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
+) -> Difference:
+    """Return that two tensors differ by ``fraction``, of which ``allowed`` is allowed."""
+    return Difference(
+        kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
+        step=step,
+        tensor=_called(own),
+        baseline=_shown_value(own),
+        candidate=_shown_value(other),
+        difference_fraction=fraction,
+        allowed_fraction=allowed,
+    )
+
+
+def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
+    """Return that a tensor is in one of two runs alone."""
+    tensor = own or other
+    assert tensor is not None
+    return Difference(
+        kind=DifferenceKind.MISSING,
+        step=step,
+        tensor=_called(tensor),
+        baseline=float(own is not None),
+        candidate=float(other is not None),
+    )
+
+
+def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
+    """Return that a tensor has values that are not finite; ``own`` is None where it had none."""
+    return Difference(
+        kind=DifferenceKind.NOT_FINITE,
+        step=step,
+        tensor=_called(other),
+        baseline=own.num_not_finite if own else 0,
+        candidate=other.num_not_finite,
+    )
+
+
+def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has more steps, if so."""
+    counts = len(baseline.steps), len(other.steps)
+    if counts[0] == counts[1]:
+        return None
+    return Difference(
+        kind=DifferenceKind.NUM_STEPS,
+        step=min(counts) + 1,
+        baseline=counts[0],
+        candidate=counts[1],
+    )
+
+
+def _other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
+    """Return that one run has drawn other random numbers, if so."""
+    if baseline.rng_digest == other.rng_digest:
+        return None
+    return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
+
+
+def _called(tensor: TensorNumbers) -> str:
+    return tensor.name if tensor.is_loss else f"the gradient of {tensor.name}"
+
+
+def _shown_value(tensor: TensorNumbers) -> float:
+    """Return the value of a loss, and the norm of anything larger."""
+    return tensor.values[0] if tensor.num_elements == 1 else tensor.norm
 
 
 def _tensors(step: StepNumbers) -> Sequence[TensorNumbers]:
@@ -212,54 +256,12 @@ def _relative(baseline: TensorNumbers, other: TensorNumbers | None, scale: float
     return distance / scale if scale else math.inf
 
 
-# Unit roundoff: half the distance from 1 to the next number of the format.
-UNIT_ROUNDOFFS = {
-    "float64": 2.0**-53, "complex128": 2.0**-53, "float32": 2.0**-24, "complex64": 2.0**-24,
-    "float16": 2.0**-11, "bfloat16": 2.0**-8,
-}  # fmt: skip
-
-# A number this small beside all of its kind is compared as if it were larger: what is zero but for
-# rounding, such as the gradient of a bias before a batch normalization, says nothing.
-_SMALL_FRACTION = 1e-3
-
-
-class Compared(Enum):
-    """What is held against each other."""
-
-    RUNS = auto()  # of a script, in their own processes: losses and gradients of the first steps
-    STEP = auto()  # by other code, from the same weights: its loss, what it moves, buffers, state
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """What may differ, beside the size of what is compared.
-
-    Args:
-        loss: Of a loss.
-        tensor: Of a gradient; of a step, of what a parameter moves the loss by, or a state.
-    """
-
-    loss: float
-    tensor: float
-
-    def widened(self, factor: float) -> Tolerance:
-        """Return one that lets so many times more differ."""
-        return Tolerance(loss=factor * self.loss, tensor=factor * self.tensor)
-
-
 def _of_runs(tensor: float) -> Tolerance:
     # A loss is an average of few operators' results: it has not the cancellation of gradients.
     return Tolerance(loss=tensor / 8, tensor=tensor)
 
 
-def _of_step(loss: float) -> Tolerance:
-    # Gradients are differences of larger numbers, and some updates divide by their size: what a
-    # parameter moves by is less sure than the loss.
-    return Tolerance(loss=loss, tensor=10 * loss)
-
-
-_Row = tuple[Compared, Numerics, str]
-_TOLERANCES: Mapping[_Row, Tolerance] = {
+_TOLERANCES: Mapping[tuple[Numerics, str], Tolerance] = {
     # The same n terms added up in another order differ by up to some sqrt(n) unit roundoffs of the
     # sum of their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 of
     # them, and terms cancel, which takes another factor: 2^12, 0.02 % in float32. Tried with one
@@ -267,67 +269,37 @@ _TOLERANCES: Mapping[_Row, Tolerance] = {
     # transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18 had 0.6 %, where an
     # activation came out on the other side of zero: runs with moved weights widen it for such.
     **{
-        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(2.0**12 * UNIT_ROUNDOFFS[dtype])
+        (Numerics.REORDERED, dtype): _of_runs(2.0**12 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float64", "complex128", "float32", "complex64")
     },
     # Formats of 16 bits add up in float32: what differs is the last rounding, a few times in a row.
     **{
-        (Compared.RUNS, Numerics.REORDERED, dtype): _of_runs(4.0 * UNIT_ROUNDOFFS[dtype])
+        (Numerics.REORDERED, dtype): _of_runs(4.0 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float16", "bfloat16")
     },
     # A bfloat16 operand is off by 2^-8 at most. Gradients of a batch cancel, which leaves an error
     # of some 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had 40 %:
     # it takes the comparison with moved weights to tell that this is its nature.
     **{
-        (Compared.RUNS, Numerics.LOWER_PRECISION, dtype): _of_runs(
-            2.0**6 * UNIT_ROUNDOFFS["bfloat16"]
-        )
+        (Numerics.LOWER_PRECISION, dtype): _of_runs(2.0**6 * UNIT_ROUNDOFFS["bfloat16"])
         for dtype in UNIT_ROUNDOFFS
     },
-    # A step is compared in the middle of a training, once, where nothing tells how much of a
-    # difference is this model's nature. So its losses have more room than those of runs, which
-    # moved weights can widen: float32 rounds by 6e-8; sums of some thousand terms, a few layers one
-    # after the other, and a few steps make it 1e-4 at worst.
-    (Compared.STEP, Numerics.REORDERED, "float64"): _of_step(1e-9),
-    (Compared.STEP, Numerics.REORDERED, "float32"): _of_step(1e-4),
-    # Half formats round by 4e-3 (bfloat16) in each of several layers, and a compiled step rounds in
-    # fewer places than the stock one.
-    (Compared.STEP, Numerics.REORDERED, "float16"): _of_step(3e-2),
-    (Compared.STEP, Numerics.REORDERED, "bfloat16"): _of_step(3e-2),
 }
 
 
-def tolerance_of(compared: Compared, numerics: Numerics, *dtypes: str) -> Tolerance:
-    """Return what may differ.
+def runs_tolerance(numerics: Numerics, *dtypes: str) -> Tolerance:
+    """Return what losses and gradients of the first steps of two runs may differ by.
 
     Args:
-        compared: What is held against each other.
         numerics: What the change may do.
-        dtypes: Formats that take part, as torch names them: the coarsest counts. A number that is
-            in none of those known is taken to be computed in float32.
+        dtypes: Formats that take part, as torch names them: the coarsest counts.
     """
-    coarsest = max((_known(dtype) for dtype in dtypes), key=UNIT_ROUNDOFFS.__getitem__)
-    return _TOLERANCES[compared, numerics, coarsest]
-
-
-def _known(dtype: str) -> str:
-    return dtype if dtype in UNIT_ROUNDOFFS else "float32"
-
-
-def scale_of(norm: float, whole: float) -> float:
-    """Return beside what a difference is judged.
-
-    Args:
-        norm: Of what is compared.
-        whole: Of all of its kind.
-    """
-    return max(norm, _SMALL_FRACTION * whole)
+    return _TOLERANCES[numerics, coarsest_format(dtypes)]
 
 
 def weight_noise_roundoffs(numerics: Numerics) -> float:
     """Return by how many unit roundoffs weights are moved to see what becomes of a class's errors.
 
-    Sums of some thousand products, as a layer computes them, are off by some 16 roundoffs of the
-    weights' format; a weight that is rounded from float32 to bfloat16, by 2^16 of them.
+    A weight that is rounded from float32 to bfloat16 is off by 2^16 of them.
     """
-    return 2.0**16 if numerics is Numerics.LOWER_PRECISION else 16.0
+    return 2.0**16 if numerics is Numerics.LOWER_PRECISION else LAYER_ROUNDOFFS

@@ -15,8 +15,7 @@ from breakeven.errors import Caveat
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
 from breakeven.trace import FileWrites
-from breakeven.verdict.captured import CapturedStep
-from breakeven.verdict.compiled import CompiledSteps
+from breakeven.verdict.compiled import CapturedStep, CompiledSteps
 from breakeven.verdict.generated import GeneratedStep
 from breakeven.verdict.program_summary import ProgramSummary
 from breakeven.verdict.recording import RecordedStep

@@ -15,8 +15,8 @@ import torch
 from breakeven.capture.protect import overlay
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
 from breakeven.capture.requests import Keep
-from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
+from faststep.codegen.toolchain import kept_steps
 
 Work = Callable[[], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from breakeven.cost import Family, Kernel, kernel_times
-from breakeven.cost.attention import implementation_on
+from breakeven.cost.implementations import implementation_on
 from breakeven.device import Precision, find_device
 
 

@@ -70,9 +70,8 @@ def test_each_addition_is_shown_and_touches_few_files(diffs: Mapping[str, str]) 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="applies diffs by git")
 def test_what_is_added_works_in_a_copy(tmp_path: Path, diffs: Mapping[str, str]) -> None:
-    package = ROOT / "src" / "breakeven"
     ignored = shutil.ignore_patterns("__pycache__", "scripts")
-    shutil.copytree(package, tmp_path / "src" / "breakeven", ignore=ignored)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
     apply = ("git", "apply", "-")
     apart = {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     for diff in diffs.values():

@@ -10,7 +10,7 @@ import pytest
 
 import breakeven
 
-_ROOT = Path(breakeven.__file__).parent
+_ROOT = Path(breakeven.__file__).parents[1]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _PACKAGES = sorted(
     file.parent for file in _ROOT.rglob("__init__.py") if "scripts" not in file.parent.parts
@@ -20,9 +20,11 @@ _PACKAGES = sorted(
 def exports(package: Path) -> Iterator[tuple[str, _Definition]]:
     """Yield the functions and classes that a package hands on, each with its module."""
     for node in ast.walk(ast.parse((package / "__init__.py").read_text())):
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("breakeven."):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
+            ("breakeven.", "faststep.")
+        ):
             continue
-        module = _ROOT.joinpath(*(node.module or "").split(".")[1:])
+        module = _ROOT.joinpath(*(node.module or "").split("."))
         file = module.with_suffix(".py") if module.with_suffix(".py").is_file() else None
         names = {alias.name for alias in node.names if alias.asname == alias.name}
         for found in ast.parse(file.read_text()).body if file is not None else ():
@@ -45,12 +47,12 @@ def undocumented(module: str, found: _Definition) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "package", _PACKAGES, ids=lambda folder: folder.relative_to(_ROOT.parent).as_posix()
+    "package", _PACKAGES, ids=lambda folder: folder.relative_to(_ROOT).as_posix()
 )
 def test_what_a_package_exports_is_documented(package: Path) -> None:
     assert [name for export in exports(package) for name in undocumented(*export)] == []
 
 
 def test_exports_are_found() -> None:
-    names = {found.name for _, found in exports(_ROOT / "timing")}
+    names = {found.name for _, found in exports(_ROOT / "breakeven" / "timing")}
     assert {"Measurement", "Estimate"} <= names

@@ -103,10 +103,10 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
         for extra in ("validate", "plots", "ray")
         for requirement in extras[extra]
     }
-    allowed = {*declared, *sys.stdlib_module_names, "breakeven"}
+    allowed = {*declared, *sys.stdlib_module_names, "breakeven", "faststep"}
     undeclared = {
         (path.relative_to(ROOT).as_posix(), name, is_in_function)
-        for path in SOURCE.rglob("*.py")
+        for path in (ROOT / "src").rglob("*.py")
         if path.parent != SCRIPTS
         for name, is_in_function in _imports(ast.parse(path.read_text("utf-8")))
         # What may not be installed is imported where it is needed, never with the module.
@@ -138,8 +138,15 @@ def test_every_folder_has_its_place_in_the_layers() -> None:
 
 
 def test_the_wheel_tells_type_checkers_that_it_is_typed() -> None:
-    assert (SOURCE / "py.typed").is_file()
-    assert PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/breakeven"]
+    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert packages == ["src/breakeven", "src/faststep"]
+    assert all((ROOT / package / "py.typed").is_file() for package in packages)
+
+
+def test_paths_of_the_strict_type_checks_exist() -> None:
+    assert [
+        path for path in PYPROJECT["tool"]["pyright"]["strict"] if not (ROOT / path).exists()
+    ] == []
 
 
 def test_scripts_that_are_examples_too_are_files_there_and_links_in_the_package() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from breakeven.whole_step import FastStep
+from faststep import FastStep
 
 PAGE = Path(__file__).parents[3] / "docs" / "fast-step-recipes.md"
 BLOCKS = re.findall(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from breakeven.report.cause_text import CauseGroup, cause_words, group_of
+from breakeven.report.charts.causes import CauseGroup, cause_words, group_of
 from breakeven.simulate import StepCause
 
 

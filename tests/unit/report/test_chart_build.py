@@ -9,13 +9,10 @@ from breakeven.report.charts.build import axis_word, report_charts, settings_tex
 from breakeven.report.charts.model import Chart, Scale
 from breakeven.timing import Source
 from breakeven.verdict import (
-    SYSTEMS_SCHEMA_VERSION,
     AxisRole,
     DeviceKind,
     SweepAxis,
     SweepReport,
-    SystemReport,
-    SystemsReport,
 )
 from factories import reports as made_up
 from factories import sweeps
@@ -70,8 +67,6 @@ def test_the_parameters_have_a_chart_of_their_own_where_they_grow() -> None:
     assert by_width.x.label == "width"
     assert by_parameters.x.label == "parameters"
     assert by_parameters.x_labels[0] == "304"
-    assert [mark.step_ns is None for mark in by_parameters.published] == [True]
-    assert [mark.step_ns is None for mark in by_width.published] == [False]
     assert {mark.name for mark in by_parameters.crossovers} == {"T4", "RTX 4090"}
 
 
@@ -143,30 +138,6 @@ def test_a_check_with_nothing_in_it_has_no_chart() -> None:
     empty = tuple(msgspec.structs.replace(curve, points=()) for curve in report.curves)
     assert report_charts(msgspec.structs.replace(report, curves=empty)) == ()
     assert report_charts(msgspec.structs.replace(report, curves=())) == ()
-
-
-def test_a_published_figure_outside_what_was_searched_widens_the_axis() -> None:
-    report = sweeps.batch_sizes(sizes=(16, 32, 64))
-    far = msgspec.structs.replace(
-        sweeps.widths().published[1], axis="batch_size", size=10_000, step_ns=None
-    )
-    narrow = only(report)
-    wide = only(msgspec.structs.replace(report, published=(far,)))
-    assert narrow.x.high < 10_000 <= wide.x.high
-
-
-def test_charts_of_systems_are_those_of_their_sweeps() -> None:
-    system = SystemReport(
-        name="disc-mlp",
-        title="a classifier",
-        published_in="a lecture",
-        script="disc_mlp.py",
-        host=sweeps.HOST,
-        sweeps=(sweeps.widths(), sweeps.words()),
-    )
-    assert len(report_charts(system)) == 3
-    whole = SystemsReport(schema_version=SYSTEMS_SCHEMA_VERSION, systems=(system, system))
-    assert len(report_charts(whole)) == 6
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from test_html_report import HOSTILE
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
 from breakeven.report.builders.explain_shares import cause_shares, line_shares
-from breakeven.report.charts.timeline import svg_timeline
+from breakeven.report.charts.svg import SvgTimeline
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent
 from breakeven.verdict import ExplainReport
@@ -119,19 +119,18 @@ def test_colours_are_those_of_the_style_sheet() -> None:
 
 def test_the_timeline_has_a_box_with_a_title_for_what_can_be_seen() -> None:
     report = made_up.launch_bound()
-    view = svg_timeline(report.timeline, "")
-    assert view is not None
+    view = SvgTimeline(report.timeline, "")
     titles = [span.title for span in view.spans]
     assert "data · 92 µs · loading data · data · examples/rnn_stream.py:52" in titles
     # Kernels of 2.5 µs are about 1.5 units wide: most of them too narrow to be pointed at.
-    num_small = sum(path.count("M") for _, path in view.small_spans)
+    num_small = sum(path.count("M") for path in view.small_spans.values())
     assert len(view.spans) + num_small == len(report.timeline)
     assert 0 < num_small <= 96
     for span in view.spans:
         assert span.x >= 60
         assert span.x + span.width <= view.width
     assert [label for _, label in view.ticks] == ["0", "350 µs", "700 µs", "1.1 ms", "1.4 ms"]
-    assert svg_timeline((), "") is None
+    assert "One step on both sides" not in page(replace(report, timeline=())).text("h2")
 
 
 def test_the_critical_line_goes_from_side_to_side() -> None:
@@ -139,8 +138,7 @@ def test_the_critical_line_goes_from_side_to_side() -> None:
         made_up.span("host", "a", "python", "forward", 1, 0, 50),
         made_up.span("device", "b", "device-convolution", "forward", 1, 50, 100),
     )
-    view = svg_timeline(spans, "")
-    assert view is not None
+    view = SvgTimeline(spans, "")
     heights = re.findall(r"(?:M[\d.]+,|V)([\d.]+)", view.critical)
     assert len(heights) == 2
     assert float(heights[0]) < float(heights[1])

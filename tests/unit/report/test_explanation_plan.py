@@ -7,10 +7,12 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from breakeven.report import chart_document
 from breakeven.report.builders.explain_plan import plan_sentence
 from breakeven.timing import Source
 from breakeven.verdict import Choice, DeviceKind, PlanStep
 from factories import explanations as made_up
+from factories.pages import Reader
 from factories.terminal import flat, shown
 
 
@@ -53,11 +55,10 @@ def test_a_cpu_whose_time_is_predicted_after_a_fix_is_this_cpu_still() -> None:
     assert gpu.results[0].source is Source.PREDICTED
 
 
-def test_devices_that_do_not_fit_in_a_row_are_counted() -> None:
-    assert "1 more device in --json" in shown(made_up.launch_bound(), columns=80)
-    wide = shown(made_up.launch_bound(), columns=120)
-    assert "more device" not in wide
-    assert re.search(r"one fix after another +RTX 4090 +this CPU +T4 +verdict", wide)
+def test_a_terminal_has_the_explained_device_and_the_cpu_and_counts_the_others() -> None:
+    text = shown(made_up.launch_bound())
+    assert "1 more device in --json" in text
+    assert re.search(r"one fix after another +RTX 4090 +this CPU +verdict", text)
 
 
 def with_two_cpus(step: PlanStep) -> PlanStep:
@@ -72,10 +73,13 @@ def with_two_cpus(step: PlanStep) -> PlanStep:
 
 def test_the_cpu_on_several_numbers_of_threads_has_a_column_for_each() -> None:
     report = made_up.launch_bound()
-    text = shown(replace(report, plan=tuple(map(with_two_cpus, report.plan))), columns=120)
-    head = text[text.index("What the fixes come to") : text.index("as it is")]
-    assert re.search(r"this CPU, 1 +this CPU, 8 ", head)
-    assert re.search(r"one fix after another +RTX 4090 +thread +threads ", head)
+    page = Reader(
+        chart_document(replace(report, plan=tuple(map(with_two_cpus, report.plan))), ".html")
+    )
+    assert [name for name in page.text("th") if name.startswith("AMD EPYC 7B13 (")] == [
+        "AMD EPYC 7B13 (1 thread)",
+        "AMD EPYC 7B13 (8 threads)",
+    ]
 
 
 def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
@@ -85,8 +89,8 @@ def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
         for result in report.plan[0].results
     )
     plan = (replace(report.plan[0], results=results), *report.plan[1:])
-    text = shown(replace(report, plan=plan), columns=120)
-    assert re.search(r"as it is .* too big ", text)
+    page = Reader(chart_document(replace(report, plan=plan), ".html"))
+    assert "too big for its memory" in page.text("td")
 
 
 @pytest.mark.parametrize(

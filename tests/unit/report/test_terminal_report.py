@@ -135,7 +135,7 @@ def test_a_busy_machine_is_told_beside_the_verdict_and_only_there() -> None:
 
 def test_ratios_over_the_sizes_searched() -> None:
     lines = shown(made_up.cpu_wins()).splitlines()
-    header = next(line for line in lines if line.startswith("  batch size "))
+    header = next(line for line in lines if line.startswith("batch size "))
     row = lines[lines.index(header) + 1]
     sizes = header.split()[2:]
     assert (sizes[0], sizes[-1]) == ("1", "16,384")
@@ -145,7 +145,7 @@ def test_ratios_over_the_sizes_searched() -> None:
 
 
 def test_no_sizes_searched_no_ratios() -> None:
-    assert "\n  batch size " not in shown(made_up.gpu_wins())
+    assert "\nbatch size " not in shown(made_up.gpu_wins())
 
 
 def undecided() -> CheckReport:

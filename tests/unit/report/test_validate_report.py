@@ -91,7 +91,7 @@ def test_a_table_without_any_prediction(tmp_path: Path) -> None:
     assert "furthest off" not in text
     assert "others publish" not in text
     page = markdown((report,), plots={}, command="x")
-    assert "| 2 | `unknown-workload` | no such model |" in page
+    assert "| 2 | unknown-workload | no such model |" in page
     assert "furthest off" not in page
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
-from breakeven.whole_step import FastStep, fast_step
 from factories.patched_scripts import output_of, proposed
+from faststep import FastStep, fast_step
 
 HEAD = """\
 import random

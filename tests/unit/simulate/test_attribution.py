@@ -12,6 +12,7 @@ from breakeven.simulate.attribution import whole_parts
 from breakeven.simulate.cost_table import cost_table
 from breakeven.simulate.critical_path import Spent, critical_path
 from breakeven.simulate.priced_step import price
+from breakeven.simulate.repeated_step import RepeatedStep
 from breakeven.trace import Copy, Event, HostWork, Op, Phase, StepTrace, Sync, TensorSpec
 from factories.steps import GPU, HOST, MadeUpCosts, at, op
 
@@ -150,14 +151,15 @@ def test_a_full_queue_leads_to_the_launch_that_makes_room() -> None:
     # As in the timelines worked out by hand: 350 of the script, and a kernel of 100 before it.
     events = (op(100), op(100), op(100), op(100), HostWork(kind="script", duration_ns=350))
     program = build_program(StepTrace(events=events), costs=MadeUpCosts())
-    step = price(cost_table((program,), (GPU,), HOST), WhatIf.scenario, is_merged=False)
-    path = critical_path(step, queue_depth=2)
+    step = price(cost_table((program,), (GPU,), HOST), is_merged=False)
+    repeated = RepeatedStep(step, queue_depth=2)
+    path = critical_path(repeated)
 
     spent = {
         kind: sum(piece.time_ns for piece in path.pieces if piece.spent is kind)
         for kind in (Spent.KERNEL, Spent.ISSUE)
     }
-    assert (path.period_ns, path.num_steps) == (450, 1)
+    assert (repeated.period_ns.item(), path.num_steps) == (450, 1)
     assert spent == {Spent.KERNEL: 100, Spent.ISSUE: 350}
 
 

@@ -16,10 +16,15 @@ from breakeven.simulate import (
     TYPICAL,
     Z_90,
     Bound,
+    RepeatedStep,
     Scenario,
+    Timeline,
     Timelines,
     build_program,
+    cost_table,
+    price,
     simulate,
+    timeline_of,
 )
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
 from factories.steps import GPU, HOST, MadeUpCosts, made_up_device, op
@@ -28,6 +33,12 @@ from factories.steps import GPU, HOST, MadeUpCosts, made_up_device, op
 def run(*events: Event, queue_depth: int = 1024, **costs: float) -> Timelines:
     program = build_program(StepTrace(events=events), costs=MadeUpCosts(**costs))
     return simulate((program,), (GPU,), HOST, queue_depth=queue_depth)
+
+
+def timeline_of_step(*events: Event, queue_depth: int = 1024, **costs: float) -> Timeline:
+    program = build_program(StepTrace(events=events), costs=MadeUpCosts(**costs))
+    table = cost_table((program,), (GPU,), HOST)
+    return timeline_of(table, RepeatedStep(price(table, is_merged=False), queue_depth))
 
 
 def step_ns(*events: Event, queue_depth: int = 1024, **costs: float) -> float:
@@ -57,7 +68,7 @@ def test_slow_device_hides_the_host() -> None:
 
 def test_period_is_not_the_makespan_of_one_step() -> None:
     # One step alone ends at 30 + 300; the next one's host time overlaps with the device's lag.
-    timeline = run(op(100, host_ns=10), op(200, host_ns=20)).timeline()
+    timeline = timeline_of_step(op(100, host_ns=10), op(200, host_ns=20))
 
     assert timeline.step_ns == 300
     assert timeline.host_busy_ns == 30
@@ -112,7 +123,7 @@ def test_view_costs_the_host_alone() -> None:
 def test_blocking_copy_waits_for_the_device() -> None:
     # Kernel 10-110, copy 110-160, kernel 170-180; the next step begins at 170 on the host.
     events = (op(100, host_ns=10), copy(50), op(10, host_ns=10))
-    timeline = run(*events).timeline()
+    timeline = timeline_of_step(*events)
 
     # Host: 10 + wait 100 + copy 50 + 10.
     assert timeline.step_ns == 170
@@ -200,10 +211,10 @@ def test_a_queue_fills_over_the_end_of_a_step() -> None:
     # Two kernels after the sync and two of the next step: the fourth launch returns when the
     # second has started, 100 after the sync; then the script, and nothing is left to wait for.
     work = HostWork(kind="script", duration_ns=350)
-    times = run(op(100), op(100), work, SYNC, op(100), op(100), queue_depth=2)
+    events = (op(100), op(100), work, SYNC, op(100), op(100))
 
-    assert times.step_ns.item() == 450
-    assert times.timeline().step_ns == 450
+    assert step_ns(*events, queue_depth=2) == 450
+    assert timeline_of_step(*events, queue_depth=2).step_ns == 450
 
 
 def test_captured_step_is_one_launch() -> None:
@@ -217,7 +228,7 @@ def test_captured_step_is_one_launch() -> None:
 
 
 def test_spans_tell_who_does_what_when() -> None:
-    timeline = run(op(100, host_ns=10), op(20, host_ns=30), SYNC).timeline()
+    timeline = timeline_of_step(op(100, host_ns=10), op(20, host_ns=30), SYNC)
 
     spans = [(s.event, s.is_on_device, s.start_ns, s.end_ns) for s in timeline.spans]
     assert spans == [

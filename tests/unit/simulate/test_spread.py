@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from breakeven.cost import KernelTimes
-from breakeven.simulate.scenario_rates import spread_in_step
+from breakeven.simulate.priced_step import spread_in_step
 
 
 def spread_of(

@@ -20,7 +20,7 @@ from torch.jit import annotations
 from breakeven.capture.record.device_map import CudaDevices, DeviceMap, is_cuda
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
-from breakeven.whole_step import FastStep
+from faststep import FastStep
 
 
 def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:

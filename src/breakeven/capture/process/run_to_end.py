@@ -26,6 +26,7 @@ from breakeven.capture.process.as_main import call_after_import, put_back, run_a
 from breakeven.capture.process.commands import EndRequest, settings_text
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
+from faststep import FastStepError
 
 if TYPE_CHECKING:
     from breakeven.settings import configured
@@ -337,9 +338,9 @@ def go_on_as_script(request: EndRequest, target: str, arguments: Sequence[str]) 
     run.prepare()
     try:
         run_as_main(target, arguments, is_module=request.is_module, code_of=run.code_of)
-    except BreakevenError as error:
+    except (BreakevenError, FastStepError) as error:
         _write(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))
-        sys.exit(error.exit_code)
+        sys.exit(error.exit_code if isinstance(error, BreakevenError) else 3)
 
 
 if __name__ == "__main__":

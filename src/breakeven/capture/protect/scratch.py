@@ -15,8 +15,8 @@ from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected_paths import redirected_writes
 from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request
 from breakeven.capture.target import Target
-from breakeven.codegen import kept_steps
 from breakeven.trace import FileWrites, WriteProtection
+from faststep.codegen.toolchain import kept_steps
 
 # Of the files that a run writes, so many are listed by name.
 _MAX_FILES = 100

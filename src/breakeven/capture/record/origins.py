@@ -30,7 +30,9 @@ _PASSED_THROUGH = frozenset({
     "torch.utils.checkpoint",
 })  # fmt: skip
 # Of these every module: they show or convert what a line hands to them.
-_PASSED_THROUGH_PACKAGES = frozenset({"breakeven", "numpy", "tqdm", *sys.stdlib_module_names})
+_PASSED_THROUGH_PACKAGES = frozenset(
+    {"breakeven", "faststep", "numpy", "tqdm", *sys.stdlib_module_names}
+)
 
 # A recursive function has as many frames as it likes.
 _MAX_STACK = 64

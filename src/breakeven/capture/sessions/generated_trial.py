@@ -6,6 +6,7 @@ What is left of the loop beside it, its data and what it logs, is timed in the s
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,20 +22,27 @@ from breakeven.capture.location import locate
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.modes import take_off, without_modes
 from breakeven.capture.sessions.session import BackwardCall, BackwardCalls
-from breakeven.configure import Patches, has_parameters, unwatched_steps
-from breakeven.errors import BreakevenError
-from breakeven.timing import Clock, Measurement, find_round_ends
+from breakeven.configure import Patches, has_parameters
+from breakeven.measure import measure_step
+from breakeven.timing import Clock, Estimate, Measurement, Source, find_round_ends
 from breakeven.units import NS_PER_S
 from breakeven.verdict import GeneratedRun
+from faststep import FastStepError
+from faststep.hooks import unwatched_steps
 
 if TYPE_CHECKING:
-    from breakeven.whole_step import StepRecorder
+    from faststep.step_recorder import StepRecorder
 
 # Steps that take longer are no matter of calls.
 LONGEST_STEP_NS = 50_000_000
 # What is left of the loop is timed in so many steps at least, and for so long.
 _LEAST_STEPS = 5
 _KEPT_NS = 0.15 * NS_PER_S
+# How long the code is timed for. A sample is as many calls as take some time, since reading a clock
+# takes as long as a short one.
+_CODE_BUDGET_S = 0.2
+_SAMPLE_NS = 200_000
+_MOST_CALLS = 200
 # A round of several optimizers is known after so many.
 _FIRST_ROUNDS = 2
 
@@ -113,8 +121,8 @@ class GeneratedTrial(Patches):
             self._start_recording()
 
     def _start_recording(self) -> None:
-        from breakeven.codegen import without_onednn  # these take a while, and few runs need them
-        from breakeven.whole_step import StepRecorder
+        from faststep.codegen.tracing import without_onednn
+        from faststep.step_recorder import StepRecorder
 
         self._recorder = StepRecorder(_user_line)
         self.callback(take_off, self._recorder)
@@ -124,16 +132,17 @@ class GeneratedTrial(Patches):
         _push_mode(self._recorder)
 
     def _finish(self, recorder: StepRecorder) -> GeneratedRun:
-        from breakeven.whole_step import time_generated
+        from faststep.recorded_step import generate_recorded
 
         kept = Measurement(samples_ns=tuple(self._kept_samples_ns), num_warmup=0)
         try:
             with warnings.catch_warnings(), unwatched_steps(), torch.enable_grad():
                 warnings.simplefilter("ignore")
-                found = time_generated(recorder, self._optimizers.state_names())
-        except BreakevenError as error:
+                found = generate_recorded(recorder, self._optimizers.state_names())
+                code = _estimate(found.run)
+        except FastStepError as error:
             return GeneratedRun(because=error.message)
-        return GeneratedRun(code=found.code, kept=kept.estimate, compile_ns=found.compile_ns)
+        return GeneratedRun(code=code, kept=kept.estimate, compile_ns=found.compile_ns)
 
     def _begin_forward(self, module: nn.Module, _: Any) -> None:
         if self._kept_since_ns is None:
@@ -191,6 +200,27 @@ class GeneratedTrial(Patches):
             return original(*args, **kwargs)
 
         self.replace(torch.Tensor, name, read)
+
+
+def _estimate(call: Callable[[], None]) -> Estimate:
+    """Return what a call takes."""
+    begun_ns = time.perf_counter_ns()
+    for _ in range(3):
+        call()
+    once_ns = (time.perf_counter_ns() - begun_ns) / 3
+    num_calls = int(min(max(1, _SAMPLE_NS // max(once_ns, 1)), _MOST_CALLS))
+
+    def calls() -> None:
+        for _ in range(num_calls):
+            call()
+
+    found = measure_step(calls, budget_s=_CODE_BUDGET_S).estimate
+    return Estimate(
+        value_ns=found.value_ns / num_calls,
+        low_ns=found.low_ns / num_calls,
+        high_ns=found.high_ns / num_calls,
+        source=Source.MEASURED,
+    )
 
 
 def _user_line() -> str:

@@ -32,13 +32,13 @@ from breakeven.configure import (
     Patches,
     children_of,
     groups_of,
-    move_weights,
     named_parameters_of,
     updated_by,
 )
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
+from faststep.weight_noise import move_weights
 
 # However slow they are: the second shows what the first update did.
 _FEWEST_STEPS = 2

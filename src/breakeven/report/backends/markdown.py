@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from breakeven.report.backends.html import notes_table, page_columns, page_lines
-from breakeven.report.document import Block, Code, Document, Image, Lines, Markdown, Notes, Section
-from breakeven.report.phrase import Medium
-from breakeven.report.table import Cell, Column, Table, page_text
+from breakeven.report.document import Block, Code, Document, Image, Lines, Markdown, Section
+from breakeven.report.phrase import Medium, page_lines
+from breakeven.report.table import Column, Table, page_text
 from breakeven.report.text import printable
 
 
@@ -38,8 +37,6 @@ def _blocks(blocks: Sequence[Block]) -> Iterator[str]:
                     yield f"- {line}" if is_list else f"{line}\n"
             case Table():
                 yield from _table(block)
-            case Notes():
-                yield from _table(notes_table(block))
             case Code(lines):
                 yield from ("```diff", *lines, "```\n")
             case Markdown(text):
@@ -51,7 +48,7 @@ def _blocks(blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    columns = page_columns(table)
+    columns = table.page_columns
     yield _row([column.header for column in columns])
     yield "".join("| ---: " if column.is_number else "| --- " for column in columns) + "|"
     for number in range(table.num_rows):
@@ -60,9 +57,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(column: Column, number: int) -> str:
-    cell = column.cells[number]
-    text = page_text(cell)
-    return f"`{text}`" if isinstance(cell, Cell) and cell.is_code else text
+    return page_text(column.cells[number])
 
 
 def _row(cells: Sequence[str]) -> str:

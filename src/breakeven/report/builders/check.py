@@ -5,24 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from breakeven.report.absent_cpu_text import absent_cpu_sentences
-from breakeven.report.captured_text import captured_sentence
-from breakeven.report.caveat_text import busy_warnings, caveat_section, caveats_of_results
-from breakeven.report.charts.build import axis_word, report_charts
-from breakeven.report.compiled_text import compiled_results, compiled_sentences
-from breakeven.report.document import Document, Drawing, Lines, Section
-from breakeven.report.generated_text import (
-    generated_crossover_sentence,
+from breakeven.report.answer_text import (
+    compiled_results,
+    crossover_sentences,
     generated_result,
-    generated_sentence,
+    verdict_lines,
 )
+from breakeven.report.charts.build import axis_word, report_charts
+from breakeven.report.document import Document, Drawing, Lines, Section
 from breakeven.report.phrase import Line, Medium, place_of
-from breakeven.report.program_text import (
-    program_facts,
-    program_sentences,
-    training_times,
-    training_title,
-)
 from breakeven.report.result_text import (
     SOURCE_MARKS,
     device_label,
@@ -33,13 +24,11 @@ from breakeven.report.result_text import (
     speed_against,
 )
 from breakeven.report.run_text import (
-    CHOICE_STYLES,
-    crossover_sentence,
-    emulation_sentences,
+    busy_warnings,
+    caveat_section,
+    caveats_of_results,
     fix_texts,
     run_facts,
-    threads_sentences,
-    verdict_sentence,
 )
 from breakeven.report.table import Cell, Column, Interval, Table, columns_of, evenly_spread
 from breakeven.report.text import (
@@ -51,16 +40,13 @@ from breakeven.report.text import (
     shorten,
 )
 from breakeven.timing import Source
-from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent
+from breakeven.units import NS_PER_S, format_bytes, format_count, format_percent, format_time
 from breakeven.verdict import (
     CheckReport,
     Choice,
     Crossover,
-    Curve,
-    CurvePoint,
     DeviceKind,
     DeviceResult,
-    ExplainReport,
     Finding,
     Verdict,
 )
@@ -76,14 +62,23 @@ _MAX_SIZES = 9
 def check_document(report: CheckReport) -> Document:
     """Return the document of a check."""
     charts = report_charts(report)
+    crossovers = (Line(text, only=Medium.PAGE) for text in crossover_sentences(report))
+    too_big = Lines(
+        tuple(
+            Line(f"The step does not fit {device_label(result)}{_needed(result)}.", "red")
+            for result in report.results
+            if result.fits is False
+        ),
+        only=Medium.TERMINAL,
+    )
     return Document(
         title=f"Does a GPU pay off for {printable(report.target, 120)}?",
-        answers=(*verdict_lines(report), *_crossover_lines(report)),
+        answers=(*verdict_lines(report), *crossovers),
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
-        facts=tuple(run_facts(report, program_facts(report.program))),
+        facts=tuple(run_facts(report)),
         blocks=(
             Section("Step time", tuple(map(Drawing, charts)), only=Medium.PAGE),
-            Section("Devices", heading="", blocks=tuple(_devices(report))),
+            Section("Devices", heading="", blocks=(_result_table(report), too_big)),
             *_times_section(report),
             Section("", tuple(_crossover_blocks(report)), only=Medium.TERMINAL),
             *_finding_section(report),
@@ -94,33 +89,9 @@ def check_document(report: CheckReport) -> Document:
     )
 
 
-def _crossover_lines(report: CheckReport) -> Iterator[Line]:
-    for sentence in (crossover_sentence(report), generated_crossover_sentence(report)):
-        if sentence is not None:
-            yield Line(sentence, only=Medium.PAGE)
-
-
-def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
-    """Yield where to train, why, and what becomes of the whole training."""
-    verdict = report.verdict
-    yield Line(verdict_sentence(verdict, report.results), CHOICE_STYLES[verdict.choice])
-    if verdict.because:
-        # An explanation says in full at a terminal what this sums up.
-        only = Medium.PAGE if isinstance(report, ExplainReport) else None
-        yield Line(printable(verdict.because, 600), only=only)
-    for sentence in (
-        *emulation_sentences(report),
-        *threads_sentences(report),
-        *program_sentences(report),
-    ):
-        yield Line(sentence)
-    generated = generated_sentence(report) if isinstance(report, CheckReport) else None
-    if generated is not None:
-        yield Line(generated)
-    if isinstance(report, CheckReport):
-        yield from map(Line, filter(None, [captured_sentence(report)]))
-        yield from map(Line, compiled_sentences(report))
-        yield from map(Line, absent_cpu_sentences(report))
+def _needed(result: DeviceResult) -> str:
+    needed = result.peak_memory_bytes
+    return "" if needed is None else f": it needs {format_bytes(needed, 2)}"
 
 
 def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
@@ -131,96 +102,70 @@ def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
     return low / stretch, high * stretch
 
 
-def _devices(report: CheckReport) -> Iterator[Table | Lines]:
-    yield _result_table(report)
-    lines = [
-        Line(f"The step does not fit {device_label(result)}{_needed(result)}.", "red")
-        for result in report.results
-        if result.fits is False
-    ]
-    yield Lines(tuple(lines), only=Medium.TERMINAL)
-
-
-def _needed(result: DeviceResult) -> str:
-    needed = result.peak_memory_bytes
-    return "" if needed is None else f": it needs {format_bytes(needed, 2)}"
-
-
 def _result_table(report: CheckReport) -> Table:
     best = (generated_result(report), report.captured and report.captured.result)
     others = (*compiled_results(report), *report.absent_cpus, *filter(None, best))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
-    # Generated and compiled steps are of the same devices, and not what the verdict is about.
-    marks = ["chosen" if r.device == chosen and r not in others else "" for r in results]
     samples = [r.num_samples for r in report.results if r.source is Source.MEASURED]
+    batch_size = report.step.batch_size
+    columns = [
+        Column("  device", list(map(_name_cell, results)), page_header="device"),
+        Column("source", list(map(_source_text, results)), only=Medium.PAGE),
+        Column(
+            "step time",
+            [duration_with_interval(r.step_ns, r.low_ns, r.high_ns) for r in results],
+            page_header="step time (90 % interval)",
+        ),
+        Column(
+            "faster → slower",
+            list(map(_interval, results)),
+            axis=(*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0)),
+            only=Medium.TERMINAL,
+            optional=2,
+        ),
+    ]
+    if batch_size is not None:
+        rates = [
+            format_count(batch_size * NS_PER_S / one.step_ns, 2) if _is_usable(one) else ""
+            for one in results
+        ]
+        columns.append(Column("samples/s", rates, is_number=True, optional=1))
+    if cpu is not None:
+        ratios = [_ratio_cell(result, cpu, report.verdict) for result in results]
+        columns.append(
+            Column("vs CPU", ratios, page_header="speed against the CPU", is_number=True)
+        )
+    bounds = [
+        Cell("too big", style="red", page="too big for its memory")
+        if result.fits is False
+        else ("" if result.bound is None else result.bound.value)
+        for result in results
+    ]
+    columns.append(Column("bound", bounds, page_header="limited by"))
+    peaks = [result.peak_memory_bytes for result in results]
+    if any(peak is not None for peak in peaks):
+        texts = ["" if peak is None else format_bytes(peak, 2) for peak in peaks]
+        columns.append(
+            Column("memory", texts, page_header="peak memory", is_number=True, optional=3)
+        )
+    precisions = [printable(result.precision, 40) for result in results]
+    columns.append(Column("precision", precisions, only=Medium.PAGE))
     return Table(
-        tuple(_columns(report, results, cpu)),
+        columns,
         caption="The step on each device, fastest first",
         note="A measured time is one of this machine, a predicted one is of a device that was "
         "not there.",
         legend=f"{sample_legend(samples)}   (low–high) 90 % interval",
-        marks=tuple(marks),
-        row_styles=tuple(
-            "dim" if result.fits is False else "bold" if mark else ""
-            for result, mark in zip(results, marks, strict=True)
-        ),
-        indent=0,
+        # Generated and compiled steps are of the same devices, and not what the verdict is about.
+        marks=[
+            "out"
+            if result.fits is False
+            else ("chosen" if result.device == chosen and result not in others else "")
+            for result in results
+        ],
     )
-
-
-def _columns(
-    report: CheckReport, results: Sequence[DeviceResult], cpu: DeviceResult | None
-) -> Iterator[Column]:
-    batch_size = report.step.batch_size
-    yield Column("  device", page_header="device", cells=tuple(map(_name_cell, results)))
-    yield Column("source", tuple(map(_source, results)), only=Medium.PAGE)
-    yield Column(
-        "step time",
-        page_header="step time (90 % interval)",
-        cells=tuple(duration_with_interval(r.step_ns, r.low_ns, r.high_ns) for r in results),
-    )
-    yield Column(
-        "faster|slower",
-        tuple(map(_interval, results)),
-        axis=(*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0)),
-        only=Medium.TERMINAL,
-        joins=2,
-    )
-    if batch_size is not None:
-        yield Column(
-            "samples/s",
-            tuple(
-                format_count(batch_size * NS_PER_S / result.step_ns, 2)
-                if _is_usable(result)
-                else ""
-                for result in results
-            ),
-            is_number=True,
-            joins=1,
-        )
-    if cpu is not None:
-        yield Column(
-            "vs CPU",
-            page_header="speed against the CPU",
-            cells=tuple(_ratio_cell(result, cpu, report.verdict) for result in results),
-            is_number=True,
-        )
-    yield Column("bound", page_header="limited by", cells=tuple(map(_bound_cell, results)))
-    if any(result.peak_memory_bytes is not None for result in results):
-        yield Column(
-            "memory",
-            page_header="peak memory",
-            cells=tuple(
-                "" if r.peak_memory_bytes is None else format_bytes(r.peak_memory_bytes, 2)
-                for r in results
-            ),
-            is_number=True,
-            joins=3,
-        )
-    precisions = tuple(printable(result.precision, 40) for result in results)
-    yield Column("precision", precisions, only=Medium.PAGE)
 
 
 def _is_usable(result: DeviceResult) -> bool:
@@ -228,11 +173,11 @@ def _is_usable(result: DeviceResult) -> bool:
 
 
 def _name_cell(result: DeviceResult) -> Cell:
-    name = shorten(device_label(result), 26)
+    name = shorten(device_label(result), 32)
     return Cell((SOURCE_MARKS[result.source], f" {name}"), page=result_name(result))
 
 
-def _source(result: DeviceResult) -> str:
+def _source_text(result: DeviceResult) -> str:
     steps = f" ({result.num_samples:,} steps)" if result.num_samples else ""
     return f"{result.source}{steps}"
 
@@ -259,76 +204,63 @@ def _ratio_style(low: float, high: float) -> str:
     return "yellow" if high <= 1 else ""
 
 
-def _bound_cell(result: DeviceResult) -> Cell | str:
-    if result.fits is False:
-        return Cell("too big", style="red", page="too big for its memory")
-    return "" if result.bound is None else result.bound.value
-
-
 def _times_section(report: CheckReport) -> Iterator[Section]:
-    times = tuple(training_times(report))
-    if report.program is None or not times:
+    """Yield the time of the whole training by device, the fastest first, if its length is known."""
+    program = report.program
+    if program is None or not program.times:
         return
-    names, texts = zip(*times, strict=True)
-    title = training_title(report.program)
-    table = Table(
-        (Column("device", names), Column("time (90 % interval)", texts)),
-        caption=title,
-        has_header=False,
+    labels = {one.device: device_label(one) for one in (*report.results, *report.absent_cpus)}
+    times = sorted(program.times, key=lambda each: each.total_ns)
+    texts = [
+        f"{format_time(each.total_ns)} ({format_time(each.low_ns)}–{format_time(each.high_ns)})"
+        for each in times
+    ]
+    unknown = "" if program.other_ns is not None else ", without what is done between them"
+    title = f"The whole training: {plural(program.num_steps or 0, 'step')} and start-up{unknown}"
+    columns = (
+        Column("device", [labels[each.device] for each in times]),
+        Column("time (90 % interval)", texts),
     )
+    table = Table(columns, caption=title, has_header=False)
     yield Section("The whole training", heading=title, blocks=(table,))
 
 
 def _crossover_blocks(report: CheckReport) -> Iterator[Lines | Table]:
     """Yield from where on a GPU wins, and how its speed against the CPU's changes on the way."""
-    sentence, crossover = crossover_sentence(report), report.crossover
-    place = ""
-    if isinstance(crossover, Crossover):
-        place = f"{axis_word(crossover.axis)} {crossover.value:,}"
-    before, found, after = sentence.partition(place) if place else (sentence, "", "")
-    yield Lines((Line((before, (found, "bold"), after)),))
-    generated = generated_crossover_sentence(report)
-    if generated is not None:
-        yield Lines((Line(generated),))
+    sentence, *others = crossover_sentences(report)
+    crossover = report.crossover
+    found = crossover if isinstance(crossover, Crossover) else None
+    place = f"{axis_word(found.axis)} {found.value:,}" if found else sentence[:0]
+    before, bold, after = sentence.partition(place) if found else (sentence, "", "")
+    yield Lines((Line((before, (bold, "bold"), after)), *map(Line, others)))
     verdict = report.verdict
-    if verdict.choice is Choice.UNDECIDED and not isinstance(crossover, Crossover):
+    if verdict.choice is Choice.UNDECIDED and found is None:
         return  # ratios at each size, of times as uncertain
     # Of the GPU that the crossover, or else the verdict, is about.
     name = verdict.over if verdict.choice is Choice.CPU else verdict.device
-    name = crossover.device if isinstance(crossover, Crossover) else name
-    gpu, cpu = _curve(report, DeviceKind.GPU, name), _curve(report, DeviceKind.CPU, None)
-    if gpu is None or cpu is None:
+    name = found.device if found else name
+    gpus = [c for c in report.curves if c.kind is DeviceKind.GPU and c.device == name]
+    cpus = [curve for curve in report.curves if curve.kind is DeviceKind.CPU]
+    if not gpus or not cpus:
         return
-    cpu_points = {point.size: point for point in cpu.points}
-    pairs = [
-        (cpu_points[point.size], point)
-        for point in sorted(gpu.points, key=lambda point: point.size)
-        if point.size in cpu_points and point.step_ns > 0
+    cpu_times_ns = {point.size: point.step_ns for point in cpus[0].points}
+    ratios = [
+        (point.size, cpu_times_ns[point.size] / point.step_ns)
+        for point in sorted(gpus[0].points, key=lambda point: point.size)
+        if point.size in cpu_times_ns and point.step_ns > 0
     ]
-    if len(pairs) > 1:
-        yield _curve_table(gpu, evenly_spread(pairs, _MAX_SIZES))
-
-
-def _curve(report: CheckReport, kind: DeviceKind, device: str | None) -> Curve | None:
-    for curve in report.curves:
-        if curve.kind is kind and device in (None, curve.device):
-            return curve
-    return None
-
-
-def _curve_table(gpu: Curve, pairs: Sequence[tuple[CurvePoint, CurvePoint]]) -> Table:
-    """Return one row of ratios; of the sizes between, as many join as there is room for."""
-    label = shorten(printable(gpu.device), 18) + " vs CPU"
-    columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
-    for number, (cpu_point, gpu_point) in enumerate(pairs):
-        ratio = cpu_point.step_ns / gpu_point.step_ns
+    if len(ratios) < 2:
+        return
+    label = shorten(printable(gpus[0].device), 18) + " vs CPU"
+    columns = [Column(printable(gpus[0].axis.replace("_", " ")), (label,))]
+    shown = evenly_spread(ratios, _MAX_SIZES)
+    for number, (size, ratio) in enumerate(shown):
         cell = Cell(ratio_alone(ratio), style=_ratio_style(ratio, ratio))
-        is_end = number in (0, len(pairs) - 1)
-        # Halves first, then what lies between them.
-        joins = 0 if is_end else len(pairs) - (number & -number)
-        header = f"{cpu_point.size:,}"
-        columns.append(Column(header, (cell,), is_number=True, joins=joins))
-    return Table(columns)
+        is_end = number in (0, len(shown) - 1)
+        # Both ends always, then halves, then what lies between them.
+        optional = 0 if is_end else len(shown) - (number & -number)
+        columns.append(Column(f"{size:,}", (cell,), is_number=True, optional=optional))
+    yield Table(columns)
 
 
 def _finding_section(report: CheckReport) -> Iterator[Section]:
@@ -336,11 +268,19 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     if not findings:
         return
     shown = [finding for finding in findings if _is_worth_a_line(finding)][:_MAX_FINDINGS]
-    lines = [
-        line
-        for finding, fix in zip(shown, fix_texts(shown), strict=True)
-        for line in _finding_lines(finding, fix)
-    ]
+    lines: list[Line] = []
+    for finding, fix in zip(shown, fix_texts(shown), strict=True):
+        code, title = printable(finding.code, 20), printable(finding.title)
+        place = place_of(finding.file, finding.line)
+        facts = [] if place is None else [place.text(72)]
+        if finding.share_fraction > 0:
+            facts.append(f"{format_percent(finding.share_fraction)} of the step")
+        if finding.gain_fraction > 0:
+            facts.append(f"the fix saves {format_percent(finding.gain_fraction)}")
+        lines.append(Line(((code, "bold magenta"), f"  {title}"), indent=2))
+        if facts:
+            lines.append(Line(" · ".join(facts), "dim", 4))
+        lines.append(Line((("fix: ", "green"), fix), indent=4))
     num_hidden = len(findings) - len(shown)
     if num_hidden > 0:
         more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
@@ -348,9 +288,8 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
             more = f"no fix is known to save much; {plural(num_hidden, 'finding')} listed by --json"
         lines.append(Line(more, indent=2))
     headings = ("code", "what", "where", "share of the step", "the fix saves", "fix")
-    rows = map(_finding_cells, findings)
     table = Table(
-        columns_of(headings, rows, numbers="   nn"),
+        columns_of(headings, map(_finding_cells, findings), numbers="   nn"),
         "Findings, those with the most to gain first",
         only=Medium.PAGE,
     )
@@ -365,31 +304,17 @@ def _is_worth_a_line(finding: Finding) -> bool:
     return not is_about_time or finding.gain_fraction >= _LEAST_GAIN
 
 
-def _finding_lines(finding: Finding, fix: str) -> Iterator[Line]:
-    code, title = printable(finding.code, 20), printable(finding.title)
-    yield Line(((code, "bold magenta"), f"  {title}"), indent=2)
-    shares: list[str] = []
-    if finding.share_fraction > 0:
-        shares.append(f"{format_percent(finding.share_fraction)} of the step")
-    if finding.gain_fraction > 0:
-        shares.append(f"the fix saves {format_percent(finding.gain_fraction)}")
-    place = place_of(finding.file, finding.line)
-    if place is not None or shares:
-        yield Line(" · ".join(shares), "dim", 4, place)
-    yield Line((("fix: ", "green"), fix), indent=4)
-
-
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
     place = place_of(finding.file, finding.line)
+    share, gain = (
+        format_percent(fraction) if fraction else ""
+        for fraction in (finding.share_fraction, finding.gain_fraction)
+    )
     return (
         printable(finding.code, 20),
         printable(finding.title),
         "" if place is None else place.text(300),
-        _percent(finding.share_fraction),
-        _percent(finding.gain_fraction),
+        share,
+        gain,
         printable(finding.fix, 600),
     )
-
-
-def _percent(fraction: float) -> str:
-    return format_percent(fraction) if fraction else ""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from breakeven.report.charts.build import axis_word, crossover_interval, settings_text
-from breakeven.report.document import Block, Document, Lines, Section
+from breakeven.report.document import Document, Lines, Section
 from breakeven.report.phrase import Line, place_of
-from breakeven.report.table import Cell, Column, Table
+from breakeven.report.table import Cell, Column, Table, columns_of
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration
@@ -17,13 +17,11 @@ from breakeven.verdict import (
     Choice,
     ComparisonReport,
     Crossover,
-    CrossoverChange,
     CrossoverShift,
     DeviceChange,
     Finding,
     NoCrossover,
     PointName,
-    TimeChange,
     Verdict,
 )
 
@@ -49,9 +47,14 @@ def comparison_document(
         names: Of the first and the second run, such as their files'.
     """
     before, after = (printable(name, 120) for name in names)
+    facts = [
+        f"{fact.name}: {printable(fact.before, 120) or 'none'} → "
+        f"{printable(fact.after, 120) or 'none'}"
+        for fact in report.facts
+    ]
     lists = (
         ("Points that changed most", _point_lines(report)),
-        ("Crossovers", _crossover_lines(report.crossovers)),
+        ("Crossovers", _crossover_lines(report)),
         ("The step", _step_lines(report)),
         ("Findings that are gone", map(_finding_line, report.findings_gone)),
         ("New findings", map(_finding_line, report.findings_new)),
@@ -63,45 +66,32 @@ def comparison_document(
             _name_lines(report.incomparable),
         ),
     )
-    devices = (_device_table(report),) if report.devices else ()
     return Document(
         title="What differs between two runs?",
         before=(
             Lines((Line(f"A: {before}", "dim"), Line(f"B: {after}", "dim"))),
-            *_fact_section(report),
+            *_list_section("More than the answers differs:", facts, "yellow"),
         ),
         answers=[Line(line, "bold") for line in _headline(report)],
         blocks=(
-            *(Section("Devices", heading="", blocks=(table,)) for table in devices),
+            *([Section("", (_device_table(report),))] if report.devices else []),
             *(section for title, lines in lists for section in _list_section(title, lines)),
         ),
     )
 
 
-def _list_section(title: str, lines: Iterable[str]) -> tuple[Section, ...]:
-    items = tuple(Line(line, indent=2) for line in lines)
-    return (Section(title, (Lines(items, is_list=True),)),) if items else ()
-
-
-def _fact_section(report: ComparisonReport) -> Iterator[Block]:
-    lines: list[Line] = []
-    for fact in report.facts:
-        ours, theirs = (printable(value, 120) or "none" for value in (fact.before, fact.after))
-        lines.append(Line(f"{fact.name}: {ours} → {theirs}", "yellow", 2))
-    if lines:
-        title = "More than the answers differs:"
-        yield Section(title, style="bold yellow", blocks=(Lines(tuple(lines), is_list=True),))
+def _list_section(title: str, lines: Iterable[str], style: str = "") -> tuple[Section, ...]:
+    items = tuple(Line(line, style, 2) for line in lines)
+    return (Section(title, (Lines(items),), style=f"bold {style}".strip()),) if items else ()
 
 
 def _headline(report: ComparisonReport) -> Iterator[str]:
-    verdicts = report.verdicts
-    if verdicts is not None:
-        before, after = _verdict_words(verdicts.before), _verdict_words(verdicts.after)
+    if report.verdicts is not None:
+        before, after = map(_verdict_words, (report.verdicts.before, report.verdicts.after))
         same = before == after
         yield f"The verdict is the same: {after}." if same else f"Verdict: {before} → {after}."
     if not report.devices:
         yield "The two runs have no step time in common."
-        return
     for variant in dict.fromkeys(device.variant for device in report.devices):
         counts = Counter(one.change for one in report.devices if one.variant == variant)
         parts = [f"{counts[change]} {_WORDS[change]}" for change in Change if counts[change]]
@@ -114,35 +104,25 @@ def _verdict_words(verdict: Verdict) -> str:
 
 
 def _device_table(report: ComparisonReport) -> Table:
-    has_many = any(device.num_points > 1 for device in report.devices)
     times = {_key(time.point): time for time in report.times}
-    if has_many:
-        headings = ("points", "faster", "slower", "median B / A")
-        figures = [
-            (str(one.num_points), str(one.num_faster), str(one.num_slower))
-            for one in report.devices
-        ]
-    else:
-        headings = ("A", "B", "B / A")
-        figures = [_time_cells(times[_key(one)]) for one in report.devices]
-    ratios = [ratio_with_interval(one.ratio, one.low, one.high) for one in report.devices]
-    columns = (*zip(*figures, strict=True), ratios)
+    has_many = any(device.num_points > 1 for device in report.devices)
+    headings = ("points", "faster", "slower", "median B / A") if has_many else ("A", "B", "B / A")
+    rows: list[tuple[str, ...]] = []
+    for one in report.devices:
+        if has_many:
+            figures = (str(one.num_points), str(one.num_faster), str(one.num_slower))
+        else:
+            time = times[_key(one)]
+            figures = (format_duration(time.before_ns), format_duration(time.after_ns))
+        rows.append((*figures, ratio_with_interval(one.ratio, one.low, one.high)))
+    words = [Cell(_WORDS[one.change], style=_STYLES[one.change]) for one in report.devices]
     return Table(
         (
-            Column("device", list(map(_device_name, report.devices)), most=26, least=14),
-            *(
-                Column(heading, cells, is_number=True)
-                for heading, cells in zip(headings, columns, strict=True)
-            ),
-            Column(
-                "change",
-                [Cell(_WORDS[one.change], style=_STYLES[one.change]) for one in report.devices],
-            ),
+            Column("device", list(map(_device_name, report.devices)), folds=True, least=14),
+            *columns_of(headings, rows, numbers="n" * len(headings)),
+            Column("change", words),
         ),
-        caption="The step on each device, in B against A",
-        note="B / A below 1 is faster; not shown: within the 90 % interval.",
         legend="B / A below 1 is faster; (low–high) 90 % interval; not shown: within it",
-        indent=0,
     )
 
 
@@ -155,61 +135,45 @@ def _device_name(one: DeviceChange | PointName, most: int = 120) -> str:
     return f"{printable(one.group, 60)}: {name}" if one.group else name
 
 
-def _time_cells(time: TimeChange) -> tuple[str, str]:
-    return format_duration(time.before_ns), format_duration(time.after_ns)
-
-
 def _point_lines(report: ComparisonReport) -> Iterator[str]:
     """Yield the single points that changed most; each device's own line tells the rest."""
     shown = [t for t in report.times if t.change is not Change.NOT_SHOWN and t.point.settings]
     shown.sort(key=lambda time: max(time.ratio, 1 / time.ratio), reverse=True)
-    yield from map(_point_line, shown[:_MAX_POINTS])
+    for time in shown[:_MAX_POINTS]:
+        before, after = format_duration(time.before_ns), format_duration(time.after_ns)
+        ratio = ratio_with_interval(time.ratio, time.low, time.high)
+        how = ""
+        if time.before_source is not time.after_source:
+            only = "A" if time.before_source is Source.MEASURED else "B"
+            how = f", measured in {only} only"
+        name = f"{_device_name(time.point, 60)}, {settings_text(time.point.settings)}"
+        yield f"{name}: {before} → {after}, {ratio}{how}"
     if len(shown) > _MAX_POINTS:
         yield f"and {len(shown) - _MAX_POINTS:,} more points, listed by --json"
 
 
-def _point_line(time: TimeChange) -> str:
-    ratio = ratio_with_interval(time.ratio, time.low, time.high)
-    how = "" if time.before_source is time.after_source else f", {_sources(time)}"
-    before, after = _time_cells(time)
-    return f"{_point_name(time.point)}: {before} → {after}, {ratio}{how}"
-
-
-def _sources(time: TimeChange) -> str:
-    return "measured in A only" if time.before_source is Source.MEASURED else "measured in B only"
-
-
-def _point_name(point: PointName) -> str:
-    name = _device_name(point, 60)
-    return f"{name}, {settings_text(point.settings)}" if point.settings else name
-
-
-def _crossover_lines(changes: Sequence[CrossoverChange]) -> Iterator[str]:
-    for change in changes:
+def _crossover_lines(report: ComparisonReport) -> Iterator[str]:
+    for change in report.crossovers:
         if change.shift is CrossoverShift.NONE or change.before == change.after:
             continue
         parts = [printable(part, 60) for part in (change.group, change.device) if part]
-        where = [*parts, axis_word(change.axis)]
         held = f" ({settings_text(change.held)})" if change.held else ""
-        before, after = (
-            _outcome_words(outcome, names_device=not change.device)
-            for outcome in (change.before, change.after)
-        )
+        words: list[str] = []
+        for outcome in (change.before, change.after):
+            match outcome:
+                case Crossover():
+                    device = "" if change.device else f" {printable(outcome.device, 60)}"
+                    start = f"from {outcome.value:,} ({crossover_interval(outcome)})"
+                    words.append(start + device)
+                case NoCrossover(searched=(first, last)):
+                    words.append(f"none in {first:,} to {last:,}")
+                case NoCrossover():
+                    words.append("not known")
+                case None:
+                    words.append("not searched")
         shift = "" if change.shift is None else f": {change.shift.value.replace('_', ' ')}"
-        yield f"{', '.join(where)}{held}: {before} → {after}{shift}"
-
-
-def _outcome_words(outcome: Crossover | NoCrossover | None, *, names_device: bool) -> str:
-    match outcome:
-        case Crossover():
-            device = f" {printable(outcome.device, 60)}" if names_device else ""
-            return f"from {outcome.value:,} ({crossover_interval(outcome)}){device}"
-        case NoCrossover():
-            if outcome.searched is None:
-                return "not known"
-            return f"none in {outcome.searched[0]:,} to {outcome.searched[1]:,}"
-        case None:
-            return "not searched"
+        where = ", ".join([*parts, axis_word(change.axis)])
+        yield f"{where}{held}: {' → '.join(words)}{shift}"
 
 
 def _step_lines(report: ComparisonReport) -> Iterator[str]:
@@ -232,13 +196,10 @@ def _finding_line(finding: Finding) -> str:
 
 def _claim_lines(report: ComparisonReport) -> Iterator[str]:
     for claim in report.claims:
-        outcome = (
-            claim.after.value
-            if claim.before is claim.after
-            else f"{claim.before.value} → {claim.after.value}"
-        )
+        outcomes = dict.fromkeys((claim.before.value, claim.after.value))
         ours = f"{printable(claim.before_ours, 120)} → {printable(claim.after_ours, 120)}"
-        yield f"{printable(claim.system, 60)}, {printable(claim.claim)}: {outcome}; {ours}"
+        name = f"{printable(claim.system, 60)}, {printable(claim.claim)}"
+        yield f"{name}: {' → '.join(outcomes)}; {ours}"
 
 
 def _name_lines(points: Sequence[PointName]) -> Iterator[str]:

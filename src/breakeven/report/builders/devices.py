@@ -66,14 +66,14 @@ def devices_document(devices: Sequence[DeviceSpec]) -> Document:
                 header,
                 cells,
                 is_number=header not in ("device", "architecture"),
-                least=18 if header == "device" else None,
-                joins=1 if header == "architecture" else 0,
+                folds=header == "device",
+                least=18,
+                optional=1 if header == "architecture" else 0,
             )
             for header, cells in zip(_HEADERS, columns, strict=True)
         ),
         caption="Devices whose steps can be predicted",
         legend="\n".join(notes),
-        indent=0,
     )
     return Document(title="Devices", blocks=(table,))
 
@@ -85,7 +85,6 @@ def device_document(device: DeviceSpec) -> Document:
         (Column("figure", labels, style="dim"), Column("value", values, folds=True, least=12)),
         caption=device.name,
         has_header=False,
-        indent=0,
     )
     # One piece each, to be clicked or copied.
     sources = Lines(
@@ -282,7 +281,6 @@ def calibration_document(
             ),
         ),
         caption="What was measured",
-        indent=0,
     )
     taken = Table(
         (
@@ -290,7 +288,6 @@ def calibration_document(
             Column("", [format_duration(getattr(host, field), 2) for field, _ in _COSTS]),
         ),
         caption="What predictions take",
-        indent=0,
     )
     end = (
         Line(f"A step takes this host what they give within ±{spread}, one sigma."),
@@ -344,14 +341,13 @@ def hosts_document(cpus: Sequence[HostCpu], kinds: Sequence[HostKind] = ()) -> D
                 header,
                 cells,
                 is_number=header not in ("host", "core"),
-                most=34 if header == "host" else None,
-                least=12 if header == "host" else None,
+                folds=header == "host",
+                least=12,
             )
             for header, cells in columns.items()
         ),
         caption="CPUs that may feed GPUs",
         legend="\n".join(notes),
-        indent=0,
     )
     return Document(title="Hosts", blocks=(*([_kinds_table(kinds)] if kinds else []), table))
 
@@ -369,7 +365,7 @@ def _kinds_table(kinds: Sequence[HostKind]) -> Table:
     return Table(
         (
             Column("kind", [kind.id for kind in kinds]),
-            Column("machine", [kind.name for kind in kinds], folds=True, least=16),
+            Column("machine", [kind.name for kind in kinds], folds=True, least=12),
             Column("host's work", factors),
             Column("machines seen", seen, folds=True, least=12),
         ),
@@ -377,7 +373,6 @@ def _kinds_table(kinds: Sequence[HostKind]) -> Table:
         legend="host's work: over that of the same CPU on bare Linux (90 % of machines).\n"
         "A cloud machine has a typical server's CPU, a sandbox that of Colab.\n"
         "Predict GPUs in one of them: breakeven check TARGET --host KIND",
-        indent=0,
     )
 
 

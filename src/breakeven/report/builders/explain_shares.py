@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 
-from breakeven.report.builders.explain_words import frames_text
-from breakeven.report.cause_text import CauseGroup, cause_words, group_of
+from breakeven.report.charts.causes import CauseGroup, cause_words, group_of
 from breakeven.report.text import printable
 from breakeven.simulate import Attribution, TimePart
 from breakeven.trace import Phase
@@ -17,61 +17,32 @@ NO_MODULE = "outside of modules"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CauseShare:
-    """What one cause takes of the step.
+class Share:
+    """What one cause takes of the step, or one line of the user.
 
     Args:
-        name: The cause in words.
-        group: Whose colour it has; None for several causes together.
         time_ns: Nanoseconds of the step.
         fraction: The same as a part of the step.
-    """
-
-    name: str
-    group: CauseGroup | None
-    time_ns: int
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameShare:
-    """What a part of a training framework's step takes, below one line of the user.
-
-    Args:
-        name: Its functions, outermost first: ``training_step → backward``.
-        cause: What takes the most of it.
-        time_ns: Nanoseconds of the step.
-        fraction: The same as a part of the step.
-    """
-
-    name: str
-    cause: str
-    time_ns: int
-    fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineShare:
-    """What one line of the user takes of the step.
-
-    Args:
+        name: The cause in words, or the functions of a framework, outermost first:
+            ``training_step → backward``; empty for a line.
+        group: Whose colour a cause has; None for several causes together.
         file: The user's file; None for what no line of the user stands for.
         line: Its line.
-        source: The text of the line; empty where it is not known.
-        cause: What takes the most of it.
-        time_ns: Nanoseconds of the step.
-        fraction: The same as a part of the step.
-        frames: What a training framework does below the line, the longest first; empty where the
-            line does its work itself.
+        source: The text of the line; empty if it is not known.
+        cause: What takes the most of a line.
+        frames: What a training framework does below a line, the longest first; empty if the line
+            does its work itself.
     """
 
-    file: str | None
-    line: int | None
-    source: str
-    cause: str
     time_ns: int
     fraction: float
-    frames: tuple[FrameShare, ...] = ()
+    name: str = ""
+    group: CauseGroup | None = None
+    file: str | None = None
+    line: int | None = None
+    source: str = ""
+    cause: str = ""
+    frames: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +67,10 @@ class ModuleShare:
     backward_fraction: float
 
 
-def cause_shares(attribution: Attribution) -> tuple[CauseShare, ...]:
+def cause_shares(attribution: Attribution) -> tuple[Share, ...]:
     """Return the step by cause, the longest first."""
     return tuple(
-        CauseShare(
+        Share(
             name=cause_words(cause),
             group=group_of(cause),
             time_ns=time_ns,
@@ -121,42 +92,47 @@ def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
     )
 
 
-def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tuple[LineShare, ...]:
+def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tuple[Share, ...]:
     """Return the step by line of the user, the longest first.
 
     Args:
         attribution: The step.
-        recording: Holds the user's files; None where it was not kept.
+        recording: Holds the user's files; None if it was not kept.
     """
     sources = () if recording is None else recording.sources
     texts = {source.path: source.text.splitlines() for source in sources}
     parts_of: dict[tuple[str | None, int | None], list[TimePart]] = {}
     for part in attribution.parts:
         parts_of.setdefault((part.file, part.line), []).append(part)
-    return tuple(
-        LineShare(
-            file=file,
-            line=line,
-            source=_source_line(texts, file, line),
-            cause=_main_cause(parts_of[file, line]),
-            time_ns=time_ns,
-            fraction=_fraction(time_ns, attribution),
-            frames=_frame_shares(parts_of[file, line], attribution),
+    shares: list[Share] = []
+    for (file, line), time_ns in attribution.by(lambda part: (part.file, part.line)).items():
+        if time_ns <= 0:
+            continue
+        lines, parts = texts.get(file or "", []), parts_of[file, line]
+        source = lines[line - 1] if line is not None and 1 <= line <= len(lines) else ""
+        shares.append(
+            Share(
+                file=file,
+                line=line,
+                source=printable(source.strip(), 160),
+                cause=_main_cause(parts),
+                time_ns=time_ns,
+                fraction=_fraction(time_ns, attribution),
+                frames=_frame_shares(parts, attribution),
+            )
         )
-        for (file, line), time_ns in attribution.by(lambda part: (part.file, part.line)).items()
-        if time_ns > 0
-    )
+    return tuple(shares)
 
 
-def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[FrameShare, ...]:
-    """Return what a framework does below a line, where that is more than one thing."""
+def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[Share, ...]:
+    """Return what a framework does below a line, if that is more than one thing."""
     by_name: dict[str, list[TimePart]] = {}
     for part in parts:
         by_name.setdefault(frames_text(part.frames), []).append(part)
     if len(by_name) < 2:
         return ()
     shares = [
-        FrameShare(
+        Share(
             name=name or "the line itself",
             cause=_main_cause(own),
             time_ns=time_ns,
@@ -175,6 +151,36 @@ def _main_cause(parts: Iterable[TimePart]) -> str:
     return cause_words(times_ns.most_common(1)[0][0])
 
 
+def frames_text(frames: Sequence[str]) -> str:
+    """Return functions of a framework as its users call them: ``training_step → backward``.
+
+    The first is what the user's line calls, which that line says already. The class of a method
+    is named only if the method's name is one of Python's own, such as ``__next__``.
+
+    Args:
+        frames: As an attribution has them: ``accelerate.accelerator:Accelerator.backward``.
+    """
+    qualified = [frame.rpartition(":")[2] for frame in frames[1:] or frames]
+    functions = [name.rpartition(".")[2] for name in qualified]
+    words = (
+        name if function.startswith("__") else function
+        for name, function in zip(qualified, functions, strict=True)
+    )
+    return printable(" → ".join(words), 80)
+
+
+def short_names(files: Iterable[str | None]) -> dict[str, str]:
+    """Return files by their path below the folder that all of them are in.
+
+    Args:
+        files: Paths as a report has them; None for none.
+    """
+    paths = {file: file.split("/") for file in files if file is not None}
+    levels = zip(*(path[:-1] for path in paths.values()), strict=False)
+    num_shared = len(list(takewhile(lambda names: len(set(names)) == 1, levels)))
+    return {file: "/".join(path[num_shared:]) for file, path in paths.items()}
+
+
 def module_shares(
     attribution: Attribution, *, least_fraction: float, max_depth: int
 ) -> tuple[ModuleShare, ...]:
@@ -188,38 +194,21 @@ def module_shares(
     root = _Node(name="")
     for part in attribution.parts:
         path = part.module.split(".")[:max_depth] if part.module else [NO_MODULE]
-        root.add(path, part)
+        node = root
+        for name in ["", *path]:
+            node = node.children.setdefault(name, _Node(name)) if name else node
+            node.time_ns += part.time_ns
+            node.by_phase[part.phase] += part.time_ns
     rows = tuple(_rows(root, attribution, least_fraction))
     return () if all(row.name == NO_MODULE for row in rows) else rows
 
 
+@dataclass(slots=True)
 class _Node:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.time_ns = 0
-        self.by_phase = Counter[str]()
-        self.children: dict[str, _Node] = {}
-
-    def add(self, path: Sequence[str], part: TimePart) -> None:
-        self._count(part)
-        node = self
-        for name in path:
-            node = node.children.setdefault(name, _Node(name))
-            node._count(part)
-
-    def _count(self, part: TimePart) -> None:
-        self.time_ns += part.time_ns
-        self.by_phase[part.phase] += part.time_ns
-
-    def shortened(self) -> _Node:
-        """Return the first descendant that is more than the one child of its parent."""
-        if len(self.children) != 1:
-            return self
-        (child,) = self.children.values()
-        if child.time_ns < self.time_ns:
-            return self
-        child.name = f"{self.name}.{child.name}"
-        return child.shortened()
+    name: str
+    time_ns: int = 0
+    by_phase: Counter[str] = field(default_factory=Counter[str])
+    children: dict[str, _Node] = field(default_factory=dict["str", "_Node"])
 
 
 def _rows(
@@ -229,13 +218,19 @@ def _rows(
     start_ns: int = 0,
     depth: int = 0,
 ) -> Iterator[ModuleShare]:
-    for child in sorted(parent.children.values(), key=lambda child: -child.time_ns):
-        node = child.shortened()
+    for node in sorted(parent.children.values(), key=lambda child: -child.time_ns):
+        name = node.name
+        # A module that holds nothing but another is one row with it.
+        while len(node.children) == 1:
+            (child,) = node.children.values()
+            if child.time_ns < node.time_ns:
+                break
+            node, name = child, f"{name}.{child.name}"
         fraction = _fraction(node.time_ns, attribution)
         if fraction < least_fraction or node.time_ns <= 0:
             continue
         yield ModuleShare(
-            name=printable(node.name, 200),
+            name=printable(name, 200),
             depth=depth,
             start_fraction=_fraction(start_ns, attribution),
             fraction=fraction,
@@ -248,10 +243,3 @@ def _rows(
 
 def _fraction(time_ns: int, attribution: Attribution) -> float:
     return time_ns / attribution.step_ns if attribution.step_ns > 0 else 0.0
-
-
-def _source_line(texts: Mapping[str, list[str]], file: str | None, line: int | None) -> str:
-    lines = texts.get(file or "", [])
-    if line is None or not 1 <= line <= len(lines):
-        return ""
-    return printable(lines[line - 1].strip(), 160)

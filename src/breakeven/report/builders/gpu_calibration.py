@@ -29,7 +29,6 @@ def gpu_calibration_document(calibration: GpuCalibration, *, notes: Sequence[str
         ),
         caption="What it reaches of its datasheet",
         legend="error: median of the fit over its samples",
-        indent=0,
     )
     end = (
         *(Line(printable(text, None)) for text in _reach(calibration)),

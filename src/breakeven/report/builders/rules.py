@@ -64,7 +64,7 @@ def rules_document(pages: Sequence[RulePage]) -> Document:
     table = Table(
         (
             Column("rule", [page.code for page in pages], style="bold magenta"),
-            Column("cause", [page.cause for page in pages], style="dim", joins=1),
+            Column("cause", [page.cause for page in pages], style="dim", optional=1),
             Column(
                 "what it finds",
                 [page.plain_title for page in pages],
@@ -74,7 +74,6 @@ def rules_document(pages: Sequence[RulePage]) -> Document:
             ),
         ),
         caption="Rules",
-        indent=0,
     )
     return Document(title="Rules", blocks=(table,))
 

@@ -7,15 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from breakeven.errors import Caveat
 from breakeven.report.builders.sweep_crossovers import crossover_sections, headline
-from breakeven.report.caveat_text import busy_warnings, caveat_section
 from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
-from breakeven.report.charts.model import Chart, ChartPoint, ChartSeries, Scale
-from breakeven.report.charts.svg import published_text
+from breakeven.report.charts.model import Chart, ChartPoint, Scale
 from breakeven.report.document import Document, Drawing, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS, sample_legend
-from breakeven.report.run_text import host_facts, side_effect_facts
-from breakeven.report.table import AnyCell, Cell, Column, Table, columns_of, left_out_text
+from breakeven.report.run_text import (
+    busy_warnings,
+    caveat_section,
+    host_facts,
+    side_effect_facts,
+)
+from breakeven.report.table import Cell, Column, Table, evenly_spread
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.units import format_duration
@@ -23,6 +26,8 @@ from breakeven.verdict import AxisRole, DeviceKind, SweepAxis, SweepPoint, Sweep
 
 _MAX_BLOCKS = 3
 _MAX_CHARTS = 24
+# Sizes that a terminal shows of a curve.
+_MAX_ROWS = 20
 _MAX_FAILURES = 8
 _MAX_SETTINGS = 4
 # Values of an axis that are written out; of more, only the first and the last are.
@@ -38,7 +43,7 @@ def sweep_document(report: SweepReport) -> Document:
         answers=(Line(headline(report), "bold"),),
         warnings=sweep_warnings(report),
         facts=tuple(sweep_facts(report)),
-        blocks=(*sweep_sections(report, level=2), *caveat_section(sweep_caveats(report))),
+        blocks=(*sweep_sections(report), *caveat_section(sweep_caveats(report))),
         charts=report_charts(report),
         heading=report.target,
     )
@@ -63,14 +68,9 @@ def sweep_facts(report: SweepReport) -> Iterator[Fact]:
     yield from side_effect_facts(report)
 
 
-def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
-    """Yield crossovers, step times, published figures and failures.
-
-    Args:
-        report: The sweep.
-        level: Of their headings, in a page.
-    """
-    yield from crossover_sections(report, level=level)
+def sweep_sections(report: SweepReport) -> Iterator[Section]:
+    """Yield crossovers, step times and failures."""
+    yield from crossover_sections(report)
     charts = report_charts(report)
     yield from _step_sections(report, charts)
     shown = charts[:_MAX_CHARTS]
@@ -78,12 +78,8 @@ def sweep_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
         cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
         lines = Lines((Line(cut),) if len(shown) < len(charts) else ())
         drawings = tuple(map(Drawing, shown))
-        yield Section("Step time", (lines, *drawings), level=level, only=Medium.PAGE)
-    marks = dict.fromkeys(mark for chart in charts for mark in chart.published)
-    if marks:
-        items = Lines(tuple(Line(published_text(mark)) for mark in marks), is_list=True)
-        yield Section("Published figures", (items,), level=level, only=Medium.PAGE)
-    yield from _failure_section(report, level)
+        yield Section("Step time", (lines, *drawings), only=Medium.PAGE)
+    yield from _failure_section(report)
 
 
 def sweep_caveats(report: SweepReport) -> Mapping[Caveat, str]:
@@ -170,38 +166,32 @@ def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
 
 def _step_table(chart: Chart, legend: str) -> Table:
     """Return the sizes downwards and the devices across; the shortest step of a row is bold."""
-    rows = range(len(chart.x_labels))
-    shortest = [_shortest(chart, row) for row in rows]
-
-    def left_out(num_rows: int, num_all: int, hidden: Sequence[str]) -> str:
-        return left_out_text(
-            f"{num_rows} of {num_all} sizes" if num_rows < num_all else "",
-            f"no room for {listed(hidden, 4)}" if hidden else "",
+    num_rows = len(chart.x_labels)
+    rows = _shown_rows(chart)
+    by_row = [{point.row: point for point in series.points} for series in chart.series]
+    shortest_ns = {
+        row: min(
+            (
+                points[row].step_ns
+                for points in by_row
+                if row in points and not points[row].is_too_big
+            ),
+            default=0.0,
         )
-
-    return Table(
-        (
-            Column(
-                shorten(chart.x.label, _MAX_LABEL_CHARACTERS),
-                chart.x_labels,
-                is_number=True,
-                most=_MAX_LABEL_CHARACTERS,
-            ),
-            *(
-                Column(series.name, _step_cells(series, shortest), is_number=True, is_across=True)
-                for series in chart.series
-            ),
-        ),
-        legend=legend,
-        is_thinned=True,
-        kept_rows=frozenset(_rows_around_crossover(chart)),
-        left_out=left_out,
+        for row in rows
+    }
+    devices = (
+        Column(
+            series.name,
+            [_step_cell(points.get(row), shortest_ns[row]) for row in rows],
+            is_number=True,
+        )
+        for series, points in zip(chart.series, by_row, strict=True)
     )
-
-
-def _step_cells(series: ChartSeries, shortest: Sequence[float]) -> list[AnyCell]:
-    by_row = {point.row: point for point in series.points}
-    return [_step_cell(by_row.get(row), time_ns) for row, time_ns in enumerate(shortest)]
+    sizes = [shorten(chart.x_labels[row], _MAX_LABEL_CHARACTERS) for row in rows]
+    cut = f"\n{len(rows)} of {num_rows} sizes; all by --json" if len(rows) < num_rows else ""
+    header = shorten(chart.x.label, _MAX_LABEL_CHARACTERS)
+    return Table((Column(header, sizes, is_number=True), *devices), legend=legend + cut)
 
 
 def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
@@ -214,61 +204,35 @@ def _step_cell(point: ChartPoint | None, shortest_ns: float) -> Cell:
     return Cell((SOURCE_MARKS[point.source], " ", (time, style)))
 
 
-def _shortest(chart: Chart, row: int) -> float:
-    times = [
-        point.step_ns
-        for series in chart.series
-        for point in series.points
-        if point.row == row and not point.is_too_big
-    ]
-    return min(times, default=0.0)
+def _shown_rows(chart: Chart) -> Sequence[int]:
+    """Return rows evenly spread, with both ends and those around the first crossover."""
+    rows = range(len(chart.x_labels))
+    if len(rows) <= _MAX_ROWS:
+        return rows
+    shown = {*evenly_spread(rows, _MAX_ROWS - 2)}
+    if chart.crossovers:
+        first = min(mark.x for mark in chart.crossovers)
+        x_of = {point.row: point.x for series in chart.series for point in series.points}
+        below = [row for row, x in x_of.items() if x < first]
+        above = [row for row, x in x_of.items() if x >= first]
+        shown |= {*sorted(below)[-1:], *sorted(above)[:1]}
+    return sorted(shown)
 
 
-def _rows_around_crossover(chart: Chart) -> Iterator[int]:
-    if not chart.crossovers:
-        return
-    first = min(mark.x for mark in chart.crossovers)
-    x_of = {point.row: point.x for series in chart.series for point in series.points}
-    below = [row for row, x in x_of.items() if x < first]
-    above = [row for row, x in x_of.items() if x >= first]
-    if below:
-        yield max(below)
-    if above:
-        yield min(above)
-
-
-def _failure_section(report: SweepReport, level: int) -> Iterator[Section]:
+def _failure_section(report: SweepReport) -> Iterator[Section]:
     """Yield each reason once, with the settings that it holds for."""
-    if not report.failures:
-        return
     by_message: dict[str, list[str]] = {}
     for failure in report.failures:
         settings = printable(settings_text(failure.settings), 120)
         by_message.setdefault(failure.message, []).append(settings)
     lines: list[Line] = []
     for message, settings in list(by_message.items())[:_MAX_FAILURES]:
-        lines += [Line(_some(settings), indent=2), Line(printable(message, 600), "dim", 4)]
+        rest = len(settings) - _MAX_SETTINGS
+        some = "; ".join(settings[:_MAX_SETTINGS]) + (f"; and {rest:,} more" if rest > 0 else "")
+        lines += [Line(some, indent=2), Line(printable(message, 600), "dim", 4)]
     num_hidden = len(by_message) - _MAX_FAILURES
     if num_hidden > 0:
         lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
-    rows = [
-        (settings_text(failure.settings), printable(failure.message, 600))
-        for failure in report.failures
-    ]
-    table = Table(
-        columns_of(("settings", "reason"), rows),
-        "Points of the grid without an answer",
-        only=Medium.PAGE,
-    )
-    yield Section(
-        "Failures",
-        heading=f"{plural(len(report.failures), 'point')} failed",
-        style="bold red",
-        blocks=(Lines(tuple(lines), only=Medium.TERMINAL), table),
-        level=level,
-    )
-
-
-def _some(texts: Sequence[str]) -> str:
-    rest = len(texts) - _MAX_SETTINGS
-    return "; ".join(texts[:_MAX_SETTINGS]) + (f"; and {rest:,} more" if rest > 0 else "")
+    if lines:
+        title = f"{plural(len(report.failures), 'point')} failed"
+        yield Section(title, (Lines(tuple(lines)),), style="bold red")

@@ -10,18 +10,14 @@ from breakeven.report.charts.build import (
     axis_word,
     crossover_interval,
     settings_text,
-    value_text,
 )
 from breakeven.report.document import Section
-from breakeven.report.phrase import Medium, Phrase
+from breakeven.report.phrase import Phrase
 from breakeven.report.table import (
-    AnyCell,
     Cell,
     Column,
     Table,
-    columns_of,
     evenly_spread,
-    left_out_text,
 )
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.verdict import (
@@ -41,7 +37,6 @@ _COUNTED: Mapping[str, str] = {
     "num_devices": "GPUs",
 }
 _NEVER = {DeviceKind.CPU: "never", DeviceKind.GPU: "always", None: "not known"}
-_MAX_HELD_CHARACTERS = 14
 _MAX_ROWS = 12
 
 
@@ -71,21 +66,17 @@ def headline(report: SweepReport) -> str:
     return f"From no {word} searched on does a GPU pay off for good{_range(along[0])}."
 
 
-def crossover_sections(report: SweepReport, *, level: int) -> Iterator[Section]:
-    """Yield the crossovers: by axis at a terminal, all in one table in a page.
-
-    Args:
-        report: The sweep.
-        level: Of the heading, in a page.
-    """
+def crossover_sections(report: SweepReport) -> Iterator[Section]:
+    """Yield the crossovers, by the axis that they are along."""
     groups: dict[str, list[SweepCrossover]] = {axis.name: [] for axis in report.axes}
     for crossover in report.crossovers:
         groups.setdefault(crossover.outcome.axis, []).append(crossover)
     for group in filter(None, groups.values()):
-        yield Section(_group_title(group), (_group_table(group),), only=Medium.TERMINAL)
-    if report.crossovers:
-        table = _every_crossover(report.crossovers)
-        yield Section("Crossovers", (table,), level=level, only=Medium.PAGE)
+        along = _word(group[0].outcome.axis)
+        ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
+        up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
+        title = f"From which {along} on a GPU is faster, for all larger ones{up_to}"
+        yield Section(title, (_group_table(group),))
 
 
 def _fastest_sentence(report: SweepReport) -> str:
@@ -158,19 +149,8 @@ def _is_always(kind: DeviceKind, crossover: SweepCrossover) -> bool:
     return isinstance(outcome, NoCrossover) and outcome.faster is kind
 
 
-def _group_title(group: Sequence[SweepCrossover]) -> str:
-    along = _word(group[0].outcome.axis)
-    ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
-    up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
-    return f"From which {along} on a GPU is faster, for all larger ones{up_to}"
-
-
 def _group_table(group: Sequence[SweepCrossover]) -> Table:
-    """Return the crossovers along one axis.
-
-    With all other axes held once, each GPU has a line of its own in words; with several held
-    settings, each of these has a row, and each GPU a column.
-    """
+    """Return a sentence for each GPU, or a row for each setting of the other axes."""
     settings = _held_settings(group)
     if len(settings) == 1:
         ordered = sorted(group, key=_start_of)
@@ -180,36 +160,18 @@ def _group_table(group: Sequence[SweepCrossover]) -> Table:
         return Table(columns, has_header=False)
     shown = evenly_spread(range(len(settings)), _MAX_ROWS)
     found = {(c.device, settings.index(c.held)): c for c in group}
-
-    def left_out(_shown: int, _rows: int, hidden: Sequence[str]) -> str:
-        return left_out_text(
-            f"{len(shown)} of {len(settings):,} settings" if len(shown) < len(settings) else "",
-            f"no room for {plural(len(hidden), 'more GPU')}" if hidden else "",
+    gpus = (
+        Column(
+            printable(device),
+            [_cell(found.get((device, number))) for number in shown],
+            is_number=True,
         )
-
-    return Table(
-        (
-            *(
-                Column(
-                    printable(name.replace("_", " ")),
-                    [printable(value_text(settings[number].get(name, ""))) for number in shown],
-                    is_number=True,
-                    most=_MAX_HELD_CHARACTERS,
-                )
-                for name in settings[0]
-            ),
-            *(
-                Column(
-                    printable(device),
-                    [_cell(found.get((device, number))) for number in shown],
-                    is_number=True,
-                    is_across=True,
-                )
-                for device in dict.fromkeys(crossover.device for crossover in group)
-            ),
-        ),
-        left_out=left_out,
+        for device in dict.fromkeys(crossover.device for crossover in group)
     )
+    is_cut = len(shown) < len(settings)
+    cut = f"{len(shown)} of {len(settings):,} settings; all by --json" if is_cut else ""
+    names = [printable(settings_text(settings[number]), 60) for number in shown]
+    return Table((Column("", names, folds=True), *gpus), legend=cut)
 
 
 def _sentence(crossover: SweepCrossover) -> Phrase:
@@ -225,37 +187,10 @@ def _sentence(crossover: SweepCrossover) -> Phrase:
             assert_never(outcome)
 
 
-def _cell(crossover: SweepCrossover | None) -> AnyCell:
+def _cell(crossover: SweepCrossover | None) -> str:
     if crossover is None:
         return "-"
     outcome = crossover.outcome
     if not isinstance(outcome, Crossover):
         return _NEVER[outcome.faster]
-    value = f"{outcome.value:,}"
-    return Cell(f"{value} ({crossover_interval(outcome)})", brief=value)
-
-
-def _every_crossover(crossovers: Sequence[SweepCrossover]) -> Table:
-    """Return what is known of each GPU against the CPU."""
-    headings = ("GPU", "along", "from", "90 % interval", "searched", "against", "held", "remark")
-    columns = columns_of(headings, map(_cells, crossovers), numbers="  nnn")
-    return Table(
-        [column for column in columns if any(column.cells)],
-        "From where on each GPU is faster than the CPU, for all larger values searched",
-    )
-
-
-def _cells(found: SweepCrossover) -> tuple[str, ...]:
-    outcome = found.outcome
-    searched = outcome.searched
-    is_found = isinstance(outcome, Crossover)
-    return (
-        printable(found.device, 60),
-        axis_word(outcome.axis),
-        f"{outcome.value:,}" if is_found else _NEVER[outcome.faster],
-        crossover_interval(outcome) if is_found else "",
-        "" if searched is None else f"{searched[0]:,} to {searched[1]:,}",
-        printable(found.cpu, 60),
-        settings_text(found.held),
-        "" if is_found else printable(outcome.none_because, 600),
-    )
+    return f"{outcome.value:,} ({crossover_interval(outcome)})"

@@ -12,13 +12,11 @@ from breakeven.report.builders.sweep import (
     sweep_warnings,
 )
 from breakeven.report.builders.sweep_crossovers import headline
-from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
-from breakeven.report.charts.build import axis_word, report_charts
 from breakeven.report.document import Document, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.result_text import SOURCE_MARKS
-from breakeven.report.run_text import host_facts
-from breakeven.report.table import Cell, Column, Table, columns_of
+from breakeven.report.run_text import caveat_section, held_caveats, host_facts
+from breakeven.report.table import Cell, Column, Table
 from breakeven.report.text import (
     duration_with_interval,
     plural,
@@ -34,8 +32,8 @@ from breakeven.units import (
     format_duration,
     format_percent,
 )
+from breakeven.verdict import Cell as Figure
 from breakeven.verdict import (
-    SYSTEMS_SCHEMA_VERSION,
     ClaimOutcome,
     ColumnKind,
     RowSource,
@@ -44,7 +42,6 @@ from breakeven.verdict import (
     SystemTable,
     TableRow,
 )
-from breakeven.verdict import Cell as Figure
 
 _MAX_CAVEATS = 8
 _OUTCOME_STYLES = {
@@ -76,8 +73,6 @@ def system_document(system: SystemReport) -> Document:
         title=system.title,
         answers=lines,
         blocks=(*_figure_sections(system), *([Section(title, (claims,))] if system.claims else [])),
-        charts=report_charts(system),
-        heading=system.title,
     )
 
 
@@ -112,40 +107,16 @@ def claims_document(report: SystemsReport) -> Document:
     names, claims, ours, outcomes = zip(*rows, strict=True) if rows else ((),) * 4
     table = Table(
         (
-            Column("system", names, most=20),
+            Column("system", names),
             Column("published claim", claims, folds=True, least=8),
             Column("ours", ours, folds=True, least=8),
             Column("agrees or not, and why", outcomes, folds=True, least=8),
         ),
-        indent=0,
     )
     return Document(
         title="What was published, and what is found here",
         answers=(Line("What was published, and what is found here", "bold"),),
         blocks=(table, Lines((Line(claim_counts(report), "bold"),))),
-    )
-
-
-def systems_document(report: SystemsReport | SystemReport) -> Document:
-    """Return the document of one or more systems, as a page shows it: claims first."""
-    if isinstance(report, SystemReport):
-        report = SystemsReport(schema_version=SYSTEMS_SCHEMA_VERSION, systems=(report,))
-    answers = [Line(claim_counts(report))]
-    answers += [
-        Line(f"{printable(name, 60)} was not run: {printable(reason, 600)}")
-        for name, reason in report.failures.items()
-    ]
-    return Document(
-        title="Systems with published figures, side by side",
-        answers=answers,
-        # Each was run on one machine, but a system may be fed by another host.
-        facts=tuple(host_facts(report.systems[0].host)) if report.systems else (),
-        blocks=(
-            *_claim_section(report),
-            *(section for system in report.systems for section in _system_sections(system)),
-        ),
-        charts=report_charts(report),
-        heading=", ".join(system.name for system in report.systems),
     )
 
 
@@ -167,7 +138,7 @@ def _fact_lines(facts: Iterable[Fact]) -> Iterator[Line]:
     for fact in facts:
         if fact.only is not Medium.PAGE:
             text = fact.text if fact.is_bare else f"{fact.name}: {fact.text}"
-            yield Line(text, "dim", only=Medium.TERMINAL)
+            yield Line(text, "dim")
 
 
 def _claim_lines(system: SystemReport) -> Iterator[Line]:
@@ -180,63 +151,21 @@ def _claim_lines(system: SystemReport) -> Iterator[Line]:
             yield Line(printable(claim.because, 600), indent=4)
 
 
-def _claim_section(report: SystemsReport) -> Iterator[Section]:
-    pairs = [(system, claim) for system in report.systems for claim in system.claims]
-    if not pairs:
-        return
-    rows = [
-        (
-            printable(system.name, 60),
-            printable(claim.claim, 600),
-            printable(claim.published),
-            printable(claim.ours),
-            claim.outcome.value,
-            printable(claim.because, 600),
-        )
-        for system, claim in pairs
-    ]
-    table = Table(
-        columns_of(("system", "claim", "published", "ours", "outcome", "because"), rows),
-        "What was claimed, what is found here, and whether they agree",
-        marks=[claim.outcome.value for _, claim in pairs],
-    )
-    yield Section("Claims", (table,))
-
-
-def _system_sections(system: SystemReport) -> Iterator[Section]:
-    script = f" Script: {printable(system.script)}." if system.script else ""
-    lines = [
-        f"Published in {printable(system.published_in)}.{script}",
-        *busy_warnings(system.caveats),
-    ]
-    yield Section(
-        f"{printable(system.name, 60)}: {printable(system.title)}",
-        (Lines(tuple(map(Line, lines))),),
-    )
-    yield from _figure_sections(system)
-
-
 def _figure_sections(system: SystemReport) -> Iterator[Section]:
     """Yield tables, curves and caveats of a system."""
     for table in system.tables:
-        yield Section("", heading=printable(table.title), blocks=(_table(table),))
+        yield Section(printable(table.title), (_table(table),))
     for sweep in system.sweeps:
-        along = " and ".join(axis_word(axis.name) for axis in sweep.axes)
         lines = (
             Line(headline(sweep), "bold"),
             *(Line(warning, "yellow") for warning in sweep_warnings(sweep)),
-            Line("", only=Medium.TERMINAL),
+            Line(""),
             *_fact_lines(sweep_facts(sweep)),
         )
-        yield Section(
-            f"{printable(sweep.target, 120)}, by {along}",
-            heading="",
-            level=3,
-            blocks=(Lines(lines),),
-        )
-        yield from sweep_sections(sweep, level=4)
-        yield from caveat_section(sweep_caveats(sweep), level=4)
-    yield from caveat_section(held_caveats(system.caveats, (), 0), most=_MAX_CAVEATS, level=3)
+        yield Section("", (Lines(lines),))
+        yield from sweep_sections(sweep)
+        yield from caveat_section(sweep_caveats(sweep))
+    yield from caveat_section(held_caveats(system.caveats, (), 0), most=_MAX_CAVEATS)
 
 
 def _table(table: SystemTable) -> Table:
@@ -253,42 +182,37 @@ def _table(table: SystemTable) -> Table:
     columns = zip(*(row.cells for row in table.rows), strict=True)
     return Table(
         (
-            Column(
-                "", [Cell((_ROW_MARKS[row.source],)) for row in table.rows], only=Medium.TERMINAL
-            ),
             *(
                 Column(
-                    printable(column.name, 80),
+                    f"   {printable(column.name, 80)}"
+                    if not number
+                    else printable(column.name, 80),
                     [
-                        _figure(cell, column.kind, row)
+                        _figure(cell, column.kind, row, is_first=not number)
                         for cell, row in zip(cells, table.rows, strict=True)
                     ],
                     is_number=column.kind is not ColumnKind.TEXT,
                     folds=column.kind is ColumnKind.TEXT,
-                    least=12 if column.kind is ColumnKind.TEXT else None,
+                    least=12,
                 )
-                for column, cells in zip(table.columns, columns, strict=True)
+                for number, (column, cells) in enumerate(zip(table.columns, columns, strict=True))
             ),
-            Column("source", [row.source.value for row in table.rows], only=Medium.PAGE),
         ),
-        caption=printable(table.title),
-        note=note,
         legend=tuple(legend),
-        marks=[row.source.value for row in table.rows],
-        splits=True,
     )
 
 
-def _figure(figure: Figure, kind: ColumnKind, row: TableRow) -> Cell | str:
+def _figure(figure: Figure, kind: ColumnKind, row: TableRow, *, is_first: bool) -> Cell | str:
     text = cell_text(figure, kind)
+    if is_first:
+        return Cell((_ROW_MARKS[row.source], f"  {text}"))
     if not isinstance(figure, Estimate):
         return text
-    brief = cell_text(figure.value_ns, kind)
     if figure.source.value == row.source.value:
-        return Cell(text, brief=brief, page=text)
+        return text
     # A measured CPU beside a predicted GPU: the row's source is that of one of them.
     mark, _ = _ROW_MARKS[RowSource(figure.source)]
-    return Cell(f"{mark} {text}", brief=f"{mark} {brief}", page=f"{text} {figure.source}")
+    return Cell(f"{mark} {text}")
 
 
 def cell_text(cell: Figure, kind: ColumnKind) -> str:

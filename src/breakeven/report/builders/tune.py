@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from breakeven.report.caveat_text import busy_warnings, caveat_section, held_caveats
 from breakeven.report.document import Code, Document, Lines, Section
 from breakeven.report.phrase import Fact, Line, Medium
-from breakeven.report.run_text import side_effect_facts
+from breakeven.report.run_text import (
+    busy_warnings,
+    caveat_section,
+    held_caveats,
+    side_effect_facts,
+)
 from breakeven.report.table import Table, columns_of
 from breakeven.report.text import plural, printable, ratio_with_interval, shorten
 from breakeven.units import NS_PER_MS, format_duration
@@ -51,58 +55,43 @@ def _trial_sections(report: TuneReport) -> Iterator[Section]:
     tried = [trial for trial in report.trials if trial.outcome is not Outcome.NOT_APPLICABLE]
     others = [trial for trial in report.trials if trial.outcome is Outcome.NOT_APPLICABLE]
     if tried:
-        lines = tuple(_trial_lines(tried, report))
-        yield Section(
-            "Tried, in this order",
-            (Lines(lines, only=Medium.TERMINAL), _trial_table(tried, report)),
-        )
-    if others:
-        lines = tuple(_other_line(trial, report) for trial in others)
-        yield Section("Does not apply", (Lines(lines, is_list=True),))
-
-
-def _cells(trial: Trial) -> tuple[str, str, str, str]:
-    step = "" if trial.step_ns is None else format_duration(trial.step_ns)
-    return printable(trial.candidate, 60), outcome_word(trial), step, trial_speedup(trial)
-
-
-def _trial_lines(trials: Sequence[Trial], report: TuneReport) -> Iterator[Line]:
-    """Yield name, outcome, step and speedup of each trial, and beneath why."""
-    rows = [_cells(trial) for trial in trials]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[0] = min(widths[0], _MAX_NAME_CHARACTERS)
-    for trial, (name, outcome, step, speedup) in zip(trials, rows, strict=True):
-        style = OUTCOME_STYLES.get(trial.outcome, "")
-        figures = f"  {step.rjust(widths[2])}  {speedup}".rstrip()
-        yield Line(
+        rows = [
             (
-                f"{name.ljust(widths[0])}  ",
-                (outcome.ljust(widths[1] if figures else 0), style),
-                figures,
-            ),
-            indent=2,
+                printable(trial.candidate, 60),
+                OUTCOME_WORDS[trial.outcome],
+                "" if trial.step_ns is None else format_duration(trial.step_ns),
+                trial_speedup(trial),
+                _trial_reason(trial, report),
+            )
+            for trial in tried
+        ]
+        headings = ("candidate", "outcome", "step", "speed (95 % interval)", "why")
+        table = Table(
+            columns_of(headings, rows, numbers="  nn"),
+            "Each against the script with what was kept before it",
+            marks=["chosen" if trial.outcome is Outcome.KEPT else "" for trial in tried],
+            only=Medium.PAGE,
         )
-        reason = trial_reason(trial, report)
-        if reason:
-            yield Line(reason, "dim", 4)
-
-
-def _trial_table(trials: Sequence[Trial], report: TuneReport) -> Table:
-    headings = ("candidate", "outcome", "step", "speed (95 % interval)", "why")
-    rows = [(*_cells(trial), trial_reason(trial, report)) for trial in trials]
-    return Table(
-        columns_of(headings, rows, numbers="  nn"),
-        "Each against the script with what was kept before it",
-        marks=["chosen" if trial.outcome is Outcome.KEPT else "" for trial in trials],
-        only=Medium.PAGE,
-    )
-
-
-def _other_line(trial: Trial, report: TuneReport) -> Line:
-    reason = trial_reason(trial, report)
-    return Line(
-        (printable(trial.candidate, 60), (f": {reason}" if reason else "", "dim")), indent=2
-    )
+        # At a terminal the reason stands below the figures.
+        widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
+        widths[0] = min(widths[0], _MAX_NAME_CHARACTERS)
+        lines: list[Line] = []
+        for trial, (name, outcome, step, speedup, reason) in zip(tried, rows, strict=True):
+            figures = f"  {step.rjust(widths[2])}  {speedup}".rstrip()
+            word = outcome.ljust(widths[1] if figures else 0)
+            style = OUTCOME_STYLES.get(trial.outcome, "")
+            lines.append(Line((f"{name.ljust(widths[0])}  ", (word, style), figures), indent=2))
+            if reason:
+                lines.append(Line(reason, "dim", 4))
+        blocks = (Lines(tuple(lines), only=Medium.TERMINAL), table)
+        yield Section("Tried, in this order", blocks)
+    if others:
+        reasons = [_trial_reason(trial, report) for trial in others]
+        lines = [
+            Line((printable(one.candidate, 60), (f": {why}" if why else "", "dim")), indent=2)
+            for one, why in zip(others, reasons, strict=True)
+        ]
+        yield Section("Does not apply", (Lines(tuple(lines), is_list=True),))
 
 
 def _change_section(change: CodeChange) -> Section:
@@ -154,7 +143,10 @@ def headline(report: TuneReport) -> str:
                 "Undecided: nothing was shown to be faster than the script as it is, "
                 f"{before} a step, but not everything that looked faster could be decided."
             )
-        if _is_nothing_tried(report):
+        tried = [one for one in report.trials if one.outcome is not Outcome.NOT_APPLICABLE]
+        if {one.outcome if one.step_ns is None else None for one in tried} == {
+            Outcome.OUT_OF_BUDGET
+        }:
             return (
                 "Undecided: the budget left no time to try anything. The script as it is takes "
                 f"{before} a step."
@@ -164,15 +156,6 @@ def headline(report: TuneReport) -> str:
     interval = f" {interval}" if interval else ""
     after = format_duration(report.tuned_step_ns)
     return f"{ratio} faster{interval}: {after} a step instead of {before}."
-
-
-def _is_nothing_tried(report: TuneReport) -> bool:
-    outcomes = {
-        trial.outcome if trial.step_ns is None else None
-        for trial in report.trials
-        if trial.outcome is not Outcome.NOT_APPLICABLE
-    }
-    return outcomes == {Outcome.OUT_OF_BUDGET}
 
 
 def target_line(report: TuneReport) -> str:
@@ -217,10 +200,10 @@ def cost_sentence(report: TuneReport) -> str:
     later = f"A run begins {format_duration(startup_ns, 2)} later"
     if report.pays_off_after_steps is None:
         return f"{later}, which is not known to be earned back."
-    return f"{later}, and {pays_off_text(report.pays_off_after_steps, report)}."
+    return f"{later}, and {_pays_off_text(report.pays_off_after_steps, report)}."
 
 
-def pays_off_text(num_steps: int, report: TuneReport) -> str:
+def _pays_off_text(num_steps: int, report: TuneReport) -> str:
     """Return ``pays off after 3,100 steps; this run has 1,000``."""
     has = f"this run has {report.num_steps:,}"
     if not report.is_length_known:
@@ -230,19 +213,13 @@ def pays_off_text(num_steps: int, report: TuneReport) -> str:
     return f"pays off after {plural(num_steps, 'step')}; {has}"
 
 
-def outcome_word(trial: Trial) -> str:
-    """Return what became of a candidate, as a person says it."""
-    return OUTCOME_WORDS[trial.outcome]
-
-
-def trial_reason(trial: Trial, report: TuneReport) -> str:
+def _trial_reason(trial: Trial, report: TuneReport) -> str:
     """Return why a candidate was kept or not, with the start-up that decided where it did."""
-    reason = printable(trial.reason, 600)
-    if trial.outcome is not Outcome.NOT_WORTH_IT or trial.pays_off_after_steps is None:
+    reason, num_steps = printable(trial.reason, 600), trial.pays_off_after_steps
+    is_for_steps = trial.outcome is Outcome.NOT_WORTH_IT and "pays off" not in reason
+    if num_steps is None or not is_for_steps:
         return reason
-    if "pays off" in reason:
-        return reason
-    return f"{reason}; {pays_off_text(trial.pays_off_after_steps, report)}"
+    return f"{reason}; {_pays_off_text(num_steps, report)}"
 
 
 def trial_speedup(trial: Trial) -> str:

@@ -23,7 +23,14 @@ from breakeven.report.builders.validate_words import (
     warnings,
     worst_rows,
 )
-from breakeven.report.document import Block, Document, Image, Lines, Markdown, Note, Notes, Section
+from breakeven.report.document import (
+    Block,
+    Document,
+    Image,
+    Lines,
+    Markdown,
+    Section,
+)
 from breakeven.report.phrase import Fact, Line, Medium
 from breakeven.report.table import Cell, Column, Table, columns_of
 from breakeven.report.text import plural, printable, shorten
@@ -152,16 +159,15 @@ def _summary_table(
     is_page = medium is Medium.PAGE
     return Table(
         (
-            Column(title if title.startswith("by ") else "", cells=names, most=40, least=16),
+            Column(title if title.startswith("by ") else "", cells=names, folds=True, least=16),
             *(
-                Column(header, column, is_number=True, joins=_JOINS.get(header, 0))
+                Column(header, column, is_number=True, optional=_JOINS.get(header, 0))
                 for header, column in zip(HEADERS, zip(*cells, strict=True), strict=True)
             ),
         ),
         caption=title,
         legend="" if is_page else _LEGEND,
-        row_styles=["" if any(row) else "dim" for row in cells],
-        indent=0,
+        marks=["" if any(row) else "out" for row in cells],
         only=medium,
     )
 
@@ -238,7 +244,7 @@ def _worst_section(report: AccuracyReport) -> Iterator[Section]:
     cells = [
         (
             row.case_id,
-            Cell(row.workload, is_code=True),
+            Cell(row.workload, page=f"`{row.workload}`"),
             row.phase,
             row.device,
             row.precision,
@@ -282,7 +288,7 @@ def _reason_section(report: AccuracyReport) -> Iterator[Section]:
         others="for other reasons",
     )
     rows = plural(report.overall.num_unpredicted, "row")
-    yield Section(f"{rows} not predicted", level=3, blocks=(notes,))
+    yield Section(f"{rows} not predicted", level=3, blocks=notes)
 
 
 def _unread_section(report: AccuracyReport) -> Iterator[Section]:
@@ -295,7 +301,7 @@ def _unread_section(report: AccuracyReport) -> Iterator[Section]:
         headings=("rows", "case", "cell"),
         others="with other cells",
     )
-    yield Section(f"{plural(len(report.unread), 'row')} not read", level=3, blocks=(notes,))
+    yield Section(f"{plural(len(report.unread), 'row')} not read", level=3, blocks=notes)
 
 
 def _reason_notes(
@@ -304,16 +310,15 @@ def _reason_notes(
     caption: str,
     headings: tuple[str, str, str],
     others: str,
-) -> Notes:
+) -> tuple[Block, ...]:
     """Return what was met how often, the most frequent first; ``others`` says what is left out."""
     rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
-    return Notes(
-        notes=[
-            Note(name, printable(reason, 300), count=f"{count:,}")
-            for name, reason, count in reasons
-        ],
-        caption=caption,
-        headings=headings,
-        most=_MAX_REASONS,
-        rest=f"and {plural(rest, 'row')} {others}, listed by --json",
-    )
+    lines = [
+        Line((f"{count:,}× ", (name, "yellow"), f"  {printable(reason, 300)}"), indent=2)
+        for name, reason, count in reasons[:_MAX_REASONS]
+    ]
+    if rest:
+        lines.append(Line(f"and {plural(rest, 'row')} {others}, listed by --json", "dim", 2))
+    rows = [(f"{count:,}", name, printable(reason, 300)) for name, reason, count in reasons]
+    table = Table(columns_of(headings, rows, numbers="n"), caption, only=Medium.PAGE)
+    return Lines(tuple(lines), only=Medium.TERMINAL), table

@@ -10,7 +10,6 @@ from breakeven.report.charts.model import (
     ChartPoint,
     ChartSeries,
     CrossoverMark,
-    PublishedMark,
     category_axis,
     size_axis,
     value_axis,
@@ -23,18 +22,15 @@ from breakeven.verdict import (
     AxisValue,
     CheckReport,
     Crossover,
-    Curve,
+    CurvePoint,
     DeviceKind,
     DeviceResult,
     SweepAxis,
     SweepPoint,
     SweepReport,
-    SystemReport,
-    SystemsReport,
 )
 
 _AXIS_WORDS = {NUM_PARAMETERS: "parameters", "num_devices": "number of GPUs"}
-PUBLISHED_LABEL = "published"
 _STEP_LABEL = "time of one step"
 # Round counts from here on are written with a prefix: 10k, 100k, 1M.
 _LONG_COUNT = 10_000
@@ -44,7 +40,7 @@ Held = dict[str, AxisValue]
 
 
 def report_charts(
-    report: CheckReport | SweepReport | SystemReport | SystemsReport,
+    report: CheckReport | SweepReport,
 ) -> tuple[Chart, ...]:
     """Return the charts of a report; none where it has no step times.
 
@@ -57,10 +53,6 @@ def report_charts(
             return tuple(_check_charts(report))
         case SweepReport():
             return tuple(_sweep_charts(report))
-        case SystemReport():
-            return tuple(chart for sweep in report.sweeps for chart in _sweep_charts(sweep))
-        case SystemsReport():
-            return tuple(chart for system in report.systems for chart in report_charts(system))
 
 
 def axis_word(name: str) -> str:
@@ -83,61 +75,44 @@ def value_text(value: AxisValue | float) -> str:
 
 
 def _check_charts(report: CheckReport) -> Iterator[Chart]:
-    if any(curve.points for curve in report.curves):
-        yield _curve_chart(report)
-    elif report.results:
-        yield _result_chart(report)
-
-
-def _curve_chart(report: CheckReport) -> Chart:
     curves = [curve for curve in report.curves if curve.points]
-    sizes = sorted({point.size for curve in curves for point in curve.points})
-    row_of = {size: row for row, size in enumerate(sizes)}
-    series = [(curve.device, curve.kind, tuple(_curve_points(curve, row_of))) for curve in curves]
-    crossover = report.crossover
-    found = [("", crossover)] if isinstance(crossover, Crossover) else []
-    word = axis_word(curves[0].axis)
-    return _chart(
-        title=f"Step time along the {word}",
-        note="",
-        x=size_axis(word, sizes, _tick_text),
-        x_labels=tuple(f"{size:,}" for size in sizes),
-        series=series,
-        crossovers=found,
-    )
-
-
-def _curve_points(curve: Curve, row_of: Mapping[int, int]) -> Iterator[ChartPoint]:
-    for point in sorted(curve.points, key=lambda point: point.size):
-        yield ChartPoint(
-            x=float(point.size),
-            row=row_of[point.size],
-            step_ns=point.step_ns,
-            low_ns=point.low_ns,
-            high_ns=point.high_ns,
-            source=point.source,
+    if curves:
+        sizes = sorted({point.size for curve in curves for point in curve.points})
+        row_of = {size: row for row, size in enumerate(sizes)}
+        word, crossover = axis_word(curves[0].axis), report.crossover
+        yield _chart(
+            title=f"Step time along the {word}",
+            x=size_axis(word, sizes, _tick_text),
+            x_labels=tuple(f"{size:,}" for size in sizes),
+            series=[
+                (
+                    curve.device,
+                    curve.kind,
+                    tuple(
+                        _point(point, float(point.size), row_of[point.size])
+                        for point in sorted(curve.points, key=lambda point: point.size)
+                    ),
+                )
+                for curve in curves
+            ],
+            crossovers=[("", crossover)] if isinstance(crossover, Crossover) else [],
+        )
+    elif report.results:
+        results = sorted((*report.results, *report.absent_cpus), key=lambda one: one.step_ns)
+        names = [printable(result.device, 60) for result in results]
+        yield _chart(
+            title="Step time by device",
+            x=category_axis("device", names),
+            x_labels=tuple(names),
+            series=[
+                (result.device, result.kind, (_point(result, float(row), row),))
+                for row, result in enumerate(results)
+            ],
+            is_by_device=True,
         )
 
 
-def _result_chart(report: CheckReport) -> Chart:
-    results = sorted((*report.results, *report.absent_cpus), key=lambda result: result.step_ns)
-    names = [printable(result.device, 60) for result in results]
-    series = [
-        (result.device, result.kind, (_time_point(result, float(row), row),))
-        for row, result in enumerate(results)
-    ]
-    return _chart(
-        title="Step time by device",
-        note="",
-        x=category_axis("device", names),
-        x_labels=tuple(names),
-        series=series,
-        crossovers=(),
-        is_by_device=True,
-    )
-
-
-def _time_point(timed: DeviceResult | SweepPoint, x: float, row: int) -> ChartPoint:
+def _point(timed: DeviceResult | SweepPoint | CurvePoint, x: float, row: int) -> ChartPoint:
     return ChartPoint(
         x=x,
         row=row,
@@ -145,7 +120,7 @@ def _time_point(timed: DeviceResult | SweepPoint, x: float, row: int) -> ChartPo
         low_ns=timed.low_ns,
         high_ns=timed.high_ns,
         source=timed.source,
-        is_too_big=timed.fits is False,
+        is_too_big=not isinstance(timed, CurvePoint) and timed.fits is False,
     )
 
 
@@ -161,9 +136,20 @@ def _sweep_charts(report: SweepReport) -> Iterator[Chart]:
             groups.setdefault(key, []).append(point)
     for values, points in groups.items():
         held = dict(zip((axis.name for axis in held_axes), values, strict=True))
-        yield _axis_chart(report, first, held, points)
+        note = settings_text(held)
+        if first.role is AxisRole.NUM_DEVICES:
+            note = "; ".join(filter(None, (note, "each GPU adds a batch to the step")))
+        used = {point.settings[first.name] for point in points}
+        along = [value for value in first.values if value in used]
+        if not any(isinstance(value, str) for value in along):
+            along = sorted(along, key=float)
+        places = {id(point): along.index(point.settings[first.name]) for point in points}
+        yield _sweep_chart(report, first.name, held, note, points, along, places)
         if _is_about_parameters(report, held) and _parameters_grow(points, first.name):
-            yield _parameter_chart(report, held, points)
+            numbers = sorted({point.num_parameters for point in points})
+            places = {id(point): numbers.index(point.num_parameters) for point in points}
+            note = settings_text(held)
+            yield _sweep_chart(report, NUM_PARAMETERS, held, note, points, numbers, places)
 
 
 def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool:
@@ -172,7 +158,7 @@ def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool
 
 
 def _is_about_parameters(report: SweepReport, held: Held) -> bool:
-    return any(published.axis == NUM_PARAMETERS for published in report.published) or any(
+    return any(
         crossover.outcome.axis == NUM_PARAMETERS and _agree(crossover.held, held)
         for crossover in report.crossovers
     )
@@ -185,63 +171,51 @@ def _parameters_grow(points: Sequence[SweepPoint], axis: str) -> bool:
     return 0 not in numbers and len(pairs) == len(numbers) > 1
 
 
-def _axis_chart(
-    report: SweepReport, axis: SweepAxis, held: Held, points: Sequence[SweepPoint]
+def _sweep_chart(
+    report: SweepReport,
+    axis: str,
+    held: Held,
+    note: str,
+    points: Sequence[SweepPoint],
+    along: Sequence[AxisValue],
+    places: Mapping[int, int],
 ) -> Chart:
-    used = {point.settings[axis.name] for point in points}
-    numbers = [value for value in axis.values if value in used and not isinstance(value, str)]
-    word = axis_word(axis.name)
-    published = _published(report, axis.name)
-    if len(numbers) == len(used):
-        values: list[AxisValue] = sorted(numbers)
-        x = size_axis(word, [*numbers, *(mark.x for mark in published)], _tick_text)
-        x_of: dict[AxisValue, float] = {value: float(value) for value in numbers}
+    """Return the chart along one axis.
+
+    Args:
+        report: The sweep.
+        axis: Along which.
+        held: The other axes.
+        note: What is held, in words.
+        points: With these settings.
+        along: Values of the axis, ascending if they are numbers.
+        places: The number of each point's value among these, by the point's identity.
+    """
+    word = axis_word(axis)
+    numbers = [float(value) for value in along if not isinstance(value, str)]
+    if len(numbers) == len(along):
+        x = size_axis(word, numbers, _tick_text)
     else:
-        values = [value for value in axis.values if value in used]
-        x = category_axis(word, [value_text(value) for value in values])
-        x_of = {value: float(row) for row, value in enumerate(values)}
-    row_of = {value: row for row, value in enumerate(values)}
-
-    def place(point: SweepPoint) -> tuple[float, int]:
-        value = point.settings[axis.name]
-        return x_of[value], row_of[value]
-
+        numbers = [float(row) for row in range(len(along))]
+        x = category_axis(word, [value_text(value) for value in along])
     return _chart(
-        title=f"Step time along the {word}",
-        note=_note(axis, held),
+        title=f"Step time along the {'number of parameters' if axis == NUM_PARAMETERS else word}",
+        note=note,
         x=x,
-        x_labels=tuple(value_text(value) for value in values),
-        series=tuple(_sweep_series(points, report.axes, place)),
-        crossovers=_found(report, axis.name, held),
-        published=published,
-    )
-
-
-def _note(axis: SweepAxis, held: Held) -> str:
-    if axis.role is not AxisRole.NUM_DEVICES:
-        return settings_text(held)
-    return "; ".join(filter(None, (settings_text(held), "each GPU adds a batch to the step")))
-
-
-def _parameter_chart(report: SweepReport, held: Held, points: Sequence[SweepPoint]) -> Chart:
-    numbers = sorted({point.num_parameters for point in points})
-    published = _published(report, NUM_PARAMETERS)
-    sizes = [*numbers, *(mark.x for mark in published)]
-    row_of = {number: row for row, number in enumerate(numbers)}
-    return _chart(
-        title="Step time along the number of parameters",
-        note=settings_text(held),
-        x=size_axis(axis_word(NUM_PARAMETERS), sizes, _tick_text),
-        x_labels=tuple(f"{number:,}" for number in numbers),
+        x_labels=tuple(value_text(value) for value in along),
         series=tuple(
             _sweep_series(
-                points,
-                report.axes,
-                lambda point: (float(point.num_parameters), row_of[point.num_parameters]),
+                points, report.axes, lambda point: (numbers[places[id(point)]], places[id(point)])
             )
         ),
-        crossovers=_found(report, NUM_PARAMETERS, held),
-        published=published,
+        # With what tells crossovers from others of the same chart.
+        crossovers=[
+            (settings_text({k: v for k, v in one.held.items() if k not in held}), one.outcome)
+            for one in report.crossovers
+            if isinstance(one.outcome, Crossover)
+            and one.outcome.axis == axis
+            and _agree(one.held, held)
+        ],
     )
 
 
@@ -266,7 +240,7 @@ def _sweep_series(
         # Along threads the CPU is one device all the same.
         device = point.hardware if is_along_threads else point.device
         curves = by_device.setdefault((device, point.kind), {})
-        curves.setdefault(num_threads, {}).setdefault(x, _time_point(point, x, row))
+        curves.setdefault(num_threads, {}).setdefault(x, _point(point, x, row))
     for (device, kind), curves in by_device.items():
         distinct = {num: tuple(curve[x] for x in sorted(curve)) for num, curve in curves.items()}
         if len(set(distinct.values())) == 1:
@@ -277,40 +251,14 @@ def _sweep_series(
             yield device + suffix, kind, chart_points
 
 
-def _found(report: SweepReport, axis: str, held: Held) -> list[tuple[str, Crossover]]:
-    """Return crossovers along an axis, with what tells them from others of the same chart."""
-    return [
-        (settings_text({k: v for k, v in found.held.items() if k not in held}), found.outcome)
-        for found in report.crossovers
-        if isinstance(found.outcome, Crossover)
-        and found.outcome.axis == axis
-        and _agree(found.held, held)
-    ]
-
-
-def _published(report: SweepReport, axis: str) -> tuple[PublishedMark, ...]:
-    return tuple(
-        PublishedMark(
-            label=printable(mark.label, 120),
-            x=mark.size,
-            step_ns=mark.step_ns,
-            where=f"{axis_word(axis)} {format_count(mark.size)}",
-            source=printable(mark.source),
-        )
-        for mark in report.published
-        if mark.axis == axis
-    )
-
-
 def _chart(
     *,
     title: str,
-    note: str,
+    note: str = "",
     x: ChartAxis,
     x_labels: tuple[str, ...],
     series: Sequence[_Series],
-    crossovers: Sequence[tuple[str, Crossover]],
-    published: tuple[PublishedMark, ...] = (),
+    crossovers: Sequence[tuple[str, Crossover]] = (),
     is_by_device: bool = False,
 ) -> Chart:
     ordered = sorted(series, key=lambda named: named[1] is not DeviceKind.CPU)
@@ -321,7 +269,6 @@ def _chart(
         for point in points
         for value in (point.low_ns, point.high_ns)
     ]
-    every += [mark.step_ns for mark in published if mark.step_ns]
     return Chart(
         title=title,
         note=note,
@@ -335,7 +282,6 @@ def _chart(
         crossovers=tuple(
             _crossover_mark(crossover, remark, style_of) for remark, crossover in crossovers
         ),
-        published=published,
         is_by_device=is_by_device,
     )
 

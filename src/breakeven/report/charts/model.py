@@ -136,25 +136,6 @@ class CrossoverMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedMark:
-    """A figure that others published.
-
-    Args:
-        label: Device and software.
-        x: Where it lies.
-        step_ns: Step time; ``None`` where only the position was published.
-        where: Where it lies, in words.
-        source: Where it was published.
-    """
-
-    label: str
-    x: float
-    step_ns: float | None
-    where: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Step times of devices along one axis.
 
@@ -166,7 +147,6 @@ class Chart:
         x_labels: Each ``x`` that has a point, in words, ascending.
         series: One per device.
         crossovers: Where GPUs begin to win.
-        published: Figures of others.
         is_by_device: Whether each series is one point, with its own place on ``x``.
     """
 
@@ -177,7 +157,6 @@ class Chart:
     x_labels: tuple[str, ...]
     series: tuple[ChartSeries, ...]
     crossovers: tuple[CrossoverMark, ...] = ()
-    published: tuple[PublishedMark, ...] = ()
     is_by_device: bool = False
 
 
@@ -324,7 +303,6 @@ _MARKERS = (
     ("v", "M0,4.6L4.4,-3.4H-4.4z"),
 )
 NUM_COLOURS = len(_COLOURS)
-PUBLISHED_PATH = "M0,-8L2,-2.7L7.7,-2.5L3.3,1.1L4.7,6.5L0,3.4L-4.7,6.5L-3.3,1.1L-7.7,-2.5L-2,-2.7z"
 
 
 def style_of(number: int) -> SeriesStyle:

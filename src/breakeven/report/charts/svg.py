@@ -1,22 +1,29 @@
-"""The geometry of a chart in a page or image: positions in the units of its view box."""
+"""Charts and timelines as SVG: the places of their parts, for the templates.
+
+Places are in the units of the view box, which is `WIDTH` wide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from breakeven.report.charts.build import PUBLISHED_LABEL, point_text
+from breakeven.report.charts.build import point_text
+from breakeven.report.charts.causes import TRACKS, CauseGroup, Strip, cause_words, group_of
 from breakeven.report.charts.model import (
     NUM_COLOURS,
     Chart,
+    ChartPoint,
     ChartSeries,
-    PublishedMark,
     Scale,
+    SeriesStyle,
     style_of,
 )
-from breakeven.report.text import shorten
+from breakeven.report.phrase import place_of
+from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
+from breakeven.verdict import HOST_TRACK, TimelineSpan
 
 WIDTH = 880
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50
@@ -25,183 +32,125 @@ _STRIP_ROW = 21
 # About how wide a character is, to keep a label within the drawing.
 _CHARACTER = 6.4
 _ENOUGH_TURNED_CHARACTERS = 100
-_KEY_COLUMNS, _KEY_WIDTH, _KEY_HEIGHT = 3, 265, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SvgTick:
-    """A grid line with its label."""
+class StripMark:
+    """A row above the plot: a crossover with its interval.
 
-    at: float
+    Args:
+        label: What it is.
+        x: Its place.
+        low: Where its interval begins.
+        high: Where that ends.
+        style: That of its series.
+    """
+
     label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgPoint:
-    """A marker: its place, the row of the table that tells about it, and the same in words."""
-
-    x: float
-    y: float
-    row: int
-    text: str
-    is_measured: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgSeries:
-    """A device: its line, the band of its intervals, and its markers."""
-
-    name: str
-    colour: int
-    dashes: str
-    marker: str
-    line: str
-    band: str
-    whisker: str
-    points: tuple[SvgPoint, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgStripMark:
-    """One row above the plot: a crossover with its interval, or a published position."""
-
-    y: float
     x: float
     low: float
     high: float
-    label: str
-    label_x: float
-    is_label_left: bool
-    colour: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgStar:
-    """A published step time."""
-
-    x: float
-    y: float
-    number: int
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgKey:
-    """A row of the legend: for a series, or a mark that is the same for all; where, in an image."""
-
-    label: str
-    series: SvgSeries | None
-    mark: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SvgChart:
-    """A chart, ready for the template; the table has the same figures as text."""
-
-    chart: Chart
-    height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_ticks: tuple[SvgTick, ...]
-    y_ticks: tuple[SvgTick, ...]
-    are_x_labels_turned: bool
-    series: tuple[SvgSeries, ...]
-    strip: tuple[SvgStripMark, ...]
-    stars: tuple[SvgStar, ...]
-    legend: tuple[SvgKey, ...]
-    cells: tuple[tuple[tuple[str, bool] | None, ...], ...]
+    style: int
 
     @property
-    def height_with_legend(self) -> float:
-        """Return the height of an image, where the legend stands beneath."""
-        return self.legend[-1].y + _KEY_HEIGHT
+    def is_label_left(self) -> bool:
+        """Return whether there is more room for the label on the left."""
+        return self.low > WIDTH - self.high
+
+    @property
+    def short_label(self) -> str:
+        """Return the label as far as it has room."""
+        room = max(self.low, WIDTH - self.high) - 12
+        return shorten(self.label, max(int(room / _CHARACTER), 12))
+
+
+class SvgChart:
+    """A chart with the places of its parts.
+
+    Args:
+        chart: What to draw.
+    """
+
+    left, right = _LEFT, WIDTH - _RIGHT
+
+    def __init__(self, chart: Chart) -> None:
+        self.chart = chart
+        self.strip = tuple(self._strip())
+        self.top = _TOP + _STRIP_ROW * len(self.strip)
+        self.bottom = float(self.top + _PLOT_HEIGHT)
+        labels = sum(len(tick.label) for tick in chart.x.ticks)
+        self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
+        self.height = self.bottom + _BOTTOM + (60 if self.are_x_labels_turned else 0)
+        # Nothing lies between two words or devices, so no line joins them.
+        self.has_lines = chart.x.scale is not Scale.CATEGORY
+        # Text, series, and what the mark beside it shows.
+        self.legend: list[tuple[str, ChartSeries | None, str]] = []
+        if not chart.is_by_device:
+            self.legend += [(series.name, series, "series") for series in chart.series]
+        self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
+        self.legend.append(("bands and bars: 90 % interval", None, ""))
+
+    def x(self, value: float) -> float:
+        """Return the place of a value along the horizontal axis."""
+        return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(self, step_ns: float) -> float:
+        """Return the place of a step time."""
+        return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
+
+    def strip_y(self, row: int) -> float:
+        """Return the place of a row above the plot."""
+        return _TOP + _STRIP_ROW * (row + 0.4)
+
+    def line(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path from point to point."""
+        return _path((self.x(point.x), self.y(point.step_ns)) for point in points)
+
+    def band(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path around the intervals."""
+        highs = [(self.x(point.x), self.y(point.high_ns)) for point in points]
+        lows = [(self.x(point.x), self.y(point.low_ns)) for point in points]
+        return _path([*highs, *reversed(lows)]) + "Z"
+
+    def whiskers(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path of intervals that no band joins."""
+        return "".join(
+            f"M{self.x(point.x):g},{self.y(point.low_ns):g}V{self.y(point.high_ns):g}"
+            for point in points
+        )
 
     @property
     def description(self) -> str:
         """Return what the chart shows in words, for those who do not see it."""
-        names = ", ".join(series.name for series in self.chart.series)
-        marks = "; ".join(mark.label for mark in self.strip)
-        return (
-            f"{self.chart.y.label} along the {self.chart.x.label}, {self.chart.y.scale} scale, "
-            f"of {names}." + (f" {marks}." if marks else "")
+        chart, names = self.chart, ", ".join(series.name for series in self.chart.series)
+        marks = "; ".join(mark.short_label for mark in self.strip)
+        return f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}." + (
+            f" {marks}." if marks else ""
         )
 
+    @property
+    def rows(self) -> list[tuple[str, list[ChartPoint | None]]]:
+        """Return each value of the horizontal axis in words, with the points of all series."""
+        by_row = [{point.row: point for point in series.points} for series in self.chart.series]
+        return [
+            (label, [points.get(row) for points in by_row])
+            for row, label in enumerate(self.chart.x_labels)
+        ]
 
-def svg_chart(chart: Chart) -> SvgChart:
-    """Return the geometry of a chart."""
-    num_rows = len(chart.crossovers) + sum(mark.step_ns is None for mark in chart.published)
-    top = _TOP + _STRIP_ROW * num_rows
-    labels = [tick.label for tick in chart.x.ticks]
-    is_turned = sum(map(len, labels)) > _ENOUGH_TURNED_CHARACTERS
-    bottom = float(top + _PLOT_HEIGHT)
-    height = bottom + _BOTTOM + (60 if is_turned else 0)
-    frame = _Frame(chart=chart, top=top)
-    series = tuple(_series(series, frame) for series in chart.series)
-    return SvgChart(
-        chart=chart,
-        height=height,
-        left=_LEFT,
-        right=WIDTH - _RIGHT,
-        top=top,
-        bottom=bottom,
-        x_ticks=tuple(
-            SvgTick(at=frame.x(tick.value), label=shorten(tick.label, 22)) for tick in chart.x.ticks
-        ),
-        y_ticks=tuple(SvgTick(at=frame.y(tick.value), label=tick.label) for tick in chart.y.ticks),
-        are_x_labels_turned=is_turned,
-        series=series,
-        strip=tuple(_strip(chart, frame)),
-        stars=tuple(_stars(chart, frame)),
-        legend=tuple(_legend(chart, series, height)),
-        cells=_cells(chart),
-    )
+    def _strip(self) -> Iterator[StripMark]:
+        for mark in self.chart.crossovers:
+            high = self.chart.x.high if mark.high is None else mark.high
+            yield StripMark(
+                label=f"{mark.label} on",
+                x=self.x(mark.x),
+                low=self.x(mark.low),
+                high=self.x(high),
+                style=mark.style,
+            )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """Where the plot is."""
-
-    chart: Chart
-    top: float
-
-    def x(self, value: float) -> float:
-        return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
-
-    def y(self, step_ns: float) -> float:
-        return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
-
-
-def _series(series: ChartSeries, frame: _Frame) -> SvgSeries:
-    style = style_of(series.style)
-    points = tuple(
-        SvgPoint(
-            x=frame.x(point.x),
-            y=frame.y(point.step_ns),
-            row=point.row,
-            text=f"{point_text(point)}, {point.source}",
-            is_measured=point.source is Source.MEASURED,
-        )
-        for point in series.points
-    )
-    lows = [(point.x, frame.y(p.low_ns)) for point, p in zip(points, series.points, strict=True)]
-    highs = [(point.x, frame.y(p.high_ns)) for point, p in zip(points, series.points, strict=True)]
-    # Nothing lies between two words or devices, so no line joins them.
-    is_line = len(points) > 1 and frame.chart.x.scale is not Scale.CATEGORY
-    ends = [f"M{x:g},{low:g}V{high:g}" for (x, low), (_, high) in zip(lows, highs, strict=True)]
-    return SvgSeries(
-        name=series.name,
-        colour=colour_number(series.style),
-        dashes=" ".join(f"{length:g}" for length in style.dashes),
-        marker=style.path,
-        line=_path([(point.x, point.y) for point in points]) if is_line else "",
-        band=_path([*highs, *reversed(lows)]) + "Z" if is_line else "",
-        whisker="" if is_line else "".join(ends),
-        points=points,
-    )
+def _path(places: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
 
 
 def colour_number(style: int) -> int:
@@ -209,89 +158,119 @@ def colour_number(style: int) -> int:
     return style % NUM_COLOURS
 
 
-def _path(places: list[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
+def dashes_of(style: SeriesStyle) -> str:
+    """Return the lengths of dashes and gaps as SVG has them."""
+    return " ".join(f"{length:g}" for length in style.dashes)
 
 
-def _strip(chart: Chart, frame: _Frame) -> Iterator[SvgStripMark]:
-    row = 0
-    for mark in chart.crossovers:
-        high = chart.x.high if mark.high is None else mark.high
-        colour = colour_number(mark.style)
-        place = (frame.x(mark.low), frame.x(mark.x), frame.x(high))
-        yield _strip_mark(row, place, f"{mark.label} on", colour)
-        row += 1
-    for published in chart.published:
-        if published.step_ns is None:
-            x = frame.x(published.x)
-            yield _strip_mark(row, (x, x, x), f"{published.label}: {published.where}", None)
-            row += 1
+def is_measured(point: ChartPoint) -> bool:
+    """Return whether a point was measured."""
+    return point.source is Source.MEASURED
 
 
-def _strip_mark(
-    row: int, place: tuple[float, float, float], label: str, colour: int | None
-) -> SvgStripMark:
-    low, x, high = place
-    room_left, room_right = low - 12, WIDTH - high - 12
-    is_left = room_left > room_right
-    label = shorten(label, max(int(max(room_left, room_right) / _CHARACTER), 12))
-    return SvgStripMark(
-        y=_TOP + _STRIP_ROW * (row + 0.4),
-        x=x,
-        low=low,
-        high=high,
-        label=label,
-        label_x=low - 10 if is_left else high + 10,
-        is_label_left=is_left,
-        colour=colour,
-    )
+# What templates call.
+CHART_FUNCTIONS = {
+    "colour_number": colour_number,
+    "dashes_of": dashes_of,
+    "is_measured": is_measured,
+    "point_text": point_text,
+    "style_of": style_of,
+}
+
+_TRACK_LEFT, _TRACK_RIGHT = 60, 12
+_TRACK_HEIGHT, _TRACK_GAP = 36, 26
+# A narrower box can neither be seen nor pointed at alone: those of one colour are one path.
+_LEAST_TITLED_WIDTH = 1.5
+_LEAST_WIDTH = 0.3
+_NUM_TICKS = 4
+# Corners of the line that tells which side the end waits for.
+_NUM_CRITICAL_CELLS = 220
+_MAX_TITLE_CHARACTERS = 160
 
 
-def _stars(chart: Chart, frame: _Frame) -> Iterator[SvgStar]:
-    for number, mark in enumerate(chart.published, start=1):
-        if mark.step_ns is not None:
-            yield SvgStar(
-                x=frame.x(mark.x),
-                y=frame.y(mark.step_ns),
-                number=number,
-                label=published_text(mark),
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SvgSpan:
+    """A span that is wide enough to be pointed at."""
+
+    x: float
+    y: float
+    width: float
+    css_class: str
+    title: str
 
 
-def _legend(chart: Chart, series: Sequence[SvgSeries], top: float) -> Iterator[SvgKey]:
-    rows: list[tuple[str, SvgSeries | None, str]] = []
-    if not chart.is_by_device:
-        rows += [(one.name, one, "series") for one in series]
-    rows += [("measured", None, "measured"), ("predicted", None, "predicted")]
-    rows.append(("bands and bars: 90 % interval", None, ""))
-    for number, mark in enumerate(chart.published, start=1):
-        rows.append((f"{number}: {mark.label} ({PUBLISHED_LABEL})", None, "star"))
-    for number, (label, one, mark) in enumerate(rows):
-        row, column = divmod(number, _KEY_COLUMNS)
-        yield SvgKey(
-            label=label,
-            series=one,
-            mark=mark,
-            x=_LEFT + column * _KEY_WIDTH,
-            y=top + 6 + row * _KEY_HEIGHT,
-        )
+class SvgTimeline:
+    """Both timelines with the places of their parts.
+
+    Args:
+        timeline: What happens on both; at least one span that ends after 0.
+        description: What they show, for those who do not see it.
+    """
+
+    width, row_height = WIDTH, _TRACK_HEIGHT
+    height = 6 + 2 * _TRACK_HEIGHT + _TRACK_GAP + 26
+
+    def __init__(self, timeline: Sequence[TimelineSpan], description: str) -> None:
+        self.description = description
+        self._strip = Strip(timeline, _NUM_CRITICAL_CELLS)
+        self.spans: list[SvgSpan] = []
+        # Paths by colour.
+        self.small_spans: dict[str, str] = {}
+        for span in timeline:
+            if span.track not in TRACKS or span.end_ns < span.start_ns:
+                continue
+            x, y = self.x(span.start_ns), self.row_y(span.track)
+            width = max(self.x(span.end_ns) - x, _LEAST_WIDTH)
+            css_class = group_of(span.cause).value.css_class
+            if width < _LEAST_TITLED_WIDTH:
+                path = f"M{x:g},{y}h{width:.1f}v{_TRACK_HEIGHT}h-{width:.1f}z"
+                self.small_spans[css_class] = self.small_spans.get(css_class, "") + path
+            else:
+                box = SvgSpan(
+                    x=x, y=y, width=round(width, 1), css_class=css_class, title=_title(span)
+                )
+                self.spans.append(box)
+        used = {group_of(span.cause) for span in timeline}
+        self.legend = [group.value for group in CauseGroup if group in used]
+        times_ns = [self._strip.end_ns * number / _NUM_TICKS for number in range(_NUM_TICKS + 1)]
+        self.ticks = [(self.x(ns), format_duration(ns, 2) if ns else "0") for ns in times_ns]
+        self.rows = [(track, self.row_y(track) + _TRACK_HEIGHT / 2) for track in TRACKS]
+
+    def x(self, time_ns: float) -> float:
+        """Return the place of a point in time."""
+        share = time_ns / self._strip.end_ns
+        return round(_TRACK_LEFT + share * (WIDTH - _TRACK_LEFT - _TRACK_RIGHT), 1)
+
+    def row_y(self, track: str) -> int:
+        """Return the upper end of a track."""
+        return 6 + TRACKS.index(track) * (_TRACK_HEIGHT + _TRACK_GAP)
+
+    @property
+    def critical(self) -> str:
+        """Return a line below the host or above the device, whichever is waited for."""
+        middle = 6 + _TRACK_HEIGHT + _TRACK_GAP / 2
+        cell_ns = self._strip.end_ns / _NUM_CRITICAL_CELLS
+        path, last = "", ""
+        for number, track in enumerate(self._strip.critical):
+            y = middle - 8 if track == HOST_TRACK else middle + 8
+            if track and not last:
+                path += f"M{self.x(number * cell_ns):g},{y:g}"
+            elif track and track != last:
+                path += f"V{y:g}"
+            if track:
+                path += f"H{self.x((number + 1) * cell_ns):g}"
+            last = track
+        return path
 
 
-def published_text(mark: PublishedMark) -> str:
-    """Return a published figure in a line, with its source."""
-    figure = "" if mark.step_ns is None else f", {format_duration(mark.step_ns)}"
-    return f"{mark.label}: {mark.where}{figure}, published in {mark.source}"
-
-
-def _cells(chart: Chart) -> tuple[tuple[tuple[str, bool] | None, ...], ...]:
-    """Return a row per value of x and a column per series: text, and whether it is measured."""
-    by_row = [{point.row: point for point in series.points} for series in chart.series]
-    return tuple(
-        tuple(
-            (point_text(points[row]), points[row].source is Source.MEASURED)
-            if row in points
-            else None
-            for points in by_row
-        )
-        for row in range(len(chart.x_labels))
-    )
+def _title(span: TimelineSpan) -> str:
+    place = place_of(span.file, span.line)
+    parts = [
+        printable(span.name, 60),
+        format_duration(span.end_ns - span.start_ns),
+        cause_words(span.cause),
+        printable(span.phase, 20),
+        shorten(printable(span.module, None), 60),
+        "" if place is None else place.text(60),
+    ]
+    return shorten(" · ".join(part for part in parts if part), _MAX_TITLE_CHARACTERS)

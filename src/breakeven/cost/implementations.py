@@ -1,0 +1,228 @@
+"""Kernels whose implementation the step leaves open: what a device runs, and what that reaches.
+
+Fused attention: the ``variant`` of a kernel names the implementations that torch may take, in the
+order of its preference, joined by ``|``, then ``_backward``: ``cudnn|flash|efficient_backward``.
+The device decides, so that one recorded step serves all of them.
+
+Small recurrent layers, whose time steps cuDNN takes within one kernel. From version 8.2.1 it has an
+algorithm for few hidden units, which keeps the weights on the chip:
+CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H. torch picks it by the size of the layer alone, from 1.10 on.
+The host launches one kernel per layer and direction instead of some for each time step, and a step
+waits for little more than its own arithmetic.
+Source: use_rnn_persist_small_h and get_algo in aten/src/ATen/native/cudnn/RNN.cpp.
+
+Convolutions of few channels per group, on matrix units. A product for each group leaves most of a
+tile empty: cuDNN 7 did that. Later ones put groups side by side until a tile is full, and multiply
+what crosses from one group to another by zeros. The time is that of groups of so many channels
+then, however few they have: under torch 2.4 a ResNeXt of 32 groups of 8 takes what one of 64 groups
+of 4 takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from breakeven.cost.kernel import Family, Kernel
+from breakeven.device import DeviceSpec, Precision
+
+BACKWARD = "_backward"
+
+# A block of the kernels takes so many queries, and computes the scores of whole blocks of keys.
+BLOCK = 128
+
+# Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, the hardware support of flash (sm80
+# to sm121; CDNA by AOTriton) and of efficient attention (all).
+_FLASH_GENERATIONS = frozenset({"ampere", "ada", "hopper", "blackwell", "cdna"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRate:
+    """What an implementation reaches on matrix units.
+
+    Args:
+        compute_fraction: Share of their rate, in the products alone.
+        prologue_keys: Keys that each block of queries takes longer for its start and end.
+        forward_cycles: Cycles of an SM for the softmax of one score: its exponential, and the
+            rescaling of what was summed up before.
+        backward_cycles: The same of the backward pass, which computes the score once more.
+        log_sigma: Standard deviation of the logarithm of what is taken for known.
+    """
+
+    compute_fraction: float
+    prologue_keys: float
+    forward_cycles: float
+    backward_cycles: float
+    log_sigma: float
+
+
+# Source: FlashAttention-2 in fp16 on A100 SXM4 and RTX A5000, 512 to 16k tokens, heads of 64 and
+# 128, causal or not (figures of Dao-AILab/flash-attention, commit 0251105a2f), and three calls of
+# torch's on an A100: `benchmarks/attention_rates.py` compares them.
+_FLASH = AttentionRate(
+    compute_fraction=0.96, prologue_keys=77, forward_cycles=0.075, backward_cycles=0.248,
+    log_sigma=0.08,
+)  # fmt: skip
+# Flash uses Ampere's instructions, which reach 63 % of the rate of Hopper's own. Source: Luo et
+# al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024, mma against wgmma.
+# Datacenter Blackwell is taken to be alike; no row of either was seen.
+_FLASH_ON_NEWER_UNITS = replace(_FLASH, compute_fraction=0.60, log_sigma=0.20)
+# Source: xformers' kernels, which torch's efficient attention is, in the same figures: A100,
+# forward and backward in one time. Older GPUs: transferred.
+_EFFICIENT = AttentionRate(
+    compute_fraction=0.45, prologue_keys=15, forward_cycles=0.18, backward_cycles=0.66,
+    log_sigma=0.15,
+)  # fmt: skip
+# Hopper and datacenter Blackwell: judgement, from the share of the rate that FlashAttention-3 and
+# cuDNN reach on an H100 (Shah et al., "FlashAttention-3", 2024: some 0.6 forward and 0.55 backward
+# with heads of 128). No row of the tables times it.
+_CUDNN = AttentionRate(
+    compute_fraction=0.75, prologue_keys=77, forward_cycles=0.045, backward_cycles=0.15,
+    log_sigma=0.25,
+)  # fmt: skip
+# Other vendors have kernels of their own (AOTriton on CDNA), taken to reach half of flash.
+# Judgement.
+_ELSEWHERE = AttentionRate(
+    compute_fraction=0.45, prologue_keys=77, forward_cycles=0.15, backward_cycles=0.50,
+    log_sigma=0.45,
+)  # fmt: skip
+
+
+def implementation_on(device: DeviceSpec, variant: str) -> str:
+    """Return the variant that ``device`` runs: one implementation, and the direction.
+
+    Args:
+        device: Where the kernel runs.
+        variant: Of an attention kernel.
+
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend: cuDNN comes
+    first on Hopper and datacenter Blackwell, in torch 2.10 and later; then flash.
+    """
+    candidates = variant.removesuffix(BACKWARD).split("|")
+    direction = BACKWARD if variant.endswith(BACKWARD) else ""
+    return next((c for c in candidates if _has(device, c)), candidates[-1]) + direction
+
+
+def _has(device: DeviceSpec, implementation: str) -> bool:
+    if implementation == "cudnn":
+        return _has_newer_units(device)
+    return implementation != "flash" or device.launch_generation in _FLASH_GENERATIONS
+
+
+def rate_of(device: DeviceSpec, variant: str) -> AttentionRate:
+    """Return what one implementation, as `implementation_on` names it, reaches on ``device``."""
+    if device.vendor != "nvidia":
+        return _ELSEWHERE
+    implementation = variant.removesuffix(BACKWARD)
+    if implementation == "efficient":
+        return _EFFICIENT
+    if implementation == "cudnn" and _has_newer_units(device):
+        return _CUDNN
+    # On Ampere and Ada, cuDNN is as fast as flash within a tenth: A100, three rows.
+    return _FLASH_ON_NEWER_UNITS if _has_newer_units(device) else _FLASH
+
+
+def _has_newer_units(device: DeviceSpec) -> bool:
+    """Return whether matrix units compute for a group of warps: sm90 and sm100, not sm120."""
+    if device.launch_generation == "hopper":
+        return True
+    return device.launch_generation == "blackwell" and device.market == "datacenter"
+
+
+_PREFIX = "small_"
+
+# Most hidden units, forward and backward, of plain layers and of those with gates.
+_MOST_UNITS = {"rnn": (384, 256), "lstm": (192, 128), "gru": (192, 128)}
+
+# Cycles of a time step forward; bf16 is not among them, as cuDNN has no such kernel for it, nor
+# torch for fp64. Source: one layer of 64 units, 50 steps, batch 32, on an H200 (torch 2.11, cuDNN
+# 9.19), LSTM and GRU: 0.96 µs a step in fp32, 1.46 to 1.50 in fp16; in bf16 6.6 to 8.5, as layers
+# of 256 units. TF32 was not measured and stands beside fp32.
+_STEP_CYCLES = {Precision.FP32: 1_900, Precision.TF32: 1_900, Precision.FP16: 2_900}
+# Judgement: nobody timed it alone.
+_BACKWARD_FACTOR = 2
+
+# torch asks for compute capability 6.0, which came with Pascal.
+_GENERATIONS_BEFORE = ("kepler", "maxwell")
+
+
+def in_one_kernel(kernel: Kernel, *, hidden_size: int, num_sweeps: int) -> Kernel:
+    """Return the time steps of a layer as today's software runs them.
+
+    Args:
+        kernel: With a launch for each time step; not of packed sequences, nor with a projection.
+        hidden_size: Of the layer.
+        num_sweeps: Layers times directions.
+    """
+    name, _, direction = kernel.variant.partition("_")
+    if hidden_size > _MOST_UNITS[name][direction == "backward"]:
+        return kernel
+    if kernel.precision not in _STEP_CYCLES:
+        return kernel
+    return msgspec.structs.replace(
+        kernel,
+        variant=_PREFIX + kernel.variant,
+        launches=num_sweeps,
+        num_steps=kernel.launches // num_sweeps,
+    )
+
+
+def is_in_one_kernel(variant: str) -> bool:
+    """Return whether each launch of such kernels is of all time steps."""
+    return variant.startswith(_PREFIX)
+
+
+def step_by_step(kernel: Kernel) -> Kernel:
+    """Return a kernel with a launch for each time step, as older software has it."""
+    if not is_in_one_kernel(kernel.variant):
+        return kernel
+    return msgspec.structs.replace(
+        kernel,
+        variant=kernel.variant.removeprefix(_PREFIX),
+        launches=kernel.launches * kernel.num_steps,
+        num_steps=1,
+    )
+
+
+def steps_on(kernel: Kernel, device: DeviceSpec) -> Kernel:
+    """Return the time steps as ``device`` takes them."""
+    is_able = device.vendor == "nvidia" and device.launch_generation not in _GENERATIONS_BEFORE
+    return kernel if is_able else step_by_step(kernel)
+
+
+def step_cycles(kernel: Kernel) -> float:
+    """Return what a time step of such a kernel waits beside its arithmetic, in cycles.
+
+    Latencies follow the clock, not the number of units.
+    """
+    factor = _BACKWARD_FACTOR if kernel.variant.endswith("backward") else 1
+    return float(factor * _STEP_CYCLES[kernel.precision])
+
+
+def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
+    """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
+    if kernel.family is Family.RECURRENT:
+        return steps_on(kernel, device).variant
+    if kernel.family is not Family.ATTENTION:
+        return kernel.variant
+    return implementation_on(device, kernel.variant)
+
+
+# Channels of the groups that share a tile. Source: timm's ResNeXts in inference under autocast,
+# torch 2.4, in both memory formats, against its ResNets: 64 fits the RTX 3090 and the RTX 4090
+# alike, each without the other; 32 takes 1.2 times as long, 128 1.5 times.
+_PACKED_CHANNELS = 64
+
+
+def packed_groups(kernel: Kernel) -> Kernel:
+    """Return a grouped convolution as one product, over the channels that share a tile."""
+    is_weight = kernel.variant.endswith("backward_weight")
+    channels = kernel.m if is_weight else kernel.n
+    num_together = max(1, min(kernel.batch, _PACKED_CHANNELS // max(1, channels)))
+    changes = (
+        {"m": kernel.m * kernel.batch, "n": kernel.n * num_together}
+        if is_weight
+        else {"n": kernel.n * kernel.batch, "k": kernel.k * num_together}
+    )
+    return msgspec.structs.replace(kernel, **changes, batch=1, flop=kernel.flop * num_together)

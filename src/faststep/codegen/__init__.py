@@ -1,0 +1,1 @@
+"""C code generated for whole training steps on the CPU."""

@@ -1,0 +1,224 @@
+"""A step done for a part of its samples at a time.
+
+What a sample passes through, and its share of the gradients, is a function of its own: it is called
+for each part of the batch, by as many threads as there are, each with memory of its own, which
+stays in the caches of its core. The sums over all parts and the update follow once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+# Each registers a rule.
+from faststep.codegen import sample_rules  # noqa: F401
+from faststep.codegen.samples import (
+    IndivisibleError,
+    Partial,
+    Samples,
+    Split,
+    State,
+    States,
+    Whole,
+    closure_of,
+    filled_with,
+    name_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A graph in two.
+
+    Args:
+        part: What is done for each part of the samples. It has the arguments of the whole, some of
+            them shorter, and again some of these as a whole; its results are summed over all parts.
+        rest: What follows. It has the arguments of the whole, and then the sums.
+        sources: Number of the argument of the whole that each of a part's is.
+        offsets: How many elements of it lie before the second part.
+    """
+
+    part: fx.Graph
+    rest: fx.Graph
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+class Division:
+    """How a graph is divided, whatever the number of parts.
+
+    Args:
+        graph: A traced step.
+        batch: Numbers of the arguments that are tensors of the batch: those that are as long as
+            the first have samples along their first dimension.
+
+    Raises:
+        IndivisibleError: It cannot be divided.
+    """
+
+    def __init__(self, graph: fx.Graph, batch: Set[int]) -> None:
+        self._nodes = list(graph.nodes)
+        self._arguments = [node for node in self._nodes if node.op == "placeholder"]
+        given = [self._arguments[number] for number in sorted(batch)]
+        lengths = {node: node.meta["val"].shape[0] for node in given if node.meta["val"].dim()}
+        self.num_samples = next(iter(lengths.values()), 1)
+        self._samples = Samples(self.num_samples)
+        states = self._samples.states
+        for node in self._nodes:
+            if node.op == "placeholder":
+                is_split = self.num_samples > 1 and lengths.get(node) == self.num_samples
+                states[node] = Split(0) if is_split else Whole()
+            elif node.op == "call_function":
+                states[node] = self._samples.find(node)
+            elif node.op == "get_attr":
+                states[node] = Whole()
+        self._sums = self._find_sums()
+
+    def _find_sums(self) -> list[fx.Node]:
+        """Return what the rest of a step takes from its parts."""
+        roots = [n for n in self._nodes if n.op == "output" or name_of(n) == "copy_"]
+        sums: set[fx.Node] = set()
+        self._rest: set[fx.Node] = set()
+        todo = roots
+        while todo:
+            node = todo.pop()
+            if node in self._rest or node in sums:
+                continue
+            state = self._samples.states.get(node)
+            if isinstance(state, Partial):
+                sums.add(node)
+                continue
+            several = state if isinstance(state, tuple) else (state,)
+            if any(isinstance(one, Split | Partial) for one in several):
+                raise IndivisibleError(f"{node} is needed of all samples")
+            self._rest.add(node)
+            if filled_with(node) is None:
+                todo += node.all_input_nodes
+        return [node for node in self._nodes if node in sums]
+
+    def divide(self, parts: int) -> Divided:
+        """Return the graph in two, for a number of parts that divides that of samples."""
+        states = self._samples.states
+        part, made = fx.Graph(), dict[fx.Node, fx.Node]()
+        needed = set(self._sums)
+        for node in reversed(self._nodes):
+            if node in needed and filled_with(node) is None:
+                needed.update(set(node.all_input_nodes) - self._early_of(node))
+        for node in self._arguments:
+            made[node] = self._copy(part, node, made, {}, parts)
+        # What is found early reads the batch as a whole.
+        early = {one for node in needed for one in self._early_of(node)}
+        closure = {one for node in early for one in closure_of(node)}
+        again = [node for node in self._arguments if node in closure]
+        whole = {node: part.placeholder(f"whole_{n}") for n, node in enumerate(again)}
+        for node, copied in whole.items():
+            copied.meta = dict(node.meta)
+        for node in self._nodes:
+            if node in closure and node not in whole:
+                whole[node] = _copied(part, node, whole.__getitem__)
+        for node in self._nodes:
+            if node in needed and node not in made:
+                made[node] = self._copy(part, node, made, whole, parts)
+        part.output(tuple(made[node] for node in self._sums))
+        rest, kept = fx.Graph(), dict[fx.Node, fx.Node]()
+        for node in self._arguments:
+            kept[node] = rest.node_copy(node)
+        for number, node in enumerate(self._sums):
+            kept[node] = rest.placeholder(f"sum_{number}")
+            kept[node].meta = dict(node.meta)
+        for node in self._nodes:
+            if node in self._rest and node not in kept:
+                kept[node] = _copied(rest, node, kept.__getitem__)
+        offsets = tuple(
+            self.num_samples // parts * node.meta["val"].stride(0)
+            if isinstance(states[node], Split)
+            else 0
+            for node in self._arguments
+        )
+        sources = (*range(len(self._arguments)), *map(self._arguments.index, again))
+        return Divided(part, rest, sources, (*offsets, *(0 for _ in again)))
+
+    def _early_of(self, node: fx.Node) -> set[fx.Node]:
+        """Return what a node of samples takes of sums over the batch."""
+        given = node.all_input_nodes
+        if not any(_has_split(self._samples.states[one]) for one in given):
+            return set()
+        return {one for one in given if one in self._samples.early}
+
+    def _copy(
+        self,
+        graph: fx.Graph,
+        node: fx.Node,
+        made: dict[fx.Node, fx.Node],
+        whole: dict[fx.Node, fx.Node],
+        parts: int,
+    ) -> fx.Node:
+        """Add a node of a part to its graph.
+
+        Args:
+            graph: That of the part.
+            node: What is copied to it.
+            made: What has been copied.
+            whole: What has been copied as it is of the whole batch.
+            parts: Number of parts.
+        """
+        early = self._early_of(node)
+
+        def given(one: fx.Node) -> fx.Node:
+            if one in early:
+                return whole[one]
+            dim = self._samples.narrowed.get((node, one))
+            if dim is None:
+                return made[one]
+            val = one.meta["val"]
+            size = val.shape[dim] // parts
+            short = graph.call_function(torch.ops.aten.slice.Tensor, (made[one], dim, 0, size))
+            short.meta["val"] = _part_of(val, Split(dim), parts)
+            return short
+
+        if node in self._samples.means:
+            first: Any = node.args[0]
+            dims = list(node.args[1]) if len(node.args) > 1 else []  # pyright: ignore
+            total = graph.call_function(torch.ops.aten.sum.dim_IntList, (made[first], dims))
+            total.meta = {"val": node.meta["val"]}
+            size = first.meta["val"].numel() // max(1, node.meta["val"].numel())
+            copied = graph.call_function(torch.ops.aten.div.Tensor, (total, size))
+            copied.meta = dict(node.meta)
+            return copied
+        copied = _copied(graph, node, given)
+        state = self._samples.states[node]
+        val: Any = copied.meta.get("val")
+        if isinstance(state, tuple):
+            copied.meta["val"] = [
+                _part_of(one, s, parts) for one, s in zip(val, state, strict=True)
+            ]
+        elif isinstance(state, Split):
+            copied.meta["val"] = _part_of(val, state, parts)
+        return copied
+
+
+def _has_split(state: States) -> bool:
+    return any(isinstance(one, Split) for one in (state if isinstance(state, tuple) else (state,)))
+
+
+def _copied(graph: fx.Graph, node: fx.Node, given: Callable[[fx.Node], fx.Node]) -> fx.Node:
+    """Add a node to another graph; what a number fills, without the tensor that it is made like."""
+    value = filled_with(node)
+    if value is None:
+        return graph.node_copy(node, given)
+    shape = list(node.meta["val"].shape)
+    copied = graph.call_function(torch.ops.aten.full.default, (shape, value))
+    copied.meta = dict(node.meta)
+    return copied
+
+
+def _part_of(tensor: Any, state: State, parts: int) -> Any:
+    """Return a tensor without values that is like a part of one."""
+    if not isinstance(state, Split) or not isinstance(tensor, torch.Tensor):
+        return tensor
+    shape = [size // parts if dim == state.dim else size for dim, size in enumerate(tensor.shape)]
+    return torch.empty_strided(shape, tensor.stride(), dtype=tensor.dtype, device="meta")

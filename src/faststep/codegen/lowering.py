@@ -1,0 +1,299 @@
+"""A traced step as a program: each operator of ATen becomes part of a loop, a view or a call.
+
+The layout of what lies between operators is the generator's own. A product whose inputs have the
+batch outermost is computed transposed where that is cheaper, so that activations end up with the
+batch innermost: then every loop and every product runs along full vectors, however narrow a layer
+is, and weights are read by single elements as they lie. Gradients of parameters get the parameter's
+layout, since the update reads both in one loop.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+# Each registers the operators that it lowers.
+from faststep.codegen import (  # noqa: F401
+    conv_ops,
+    fill_ops,
+    index_ops,
+    join_ops,
+    pointwise_ops,
+    pool_ops,
+    product_ops,
+    reduce_ops,
+    view_ops,
+)
+from faststep.codegen.emit import literal
+from faststep.codegen.operators import FLOATS, HANDLERS, Op, cast_operands
+from faststep.codegen.placing import Placing
+from faststep.codegen.pointwise import ARITHMETIC, POINTWISE, WRAPPING
+from faststep.codegen.program import (
+    C_TYPES,
+    Buffer,
+    Call,
+    Const,
+    Element,
+    Loop,
+    Program,
+    UnsupportedError,
+    Value,
+    View,
+    contiguous,
+    count,
+)
+
+
+class Lowering(Placing):
+    """The state of one lowering: values of nodes, and the statements so far.
+
+    Args:
+        graph: What is lowered.
+        owner: What has its constants as attributes.
+        lanes: Elements of float32 in a vector.
+        late: Numbers of the arguments that only the update reads.
+        sums: What its last arguments are sums of.
+    """
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        owner: Any,
+        lanes: int,
+        late: Sequence[int],
+        sums: Sequence[Sequence[View]] = (),
+    ) -> None:
+        super().__init__()
+        self.lanes = lanes
+        self._owner = owner
+        self._nodes = list(graph.nodes)
+        self._sums = sums
+        self._values: dict[fx.Node, Any] = {}
+        self._arguments: list[Buffer] = []
+        self.copies: list[tuple[View, Value]] = []
+        self.late_nodes = self._find_late(set(late))
+        # The first arguments are parameters and what else stays from step to step.
+        self.num_kept = min(late, default=0)
+
+    def run(self) -> Program:
+        """Lower every node."""
+        for node in self._lower_all():
+            value = self._values[node]
+            self.copies.append((self._add_result(node.meta["val"]), value))
+        self._write_back()
+        return Program(self._arguments, self.statements)
+
+    def run_part(self) -> Program:
+        """Lower every node of what is done for a part of the samples; keep its results."""
+        # A sum of gradients is read with the parameter.
+        self.late_nodes |= {node for node in self._nodes if node.op == "output"}
+        results = [self.view(self._values[node]) for node in self._lower_all()]
+        return Program(self._arguments, self.statements, results)
+
+    def _lower_all(self) -> list[fx.Node]:
+        """Lower every node, and return those of the results."""
+        results: list[fx.Node] = []
+        arguments = [node for node in self._nodes if node.op == "placeholder"]
+        given = dict(zip(arguments[len(arguments) - len(self._sums) :], self._sums, strict=True))
+        for node in self._nodes:
+            if node in given:
+                views = given[node]
+                text = " + ".join(f"{{{number}}}" for number in range(len(views)))
+                self._values[node] = self.pointwise(text, views, views[0].shape, views[0].dtype)
+            elif node.op == "placeholder":
+                self._values[node] = self._add_argument(node.meta["val"])
+            elif node.op == "output":
+                results = [one for one in node.args[0] if one is not None]  # pyright: ignore
+            elif node.op == "get_attr":
+                self._values[node] = constant(self, getattr(self._owner, str(node.target)))
+            else:
+                self._values[node] = self._lower(node)
+        return results
+
+    # -- arguments, buffers, statements
+
+    def _add_argument(self, tensor: torch.Tensor) -> View:
+        self.check_dtype(tensor.dtype)
+        size = 1 + sum(
+            (length - 1) * stride
+            for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        buffer = Buffer(tensor.dtype, size, argument=len(self._arguments))
+        self._arguments.append(buffer)
+        # A dimension of size 1 may have any stride.
+        strides = tuple(
+            0 if length == 1 else stride
+            for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        return View(buffer, tuple(tensor.shape), strides)
+
+    def _add_result(self, tensor: torch.Tensor) -> View:
+        shape = tuple(tensor.shape)
+        buffer = Buffer(tensor.dtype, count(shape), argument=len(self._arguments))
+        self._arguments.append(buffer)
+        return View(buffer, shape, contiguous(shape))
+
+    def _find_late(self, late: set[int]) -> set[fx.Node]:
+        found: set[fx.Node] = set()
+        number = 0
+        for node in self._nodes:
+            if node.op == "placeholder":
+                if number in late:
+                    found.add(node)
+                number += 1
+            elif node.op == "call_function" and any(one in found for one in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    # -- writing back
+
+    def _write_back(self) -> None:
+        """Write results and changed arguments, after everything that reads their old values."""
+        written = {place.buffer for place, _ in self.copies}
+        self.first_of_update = len(self.statements)
+        self.is_update = True
+        # All that reads old values is put into statements before the first is overwritten.
+        kept: list[tuple[View, Value]] = []
+        for place, value in self.copies:
+            value = self.value(value)
+            if isinstance(value, Element):
+                self.place(value)
+            elif isinstance(value, View) and value.buffer in written:
+                if value == place:
+                    continue
+                saved = self.new_view(value.shape, value.dtype)
+                self.copy(value, saved)
+                value = saved
+            kept.append((place, value))
+        last_check = max(
+            (one.number for one in self.statements if isinstance(one, Call) and one.checks),
+            default=-1,
+        )
+        for place, value in kept:
+            if (
+                isinstance(value, Element)
+                and value.shape == place.shape
+                and value.dtype == place.dtype
+                and self._can_store(self.place(value), place, last_check)
+            ):
+                value.stores.append(place)
+            else:
+                self.copy(value, place)
+
+    def _can_store(self, loop: Loop, place: View, last_check: int) -> bool:
+        """Return whether a loop may overwrite an argument: nobody needs its old value later."""
+        if loop.number <= last_check or any(
+            view.buffer is place.buffer
+            for statement in self.statements[loop.number + 1 :]
+            for view in statement.reads()
+        ):
+            return False
+        same = [view for view in loop.reads() if view.buffer is place.buffer]
+        return all(view == place for view in same) and not any(
+            view.buffer is place.buffer for view in loop.writes()
+        )
+
+    # -- nodes
+
+    def _lower(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            values, index = (self._operand(arg) for arg in node.args)
+            return values[index]
+        op = Op.of(node)
+        args = [self._operand(arg) for arg in node.args]
+        handler = HANDLERS.get(op.name)
+        try:
+            if handler is not None:
+                return handler(self, op, args)
+            if op.name in POINTWISE:
+                return self.lower_pointwise(op, op.name, args)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{node.target}: {error.message}{_line(node)}") from None
+        raise UnsupportedError(f"{node.target} has no generated code{_line(node)}")
+
+    def _operand(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            return self._values[arg]
+        if isinstance(arg, list | tuple):
+            return [self._operand(one) for one in arg]
+        return arg
+
+    def lower_pointwise(self, op: Op, name: str, args: list[Any]) -> Value:
+        """Return the result of an operator of the tables, on operands of its type."""
+        result = op.result
+        self.check_dtype(result.dtype)
+        if set(op.kwargs) - {"alpha"}:
+            raise UnsupportedError(f"{', '.join(op.kwargs)} is not covered")
+        expression = POINTWISE[name]
+        if name in ARITHMETIC:
+            dtype = result.dtype
+        else:
+            given = [op.operand(number) for number in range(len(args))]
+            dtype = torch.result_type(*given) if len(given) == 2 else given[0].dtype
+        if "{f}" in expression and dtype not in FLOATS:
+            raise UnsupportedError(f"not for {dtype}")
+        if name in WRAPPING and dtype in (torch.int64, torch.int32):
+            expression = WRAPPING[name].replace("{u}", f"u{C_TYPES[dtype]}")
+        if name in ARITHMETIC and dtype == torch.bool:  # a byte of 2 would not be equal to 1
+            expression = f"({expression}) != 0"
+        alpha = op.kwargs.get("alpha", 1)
+        if alpha != 1:
+            expression = expression.replace("{1}", "({2} * {1})")
+            args = [*args[:2], alpha]
+        elif name in ("add", "sub"):
+            args = args[:2]
+        if f"{{{len(args)}}}" in expression or f"{{{len(args) - 1}}}" not in expression:
+            raise UnsupportedError(f"{len(args)} operands are not covered")
+        inputs = [self.value(one, dtype) for one in args]
+        # By one, as the gradient of a loss begins; with zeros, which what nobody reads gets.
+        neutral = {"mul": 1, "add": 0}.get(name)
+        if neutral is not None and len(inputs) == 2:
+            for one, other in (inputs, inputs[::-1]):
+                if (
+                    isinstance(one, Const)
+                    and one.value == neutral
+                    and tuple(other.shape) == tuple(result.shape)
+                    and other.dtype == result.dtype
+                ):
+                    return other
+        return self.pointwise(
+            cast_operands(expression, inputs, dtype), inputs, result.shape, result.dtype
+        )
+
+
+def constant(lowering: Lowering, tensor: torch.Tensor) -> Value:
+    """Return a tensor that the traced function has made of numbers."""
+    if isinstance(tensor, FakeTensor) or tensor.numel() > _MOST_CONSTANTS:
+        raise UnsupportedError("a tensor from outside of the step is not covered")
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    lowering.check_dtype(dtype)
+    numbers = tensor.flatten().tolist()
+    if len(set(map(repr, numbers))) == 1:
+        return Const.of(numbers[0], shape, dtype)
+    kept = lowering.new_view(shape, dtype)
+    listed = ", ".join(literal(number, dtype) for number in numbers) or "0"
+    body = (
+        f"static const {C_TYPES[dtype]} numbers[] = {{{listed}}};\n"
+        f"for (long i = 0; i < {len(numbers)}; i++) p0[i] = numbers[i];"
+    )
+    lowering.call(body, [], [kept])
+    return kept
+
+
+# More would make the source long; it is what a function writes out in Python.
+_MOST_CONSTANTS = 4096
+
+
+def _line(node: fx.Node) -> str:
+    """Return where the user's code says it, as the end of a sentence."""
+    trace = node.meta.get("stack_trace") or node.stack_trace
+    lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
+    places = [line for line in lines if line.startswith("File ")]
+    if not places:
+        return ""
+    return f" ({places[-1].removeprefix('File ')})"

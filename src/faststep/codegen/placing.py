@@ -1,0 +1,348 @@
+"""Where what a step computes is put: loops, calls, and buffers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from faststep.codegen.operators import FLOATS, prefix_of
+from faststep.codegen.program import (
+    C_TYPES,
+    Buffer,
+    Call,
+    Const,
+    Element,
+    Indirect,
+    Input,
+    Joined,
+    Loop,
+    Statement,
+    UnsupportedError,
+    Value,
+    View,
+    contiguous,
+    count,
+    merge_dims,
+)
+
+# Rows and columns of a block that is transposed at once, in vectors.
+_LEAST_BLOCK = 8
+
+
+class Placing:
+    """The statements so far, and what is put into them."""
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+        self.packed: dict[tuple[View, tuple[int, ...]], View] = {}
+        # Loops of the update are not joined to earlier ones: these still read what it writes.
+        self.first_of_update = 0
+        self.is_update = False
+
+    def new_view(
+        self, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None = None
+    ) -> View:
+        """Return a view of a new buffer, dense, with its dimensions in an order."""
+        self.check_dtype(dtype)
+        buffer = Buffer(dtype, max(count(shape), 1))
+        return View(buffer, tuple(shape), contiguous(shape, order))
+
+    def call(
+        self,
+        body: str,
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+        *,
+        checks: bool = False,
+        operations: float = 0,
+        most_parts: int = 1,
+    ) -> None:
+        """Add a call; its parameters are inputs and then outputs."""
+        number = len(self.statements)
+        self.statements.append(
+            Call(body, tuple(inputs), tuple(outputs), number, checks, operations, most_parts)
+        )
+        for output in outputs:
+            output.buffer.written_at = max(output.buffer.written_at, number)
+
+    @staticmethod
+    def check_dtype(dtype: torch.dtype) -> None:
+        if dtype not in C_TYPES:
+            raise UnsupportedError(f"{dtype} has no generated code")
+
+    def value(self, given: Any, dtype: torch.dtype | None = None) -> Value:
+        """Return an operand as a value; a number gets a type."""
+        if isinstance(given, View | Const | Element):
+            return given
+        if isinstance(given, Joined):
+            return self.view(given)
+        if isinstance(given, bool | int | float):
+            usual = torch.float32 if isinstance(given, float) else torch.int64
+            return Const.of(given, (), dtype or usual)
+        raise UnsupportedError(f"an operand is {type(given).__name__}")
+
+    def view(self, value: Any) -> View:
+        """Return a value in memory."""
+        if isinstance(value, Joined):
+            if value.kept is None:
+                value.kept = self._join(value)
+            return value.kept
+        value = self.value(value)
+        if isinstance(value, View):
+            return value
+        if isinstance(value, Const):
+            kept = self.new_view((), value.dtype)
+            self.store(value, kept)
+            return kept.expanded(value.shape)
+        loop = self.place(value)
+        if value.kept is None:
+            value.kept = self.new_view(value.shape, value.dtype, loop.order)
+            value.kept.buffer.written_at = loop.number
+            value.stores.append(value.kept)
+        return value.kept
+
+    def _join(self, value: Joined) -> View:
+        orders = [
+            self.place(part).order if isinstance(part, Element) else part.order()
+            for part in value.parts
+            if not isinstance(part, Const)
+        ]
+        joined = self.new_view(value.shape, value.dtype, orders[0] if orders else None)
+        start = 0
+        for part in value.parts:
+            size = part.shape[value.dim]
+            self.store(part, joined.sliced(value.dim, start, size))
+            start += size
+        return joined
+
+    def store(self, value: Value, place: View) -> None:
+        """Write a value to a place in memory: from its own loop, if it is still in registers."""
+        if isinstance(value, Element) and value.shape == place.shape and value.kept is None:
+            loop = self.place(value)
+            value.stores.append(place)
+            place.buffer.written_at = max(place.buffer.written_at, loop.number)
+            return
+        self.copy(value, place)
+
+    def copy(self, value: Value, place: View) -> None:
+        """Write a value to a place in memory by a statement of its own."""
+        given = value if isinstance(value, Const) else self.view(value).expanded(place.shape)
+        if isinstance(given, View) and self._transpose(given, place):
+            return
+        loop = self._new_loop(place.shape, place.order())
+        element = Element("{0}", (given,), place.shape, place.dtype, loop, [place])
+        loop.elements.append(element)
+        place.buffer.written_at = max(place.buffer.written_at, loop.number)
+
+    def _transpose(self, given: View, place: View) -> bool:
+        """Copy by blocks where the one is the other transposed; return whether it is."""
+        if given.dtype != place.dtype or given.dtype not in FLOATS or 0 in given.shape:
+            return False
+        nest = merge_dims(place.shape, place.order(), [given.strides, place.strides], set())
+        if len(nest) < 2:
+            return False
+        *outer, (columns, (*_, column)) = nest
+        across = [one for one in outer if given.strides[one[1][-1]] == 1]
+        if place.strides[column] != 1 or given.strides[column] < 1 or len(across) != 1:
+            return False
+        ((rows, (*_, row)),) = across
+        outer.remove(across[0])
+        if outer and min(rows, columns) < _LEAST_BLOCK:
+            return False
+        loops = "".join(
+            f"for (long i{number} = 0; i{number} < {size}; i{number}++) "
+            for number, (size, _) in enumerate(outer)
+        )
+        begins = [
+            "".join(
+                f" + i{number} * {view.strides[dim]}" for number, (_, (*_, dim)) in enumerate(outer)
+            )
+            for view in (given, place)
+        ]
+        body = (
+            f"{loops}{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0{begins[0]}, "
+            f"{given.strides[column]}, p1{begins[1]}, {place.strides[row]});"
+        )
+        self.call(body, [given], [place])
+        return True
+
+    def arranged(self, view: View, order: tuple[int, ...]) -> View:
+        """Return a tensor with its dimensions in an order in memory: a copy, where it is not so."""
+        key = view, order
+        found = self.packed.get(key)
+        if found is None:
+            found = self.new_view(view.shape, view.dtype, order)
+            self.copy(view, found)
+            self.packed[key] = found
+        return found
+
+    def reshaped(self, view: View, shape: tuple[int, ...]) -> View:
+        """Return a tensor in another shape: a dense copy, where its layout has no such look."""
+        found = view.reshaped(shape)
+        if found is None:
+            dense = self.new_view(view.shape, view.dtype)
+            self.copy(view, dense)
+            found = dense.reshaped(shape)
+            assert found is not None
+        return found
+
+    def pointwise(
+        self, expression: str, inputs: Sequence[Input], shape: Sequence[int], dtype: torch.dtype
+    ) -> Element:
+        """Return the result of a pointwise operator, for a loop that is chosen when it is used."""
+        sizes = tuple(int(size) for size in shape)
+        return Element(expression, tuple(inputs), sizes, dtype)
+
+    def place(self, value: Element) -> Loop:
+        """Return the loop of an element; the first time, put it into one with all that leads to it.
+
+        It becomes part of the last loop of its shape in which all that it is computed from is
+        known, or of a new one. So nothing is kept in memory from the forward pass that the backward
+        pass can compute from what is kept anyway.
+        """
+        if value.loop is not None:
+            return value.loop
+        chain = self._chain(value)
+        members = set(map(id, chain))
+        given = [
+            one
+            for element in chain
+            for one in element.inputs
+            if not (isinstance(one, Element) and id(one) in members)
+        ]
+        loop = self._find_loop(value.shape, given, members)
+        if loop is None:
+            order = self._choose_order(given, value.shape)
+            for element in chain:
+                element.inputs = tuple(
+                    self.arranged(self.view(one), order)
+                    if id(one) not in members and self._is_across(one, value.shape, order)
+                    else one
+                    for one in element.inputs
+                )
+            loop = self._new_loop(value.shape, order)
+        for element in chain:
+            element.inputs = tuple(
+                one if id(one) in members else self._within(one, loop) for one in element.inputs
+            )
+            element.loop = loop
+            loop.elements.append(element)
+        return loop
+
+    def _new_loop(self, shape: tuple[int, ...], order: tuple[int, ...]) -> Loop:
+        loop = Loop(shape, order, len(self.statements))
+        self.statements.append(loop)
+        return loop
+
+    def _chain(self, value: Element) -> list[Element]:
+        """Return the elements of its shape, in order, that are computed for it alone, and itself.
+
+        What else they need is in memory or in a loop afterwards.
+        """
+        chain: list[Element] = []
+        seen: set[int] = set()
+        todo: list[tuple[Element, bool]] = [(value, False)]
+        while todo:
+            element, is_ready = todo.pop()
+            if is_ready:
+                chain.append(element)
+                continue
+            if id(element) in seen:
+                continue
+            seen.add(id(element))
+            element.inputs = tuple(self._settled(one, value.shape) for one in element.inputs)
+            todo.append((element, True))
+            for one in element.inputs:
+                while isinstance(one, Indirect):
+                    one = one.index
+                if isinstance(one, Element) and one.loop is None:
+                    todo.append((one, False))
+        return chain
+
+    def _settled(self, given: Input, shape: tuple[int, ...]) -> Input:
+        """Return an input as it may be read in a loop of that shape."""
+        if isinstance(given, Indirect):
+            return replace(given, index=self._settled(given.index, shape))
+        if isinstance(given, Element) and given.shape != shape:
+            return self.view(given)
+        return given
+
+    def _find_loop(
+        self, shape: tuple[int, ...], given: Sequence[Input], members: set[int]
+    ) -> Loop | None:
+        """Return the last loop that knows all of this; members of a chain come along with it."""
+
+        def is_known(one: Input, loop: Loop) -> bool:
+            if id(one) in members:
+                return True
+            if isinstance(one, Element) and one.loop is loop:
+                return True
+            if isinstance(one, Indirect):
+                is_written = one.view.buffer.written_at < loop.number
+                return is_written and is_known(one.index, loop)
+            return not self._is_across(one, shape, loop.order) and self._number(one) < loop.number
+
+        for statement in reversed(self.statements[self.first_of_update :]):
+            if (
+                isinstance(statement, Loop)
+                and statement.shape == shape
+                and all(is_known(one, statement) for one in given)
+            ):
+                return statement
+        return None
+
+    def _number(self, given: Input) -> int:
+        if isinstance(given, View):
+            return given.buffer.written_at
+        if isinstance(given, Element):
+            return self.place(given).number
+        if isinstance(given, Indirect):
+            return max(given.view.buffer.written_at, self._number(given.index))
+        return -1
+
+    def _is_across(self, given: Input, shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
+        """Return whether a loop would read a whole tensor across its layout."""
+        if isinstance(given, Element):
+            strides = contiguous(shape, self.place(given).order)
+        elif isinstance(given, View) and given.shape == shape:
+            strides = given.strides
+        else:
+            return False
+        innermost = next((dim for dim in reversed(order) if shape[dim] > 1), None)
+        if innermost is None or strides[innermost] <= 1:
+            return False
+        return any(stride == 1 and size > 1 for stride, size in zip(strides, shape, strict=True))
+
+    def _within(self, given: Input, loop: Loop) -> Input:
+        if isinstance(given, Indirect):
+            return replace(given, index=self._within(given.index, loop))
+        if isinstance(given, Element) and given.loop is not loop:
+            return self.view(given)
+        return given
+
+    def _choose_order(self, inputs: Sequence[Input], shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the order in memory that most inputs of the full shape have."""
+        votes: dict[tuple[int, ...], float] = {}
+        for given in inputs:
+            if isinstance(given, Element):
+                order, weight = self.place(given).order, 1.0
+            elif (
+                isinstance(given, View)
+                and given.shape == shape
+                and 0
+                not in [
+                    stride for stride, size in zip(given.strides, shape, strict=True) if size > 1
+                ]
+            ):
+                order = given.order()
+                # A batch can be read across once; the state of the optimizer is also written.
+                weight = 0.5 if given.buffer.is_argument else 1.0
+                if given.buffer.is_argument and self.is_update:
+                    weight = 100.0
+            else:
+                continue
+            votes[order] = votes.get(order, 0.0) + weight
+        return max(votes, key=lambda order: votes[order]) if votes else tuple(range(len(shape)))

@@ -1,0 +1,17 @@
+"""The one error of this package."""
+
+from __future__ import annotations
+
+
+class FastStepError(Exception):
+    """A step cannot be compiled, or an argument is wrong.
+
+    Args:
+        message: What went wrong, with the value that caused it.
+        hint: What to do about it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint

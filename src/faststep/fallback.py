@@ -1,0 +1,118 @@
+"""A fast step for a loop that does not know of it: where it fails, the loop goes on as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from faststep.errors import FastStepError
+from faststep.recipe import call_model
+
+if TYPE_CHECKING:
+    from faststep.fast import FastStep
+
+
+class FallbackStep:
+    """Does the steps of a loop by ``fast_step`` once that pays and as long as it works.
+
+    Before and after, it does them as the loop did.
+
+    A fast step that cannot be compiled, or computes something else, leaves model, optimizer and
+    random numbers as before its call: that step is done by the plain statements, and so are all
+    later ones.
+
+    Args:
+        model: As for ``fast_step``.
+        loss_fn: As for ``fast_step``.
+        optimizer: As for ``fast_step``.
+        max_grad_norm: As for ``fast_step``.
+        has_aux: As for ``fast_step``.
+        calls_model: As for ``fast_step``.
+        on_given_up: Told why, once.
+        pays_now: Tells whether what is left of the run pays for compiling; asked until it does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        loss_fn: Callable[..., Any],
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        max_grad_norm: float | None = None,
+        has_aux: bool = False,
+        calls_model: bool = False,
+        on_given_up: Callable[[str], None],
+        pays_now: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._model = model
+        self._loss_fn = loss_fn
+        self._optimizer = optimizer
+        self._max_grad_norm = max_grad_norm
+        self._has_aux = has_aux
+        self._calls_model = calls_model
+        self._on_given_up = on_given_up
+        self._pays_now = pays_now
+        self._fast: FastStep | None = None
+        self._has_begun = False
+        if pays_now():
+            self._begin()
+
+    def _begin(self) -> None:
+        """Change over to ``fast_step``, whose import alone takes time."""
+        from faststep.compiling import explained
+        from faststep.fast import fast_step
+
+        self._has_begun = True
+        try:
+            self._fast = fast_step(
+                self._model,
+                self._loss_fn,
+                self._optimizer,
+                max_grad_norm=self._max_grad_norm,
+                has_aux=self._has_aux,
+                calls_model=self._calls_model,
+            )
+        except FastStepError as error:
+            self._on_given_up(error.message)
+        else:
+            # What fails in it is no error of the script.
+            self._fast.compile = explained()(self._fast.compile)
+
+    @property
+    def is_fast(self) -> bool:
+        """Return whether the next step is a fast one."""
+        return self._fast is not None
+
+    def __call__(self, inputs: Any, targets: Any = None) -> Any:
+        """Do one step; return what ``fast_step`` returns."""
+        if not self._has_begun and self._pays_now():
+            self._begin()
+        if self._fast is not None:
+            try:
+                return self._fast(inputs, targets)
+            except FastStepError as error:
+                self._fast = None
+                self._on_given_up(error.message)
+        return self._do_plain(inputs, targets)
+
+    def _do_plain(self, inputs: Any, targets: Any) -> Any:
+        model, optimizer = self._model, self._optimizer
+        if not isinstance(optimizer, Optimizer):  # which the loss function updates with
+            return pytree.tree_map_only(Tensor, Tensor.detach, self._loss_fn(*inputs))
+        assert isinstance(model, nn.Module)
+        optimizer.zero_grad()
+        if self._calls_model:
+            returned = self._loss_fn(*inputs)
+        else:
+            returned = self._loss_fn(call_model(model, inputs, {}), targets)
+        loss = returned[0] if self._has_aux else returned
+        loss.backward()
+        if self._max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self._max_grad_norm)
+        optimizer.step()
+        return pytree.tree_map_only(Tensor, Tensor.detach, returned)

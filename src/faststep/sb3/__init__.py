@@ -1,0 +1,1 @@
+"""Agents of Stable-Baselines3 that train by whole steps."""

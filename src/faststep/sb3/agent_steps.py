@@ -1,0 +1,108 @@
+"""The whole step of an agent of Stable-Baselines3, kept from one ``train`` to the next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from faststep.engines import Engine
+from faststep.fast import FastStep, fast_step
+from faststep.whole_loss import as_output
+
+
+class AgentLoss(nn.Module):
+    """The loss of an agent, and what it logs, from a batch of its buffer.
+
+    Args:
+        policy: The agent's networks.
+        num_numbers: How many numbers it reads that may change between two steps.
+    """
+
+    numbers: Tensor
+
+    def __init__(self, policy: nn.Module, num_numbers: int) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        param = next(policy.parameters())
+        numbers = torch.zeros(num_numbers, dtype=param.dtype, device=param.device)
+        self.register_buffer("numbers", numbers)
+        self._given: list[float] = []
+
+    def set_numbers(self, *numbers: float) -> None:
+        """Say what the numbers are from now on."""
+        given = [float(number) for number in numbers]
+        if given != self._given:
+            self.numbers.copy_(torch.tensor(given))
+            self._given = given
+
+
+@contextlib.contextmanager
+def as_it_was(distribution: Any) -> Iterator[None]:
+    """Take out of a distribution what is put into it: of a step that is traced, no values."""
+    before = dict(vars(distribution))
+    try:
+        yield
+    finally:
+        vars(distribution).clear()
+        vars(distribution).update(before)
+
+
+def unpack_replay(data: Any) -> tuple[Any, ...]:
+    """Return a batch of a replay buffer, in the order in which losses take it."""
+    given = data.observations, data.actions, data.next_observations
+    return *given, data.dones, data.rewards, data.discounts
+
+
+class AgentStep:
+    """A whole step of an agent, made anew where what it was made for is another.
+
+    It holds networks, and not the agent, so that it does not outlive that.
+
+    Args:
+        engine: As for ``fast_step``.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Engine = engine
+        self._made_for: Sequence[Any] = ()
+        self._policy: nn.Module | None = None
+        self._optimizer: Optimizer | None = None
+        self.loss: Any = None
+        self.step: Any = None
+
+    def prepare(
+        self,
+        make_loss: Callable[[], nn.Module],
+        policy: nn.Module,
+        optimizer: Optimizer,
+        max_grad_norm: float | None,
+        *options: Any,
+    ) -> FastStep:
+        """Return the step for these networks; the one before, where nothing else has changed.
+
+        Args:
+            make_loss: Returns the loss for these networks.
+            policy: The agent's networks.
+            optimizer: What updates them.
+            max_grad_norm: As for ``fast_step``.
+            options: What the loss reads in Python.
+        """
+        made_for = (max_grad_norm, *options)
+        is_same = self._policy is policy and self._optimizer is optimizer
+        if not is_same or made_for != self._made_for:
+            self.loss = make_loss()
+            self.step = fast_step(
+                self.loss,
+                as_output,
+                optimizer,
+                max_grad_norm=max_grad_norm,
+                engine=self._engine,
+                has_aux=True,
+            )
+            self._policy, self._optimizer, self._made_for = policy, optimizer, made_for
+        return self.step

@@ -1,0 +1,110 @@
+"""Agents of Stable-Baselines3 that train by whole steps. It is not imported: the agent tells."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from faststep.engines import Engine
+from faststep.errors import FastStepError
+from faststep.sb3.actor_critic import SacTraining, Td3Training
+from faststep.sb3.on_policy import A2cTraining, PpoTraining
+from faststep.sb3.q_learning import DqnTraining
+from faststep.update_rules import find_rule
+
+Agent = TypeVar("Agent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An algorithm whose ``train`` is known.
+
+    Args:
+        training: What trains in its place.
+        digest: Of the stock ``train``: another version might compute something else.
+    """
+
+    training: Callable[[Any, Engine], Any]
+    digest: str
+
+
+# The digests are those of Stable-Baselines3 2.7 to 2.9.
+_KNOWN = {
+    "PPO": _Known(PpoTraining, "d83f46cebc255752"),
+    "A2C": _Known(A2cTraining, "7c0c35694562ba21"),
+    "DQN": _Known(DqnTraining, "3e298c5e2f7a31ed"),
+    "SAC": _Known(SacTraining, "44f3f37232059523"),
+    "TD3": _Known(Td3Training, "b051fbc29eaa0783"),  # and DDPG, which is one
+}
+_trainings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
+    """Let an agent of Stable-Baselines3 train by whole steps; return it.
+
+    Each minibatch of ``train`` is one call of a `fast_step`, with the batches, random
+    numbers and logged values of the stock algorithm. All else is the agent's own: ``learn``,
+    callbacks, ``save``; ``load`` returns a stock agent.
+
+    Args:
+        model: A ``PPO``, ``A2C``, ``DQN``, ``SAC``, ``TD3`` or ``DDPG``.
+        engine: As for ``fast_step``.
+
+    Raises:
+        FastStepError: It is another algorithm, has a ``train`` of its own, or one of a version of
+            Stable-Baselines3 that is not known; or an option of it or its optimizer is not known.
+    """
+    given: Any = model
+    stock = type(given)
+    if getattr(stock, "trains_by_whole_steps", False):
+        return model
+    kind = next((one for one in stock.__mro__ if _is_known(one)), None)
+    if kind is None:
+        raise FastStepError(
+            f"fast_sb3 cannot train {stock.__name__}",
+            hint=f"It knows {', '.join(_KNOWN)} of stable_baselines3.",
+        )
+    if stock.train is not kind.train:
+        raise FastStepError(
+            f"{stock.__name__} has a train() of its own, which fast_sb3 does not know",
+            hint=f"It knows that of stable_baselines3's {kind.__name__}.",
+        )
+    known = _KNOWN[kind.__name__]
+    if _digest(kind.train) != known.digest:
+        raise FastStepError(
+            f"{kind.__name__}.train() of this version of Stable-Baselines3 is not known",
+            hint="fast_sb3 knows versions 2.7 to 2.9.",
+        )
+
+    for module in given.policy.modules():
+        optimizer = getattr(module, "optimizer", None)
+        if optimizer is not None:
+            find_rule(optimizer)
+    _trainings[given] = known.training(given, engine)
+
+    def train(self: Any, *args: Any, **kwargs: Any) -> None:
+        # A copy of the agent has networks of its own.
+        training = _trainings.get(self)
+        if training is None:
+            training = _trainings[self] = known.training(self, engine)
+        training.train(self, *args, **kwargs)
+
+    # A class of its own, so that nothing is added to what the agent saves.
+    members = {"train": train, "trains_by_whole_steps": True, "__module__": stock.__module__}
+    given.__class__ = type(stock.__name__, (stock,), members)
+    return model
+
+
+def _is_known(kind: type) -> bool:
+    return kind.__module__.startswith("stable_baselines3.") and kind.__name__ in _KNOWN
+
+
+def _digest(function: Any) -> str:
+    """Return a digest of what a function does: its text without comments and indentation."""
+    lines = [line.split("  #")[0].strip() for line in inspect.getsource(function).splitlines()]
+    text = "".join(line for line in lines if not line.startswith("#"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,233 @@
+"""A step as a function of a flat list of tensors: parameters, state, batch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from faststep.batch import Batch
+from faststep.joint_optimizer import JointOptimizer
+from faststep.own_updates import OwnUpdates, TracedUpdates
+from faststep.recipe import Recipe, compute_loss
+from faststep.results import detached, stack_results
+from faststep.tensors import Pack, StepTensors
+
+
+def make_step(
+    recipe: Recipe, tensors: StepTensors, packs: Sequence[Pack], batch: Batch, num_steps: int
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function of all the tensors that does the steps in place and returns the losses.
+
+    What comes beside the losses follows, detached as they are; of several steps, stacked as well.
+
+    Its arguments are ``tensors.written``, the numbers of the updates (one row for each step), the
+    tensors of the batch, and for several steps the indices of their samples in it.
+
+    With several steps, the parameters of a pack lie in one buffer from the first step to the last:
+    one loop updates them all, and the compiler has that many fewer to make.
+    """
+    if recipe.updating is not None:
+        return _make_updating_step(recipe, recipe.updating, tensors, packs, batch)
+    names = [one.name for one in tensors.trained]
+    first_loss = len(tensors.fixed) - tensors.num_loss_fixed
+    device_type = tensors.trained[0].param.device.type
+
+    def step(*args: Tensor) -> tuple[Tensor, ...]:
+        given = _read(args, tensors, batch)
+        named_fixed = list(zip(tensors.fixed_names, given.fixed, strict=True))
+        of_model, of_loss = dict(named_fixed[:first_loss]), dict(named_fixed[first_loss:])
+        storage = _Storage(tensors, packs, given.params, given.states, is_joined=num_steps > 1)
+        results: list[tuple[Tensor, ...]] = []
+        for number in range(num_steps):
+            chosen = given.batch
+            if num_steps > 1:
+                (indices,) = given.indices
+                chosen = tuple(tensor[indices[number]] for tensor in chosen)
+            leaves = [p.detach().requires_grad_() for p in storage.params()]
+            named = dict(zip(names, leaves, strict=True)) | of_model
+            inputs, targets = batch.rebuild(chosen, is_traced=True)
+            with _without_validation():
+                found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
+            grads = torch.autograd.grad(found[0], leaves)
+            with torch.no_grad():
+                numbers = _numbers_of(packs, given.numbers[number])
+                storage.update(recipe, _clip(grads, recipe.max_grad_norm), numbers)
+            results.append(detached(found))
+        with torch.no_grad():
+            storage.write_back(given.params, given.states)
+        return stack_results(results) if num_steps > 1 else results[0]
+
+    return step
+
+
+def _make_updating_step(
+    recipe: Recipe,
+    optimizer: JointOptimizer,
+    tensors: StepTensors,
+    packs: Sequence[Pack],
+    batch: Batch,
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return such a function of a single step whose loss function updates by itself."""
+    names = [one.name for one in tensors.trained]
+    device_type = tensors.trained[0].param.device.type
+    rows = {one.name: row for row, pack in enumerate(packs) for one in pack.members}
+
+    def step(*args: Tensor) -> tuple[Tensor, ...]:
+        given = _read(args, tensors, batch)
+        # The same memory as what is given, so that an update is seen by whatever follows it.
+        leaves = [param.detach().requires_grad_() for param in given.params]
+        numbers = _numbers_of(packs, given.numbers[0])
+        inputs, targets = batch.rebuild(given.batch, is_traced=True)
+        trained = [
+            (one.name, one.group, leaf, state, numbers[rows[one.name]])
+            for one, leaf, state in zip(tensors.trained, leaves, given.states, strict=True)
+        ]
+        named = dict(zip(names, leaves, strict=True))
+        named |= dict(zip(tensors.fixed_names, given.fixed, strict=True))
+        update = TracedUpdates(recipe.rule, optimizer, trained, recipe.groups)
+        run = OwnUpdates(recipe.model, optimizer, named, update)
+        with _without_validation(), run.replaced():
+            found = compute_loss(recipe, inputs, targets, named, {}, device_type)
+        return detached(found)
+
+    return step
+
+
+class _Given(NamedTuple):
+    """The arguments of a step.
+
+    Args:
+        params: Trained parameters.
+        fixed: Other parameters, and buffers.
+        states: The optimizer's, of each trained parameter.
+        numbers: Those of the updates, a row for each step.
+        batch: The tensors of the batch, or of the data set.
+        indices: The samples of each step in it, of several steps; else nothing.
+    """
+
+    params: tuple[Tensor, ...]
+    fixed: tuple[Tensor, ...]
+    states: list[tuple[Tensor, ...]]
+    numbers: Tensor
+    batch: tuple[Tensor, ...]
+    indices: tuple[Tensor, ...]
+
+
+def _read(args: Sequence[Tensor], tensors: StepTensors, batch: Batch) -> _Given:
+    rest = iter(args)
+
+    def take(count: int) -> tuple[Tensor, ...]:
+        return tuple(next(rest) for _ in range(count))
+
+    return _Given(
+        params=take(len(tensors.trained)),
+        fixed=take(len(tensors.fixed)),
+        states=[take(len(one.state)) for one in tensors.trained],
+        numbers=next(rest),
+        batch=take(len(batch.tensors)),
+        indices=tuple(rest),
+    )
+
+
+def _numbers_of(packs: Sequence[Pack], row: Tensor) -> list[tuple[Tensor, ...]]:
+    """Return the numbers of each pack's update in a step, from those of all."""
+    return [numbers.unbind() for numbers in row.view(len(packs), -1).unbind()]
+
+
+@contextlib.contextmanager
+def _without_validation() -> Iterator[None]:
+    """Let distributions take their arguments unchecked: a check reads values in Python."""
+    kind = torch.distributions.Distribution
+    before = kind._validate_args  # pyright: ignore[reportPrivateUsage]
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(before)
+
+
+def _clip(grads: Sequence[Tensor], max_norm: float | None) -> tuple[Tensor, ...]:
+    """Return the gradients scaled down to a norm, as ``clip_grad_norm_`` does it."""
+    if max_norm is None:
+        return tuple(grads)
+    norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    return tuple(grad * factor for grad in grads)
+
+
+class _Storage:
+    """Parameters and state within a step: each on its own, or those of a pack in one buffer."""
+
+    def __init__(
+        self,
+        tensors: StepTensors,
+        packs: Sequence[Pack],
+        params: Sequence[Tensor],
+        states: Sequence[Sequence[Tensor]],
+        *,
+        is_joined: bool,
+    ) -> None:
+        places = {one.name: place for place, one in enumerate(tensors.trained)}
+        # What is updated at once: number of the pack, number of the group, places of parameters.
+        self._pieces: list[tuple[int, int, list[int]]] = []
+        for row, pack in enumerate(packs):
+            members = [places[one.name] for one in pack.members]
+            pieces = [members] if is_joined else [[place] for place in members]
+            self._pieces += [(row, pack.group, piece) for piece in pieces]
+        self._shapes = [param.shape for param in params]
+        self._params = [_join([params[i] for i in members]) for *_, members in self._pieces]
+        self._states = [
+            tuple(
+                _join([states[i][number] for i in members])
+                for number in range(len(states[members[0]]))
+            )
+            for *_, members in self._pieces
+        ]
+
+    def params(self) -> list[Tensor]:
+        """Return the parameters in the order of the model."""
+        return self._split(self._params)
+
+    def update(
+        self, recipe: Recipe, grads: Sequence[Tensor], numbers: Sequence[tuple[Tensor, ...]]
+    ) -> None:
+        """Do one update, by the numbers of each pack."""
+        for place, (row, group, members) in enumerate(self._pieces):
+            self._params[place], self._states[place] = recipe.rule.update(
+                self._params[place],
+                _join([grads[i] for i in members]),
+                self._states[place],
+                numbers[row],
+                recipe.groups[group],
+            )
+
+    def write_back(self, params: Sequence[Tensor], states: Sequence[Sequence[Tensor]]) -> None:
+        """Copy the results into the tensors that they came from."""
+        for old, new in zip(params, self._split(self._params), strict=True):
+            old.copy_(new)
+        for number in range(max(map(len, states), default=0)):
+            kept = [state[number] if len(state) > number else None for state in self._states]
+            for place, new in enumerate(self._split(kept)):
+                if new is not None:
+                    states[place][number].copy_(new)
+
+    def _split(self, pieces: Sequence[Any]) -> list[Any]:
+        found: list[Any] = [None] * len(self._shapes)
+        for (*_, members), piece in zip(self._pieces, pieces, strict=True):
+            if piece is None:
+                continue
+            if len(members) == 1:
+                found[members[0]] = piece
+                continue
+            parts = piece.split([self._shapes[i].numel() for i in members])
+            for i, part in zip(members, parts, strict=True):
+                found[i] = part.view(self._shapes[i])
+        return found
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])

@@ -1,0 +1,144 @@
+"""The training step as every loop writes it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from faststep.batch import Batch
+from faststep.errors import FastStepError
+from faststep.joint_optimizer import AnyOptimizer, JointOptimizer
+from faststep.own_updates import OwnUpdates, stock_update
+from faststep.recipe import Recipe, compute_loss
+from faststep.results import detached, stack_results
+
+
+class Snapshot:
+    """The values of model, loss, optimizer and random numbers, to go back to.
+
+    Args:
+        model: The model.
+        loss_fn: The loss; its tensors count too, where it is a module.
+        optimizer: The optimizer.
+        has_grads: Gradients are put back too, if nobody has written to them; else they are dropped.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: Any, optimizer: AnyOptimizer, *, has_grads: bool = False
+    ) -> None:
+        modules = [model, loss_fn] if isinstance(loss_fn, nn.Module) else [model]
+        self._tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+        self._values = [tensor.detach().clone() for tensor in self._tensors]
+        self._grads = [tensor.grad for tensor in self._tensors] if has_grads else None
+        self._optimizer = optimizer
+        self._state = {
+            param: (place, {name: (value, _copy(value)) for name, value in place.items()})
+            for param, place in optimizer.state.items()
+        }
+        self._rng = torch.get_rng_state()
+        has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._cuda_rng = torch.cuda.get_rng_state_all() if has_cuda else []
+
+    def restore(self) -> None:
+        """Put every value back, into the tensors that held it."""
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors, self._values, strict=True):
+                tensor.detach().copy_(value)
+            for param in [param for param in self._optimizer.state if param not in self._state]:
+                del self._optimizer.state[param]
+            for place, values in self._state.values():
+                place.clear()
+                for name, (original, value) in values.items():
+                    if isinstance(original, Tensor):
+                        original.copy_(value)
+                        place[name] = original
+                    else:
+                        place[name] = copy.copy(value)
+        self._optimizer.zero_grad(set_to_none=True)
+        for tensor, grad in zip(self._tensors, self._grads or (), strict=False):
+            tensor.grad = grad
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """Put back the state of the random numbers alone."""
+        torch.set_rng_state(self._rng)
+        if self._cuda_rng:
+            torch.cuda.set_rng_state_all(self._cuda_rng)
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)
+
+
+class StockStep:
+    """Forward, backward and update by the model's and the optimizer's own code.
+
+    Args:
+        recipe: What a step computes.
+        optimizer: The optimizer.
+    """
+
+    def __init__(self, recipe: Recipe, optimizer: AnyOptimizer) -> None:
+        self.grads: dict[str, Tensor] = {}
+        self.recipe = recipe
+        self.optimizer = optimizer
+        self._params = dict(recipe.model.named_parameters())
+
+    @property
+    def trained_names(self) -> frozenset[str]:
+        """Return the parameters that got gradients in the last step."""
+        return frozenset(self.grads)
+
+    def run(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
+        """Do one step; or one for each row of indices.
+
+        Returns:
+            The loss or the losses, and what comes beside them.
+        """
+        if indices is None:
+            return self._step(batch)
+        return stack_results([self._step(batch.rows(row)) for row in indices])
+
+    def _step(self, batch: Batch) -> tuple[Tensor, ...]:
+        recipe, optimizer = self.recipe, self.optimizer
+        # Gradients of parameters that the optimizer does not hold are dropped too.
+        recipe.model.zero_grad(set_to_none=True)
+        inputs, targets = batch.rebuild(batch.tensors)
+        if recipe.updating is not None:
+            return self._update_itself(recipe.updating, inputs, targets)
+        assert isinstance(optimizer, Optimizer)
+        with torch.enable_grad():
+            device_type = next(iter(self._params.values())).device.type
+            results = compute_loss(recipe, inputs, targets, {}, {}, device_type)
+            loss = results[0]
+            if loss.numel() != 1:
+                raise FastStepError(
+                    f"the loss has shape {tuple(loss.shape)}: it must be a single number",
+                    hint="Reduce it, by its mean for example.",
+                )
+            loss.backward()
+            results = detached(results)
+        if recipe.max_grad_norm is not None:
+            held = [param for group in optimizer.param_groups for param in group["params"]]
+            torch.nn.utils.clip_grad_norm_(held, recipe.max_grad_norm)
+        optimizer.step()
+        params = self._params.items()
+        self.grads = {name: param.grad for name, param in params if param.grad is not None}
+        recipe.model.zero_grad(set_to_none=True)
+        return results
+
+    def _update_itself(
+        self, optimizer: JointOptimizer, inputs: Any, targets: Any
+    ) -> tuple[Tensor, ...]:
+        params = dict[str, Tensor](self._params)
+        run = OwnUpdates(self.recipe.model, optimizer, params, stock_update(optimizer))
+        with torch.enable_grad(), run.replaced():
+            device_type = next(iter(params.values())).device.type
+            results = compute_loss(self.recipe, inputs, targets, {}, {}, device_type)
+        self.grads = run.grads
+        self.recipe.model.zero_grad(set_to_none=True)
+        return detached(results)
