@@ -233,17 +233,6 @@ def no_tf32_amp():
     train(model, lambda model, _: F.cross_entropy(model(inputs), targets))
 
 
-def amp_useless():
-    model = mlp(64, 64, 64, 10)
-    inputs, targets = batch(32, 64)
-
-    def step(model, _):
-        with torch.autocast("cuda", enabled=not FIXED):
-            return F.cross_entropy(model(inputs), targets)
-
-    train(model, step)
-
-
 class ConvNet(nn.Module):
     def __init__(self):
         super().__init__()
