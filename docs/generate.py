@@ -10,19 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 # argparse breaks lines at the width of the terminal: the pages must not depend on it.
 HELP_COLUMNS = 80
 DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
-
-Schema = Mapping[str, Any]
 
 
 def cli_page() -> str:
@@ -44,67 +40,84 @@ def cli_page() -> str:
 
 
 def devices_page() -> str:
-    """Return the catalogue as one table per vendor."""
-    from breakeven.device import Precision, default_devices, load_catalogue
-    from breakeven.units import BYTES_PER_GIB, FLOP_PER_TFLOP, format_bytes, format_digits
+    """Return the names of the catalogue, by vendor."""
+    from breakeven.device import default_devices, load_catalogue
 
     catalogue = load_catalogue()
     default = ", ".join(device.name for device in default_devices())
     lines = [
         NOTICE,
         "# Devices\n",
-        f"The {len(catalogue)} devices that a step can be predicted for, from their datasheets; "
-        "`breakeven devices NAME` shows one in full, with the sources of its figures. Rates are "
-        "dense peaks in TFLOP/s (a fused multiply-add is 2 FLOP); an empty cell means that the "
-        "datasheet gives no rate, or that the hardware lacks the precision. Bandwidth is per "
-        f"second. A check compares these unless told otherwise: {default}.\n",
+        f"A step can be predicted for {len(catalogue)} devices. `breakeven devices` lists them "
+        "with memory, bandwidth and rates; `breakeven devices NAME` shows one in full, with the "
+        f"source of each figure. `check` compares these by default: {default}.\n",
     ]
     for vendor in dict.fromkeys(device.vendor for device in catalogue):
-        lines += [
-            f"## {_vendor_name(vendor)}\n",
-            "| Device | Architecture | Year | Memory, GiB | Bandwidth | "
-            + " | ".join(precision.value for precision in Precision)
-            + " |",
-            "| --- | --- " + "| ---: " * (3 + len(Precision)) + "|",
-        ]
+        by_architecture: dict[str, list[str]] = {}
         for device in catalogue:
-            if device.vendor != vendor:
-                continue
-            rates = (device.peak_flop_per_s.get(precision) for precision in Precision)
-            cells = [
-                device.name,
-                device.architecture,
-                str(device.release_year),
-                format_digits(device.memory_bytes / BYTES_PER_GIB),
-                format_bytes(device.memory_bytes_per_s),
-                *("" if rate is None else format_digits(rate / FLOP_PER_TFLOP) for rate in rates),
-            ]
-            lines.append(_table_row(cells))
+            if device.vendor == vendor:
+                by_architecture.setdefault(device.architecture, []).append(device.name)
+        lines.append(f"## {_vendor_name(vendor)}\n")
+        lines += [f"- {name}: {', '.join(names)}" for name, names in by_architecture.items()]
         lines.append("")
     return "\n".join(lines)
 
 
+_JSON_DOCUMENTS = {
+    "check": "check TARGET",
+    "explain": "explain TARGET",
+    "sweep": "sweep TARGET --over NAME=VALUES",
+    "tune": "tune TARGET",
+    "validate": "validate TABLE.csv",
+    "workloads": "workloads NAME",
+    "compare": "compare A.json B.json",
+    "devices": "devices [NAME]",
+    "hosts": "devices --hosts [NAME]",
+    "rules": "rules [CODE|CAUSE]",
+    "calibrate": "calibrate",
+}
+
+
 def json_page() -> str:
-    """Return the keys of the JSON report of a check."""
-    return _schema_page(
-        "# JSON report\n",
-        "check TARGET",
-        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
-        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
-        " is unknown is null.\n",
-    )
+    """Return which command prints which document, with its schema."""
+    lines = [
+        NOTICE,
+        "# JSON\n",
+        "With `--json` a command prints exactly one document. Its JSON schema says what each key "
+        "means. A key that goes away or changes its meaning raises `schema_version`; a new key "
+        "does not.\n",
+        "| Command | Schema | Version | Keys |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, usage in _JSON_DOCUMENTS.items():
+        schema = json.loads((DOCS / f"schema/{name}.schema.json").read_text("utf-8"))
+        keys = schema["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]
+        version = keys.pop("schema_version")["const"]
+        link = f"[{name}](schema/{name}.schema.json)"
+        named = ", ".join(f"`{key}`" for key in keys)
+        lines.append(_table_row([f"`breakeven {usage}`", link, str(version), named]))
+    return "\n".join([*lines, _ABOUT_JSON])
 
 
-def explain_json_page() -> str:
-    """Return the keys of the JSON report of an explanation."""
-    return _schema_page(
-        "# JSON of an explanation\n",
-        "explain TARGET",
-        "The unit of a number is in its key: `_ns` nanoseconds, `_bytes` bytes, `_fraction` a share"
-        " between 0 and 1. `low` and `high` bound a 90 % interval. Every key is always there; what"
-        " is unknown is null. `recording` is null but in a file written with `-o`, which"
-        " `breakeven explain FILE` reads.\n",
-    )
+_ABOUT_JSON = """
+- The unit of a number is in its key: `_ns` nanoseconds, `_ms` milliseconds, `_bytes` bytes, `_hz`
+  hertz, `_per_s` a rate per second, `_fraction` a share between 0 and 1. In tables of `workloads`
+  it is the `kind` of the column.
+- `low` and `high` bound a 90 % interval; in `tune` 95 %; in `calibrate` they are percentiles of the
+  rounds.
+- Every key is always there, and what is unknown is null. Two keys hold only what differs or
+  exists: `configuration` of `tune`, and `peak_flop_per_s` of devices.
+- `-o FILE` writes the document of `check`, `explain`, `sweep`, `tune`, `validate` and `workloads`
+  to a file. A stored check or explanation also has its `recording`, which `explain FILE` reads.
+
+```python
+import json
+
+report = json.load(open("report.json"))
+for result in report["results"]:
+    print(result["device"], result["step_ns"] / 1e6, "ms", result["source"])
+```
+"""
 
 
 def operators_page() -> str:
@@ -270,28 +283,6 @@ def rules_page() -> str:
     return "\n".join([*lines, ""])
 
 
-def sweep_json_page() -> str:
-    """Return the keys of the JSON report of a sweep."""
-    return _schema_page(
-        "# JSON of a sweep\n",
-        "sweep TARGET --over NAME=VALUES",
-        "Times are in nanoseconds, as their keys say. `low` and `high` bound a 90 % interval. Every"
-        " key is always there; what is unknown is null.\n",
-    )
-
-
-def tune_json_page() -> str:
-    """Return the keys of the JSON report of a tuning."""
-    return _schema_page(
-        "# JSON of a tuning\n",
-        "tune TARGET",
-        "Times are in nanoseconds, as their keys say. `low` and `high` bound a 95 % interval. Every"
-        " key is always there, and what is unknown is null, but for `configuration`: it holds only"
-        " what differs from the script's own settings.\n",
-        saved="the settings themselves are written to `breakeven.toml`",
-    )
-
-
 def tune_page() -> str:
     """Return the page on tuning as it is, with the table of settings that the code declares."""
     from breakeven.settings import SETTINGS
@@ -312,135 +303,14 @@ def tune_page() -> str:
     return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
 
 
-def validation_json_page() -> str:
-    """Return the keys of the JSON report of a validation."""
-    return _schema_page(
-        "# JSON of a validation\n",
-        "validate TABLE.csv",
-        "The unit of a number is in its key: `_ms` milliseconds, as in tables, `_fraction` a share"
-        " or an error, 0.12 for 12 %. `low` and `high` bound a 90 % interval. Every key is always"
-        " there; what is unknown is null.\n",
-    )
-
-
-def workloads_json_page() -> str:
-    """Return the keys of the JSON report of systems with published figures."""
-    return _schema_page(
-        "# JSON of the six systems\n",
-        "workloads NAME",
-        "The unit of a table's figures is the `kind` of their column, also of an estimate, whatever"
-        " its keys are called; elsewhere it is in the key. `low` and `high` bound a 90 % interval."
-        " Every key is always there; what is unknown is null.\n",
-    )
-
-
-def compare_json_page() -> str:
-    """Return the keys of the JSON report of a comparison."""
-    return _schema_page(
-        "# JSON of a comparison\n",
-        "compare A.json B.json",
-        "Times are in nanoseconds, as their keys say. A `ratio` is that of the second run to the"
-        " first; `low` and `high` bound a 90 % interval. Every key is always there; what is unknown"
-        " is null.\n",
-        saved="",
-    )
-
-
-def devices_json_page() -> str:
-    """Return the keys of the catalogue of devices as JSON."""
-    return _schema_page(
-        "# JSON of devices\n",
-        "devices [NAME]",
-        "The unit of a number is in its key: `_bytes` bytes, `_hz` hertz, `_per_s` a rate per"
-        " second, `_watts` watts. Every key is always there. What a device lacks is left out of"
-        " `peak_flop_per_s`.\n",
-        saved="",
-    )
-
-
-def hosts_json_page() -> str:
-    """Return the keys of the table of hosts as JSON."""
-    return _schema_page(
-        "# JSON of hosts\n",
-        "devices --hosts [NAME]",
-        "Every key is always there.\n",
-        saved="",
-        name="hosts",
-    )
-
-
-def rules_json_page() -> str:
-    """Return the keys of the rules as JSON."""
-    return _schema_page(
-        "# JSON of rules\n", "rules [CODE|CAUSE]", "Every key is always there.\n", saved=""
-    )
-
-
-def calibrate_json_page() -> str:
-    """Return the keys of a measured host as JSON."""
-    return _schema_page(
-        "# JSON of a calibration\n",
-        "calibrate",
-        "Times are in nanoseconds per call, as their keys say; `low` and `high` are percentiles of"
-        " the rounds, and no interval. Every key is always there.\n",
-        saved="",
-    )
-
-
-def _schema_page(
-    title: str,
-    usage: str,
-    units: str,
-    *,
-    saved: str = "`-o FILE` writes the same",
-    name: str = "",
-) -> str:
-    """Return the keys of a command's document, from its schema.
-
-    Args:
-        title: Heading of the page.
-        usage: The command, without ``--json``.
-        units: How its figures are to be read.
-        saved: What the command writes to a file; empty for nothing.
-        name: Of the schema, where that is not the command's.
-    """
-    file = f"schema/{name or usage.split()[0]}.schema.json"
-    schema = json.loads((DOCS / file).read_text("utf-8"))
-    definitions: Mapping[str, Schema] = schema["$defs"]
-    root = _definition_name(schema["$ref"])
-    ordered = list(dict.fromkeys((root, *_reachable(root, definitions))))
-    version = definitions[root]["properties"]["schema_version"]["const"]
-    lines = [
-        NOTICE,
-        title,
-        f"`breakeven {usage} --json` prints one document{f', and {saved}' if saved else ''}; the "
-        f"[JSON schema]({file}) describes it. This is `schema_version` {version}:"
-        " a key that goes away or changes its meaning raises it, a new key does not.\n",
-        units,
-    ]
-    for name in ordered:
-        lines += _definition_section(name, definitions[name])
-    return "\n".join(lines)
-
-
 PAGES: Mapping[str, Callable[[], str]] = {
-    "calibrate-json.md": calibrate_json_page,
     "cli.md": cli_page,
-    "compare-json.md": compare_json_page,
-    "devices-json.md": devices_json_page,
     "devices.md": devices_page,
-    "explain-json.md": explain_json_page,
-    "hosts-json.md": hosts_json_page,
     "json.md": json_page,
     "kernels.md": kernels_page,
     "operators.md": operators_page,
-    "rules-json.md": rules_json_page,
     "rules/index.md": rules_page,
-    "sweep-json.md": sweep_json_page,
-    "tune-json.md": tune_json_page,
     "tune.md": tune_page,
-    "validation-json.md": validation_json_page,
-    "workloads-json.md": workloads_json_page,
 }
 
 
@@ -496,53 +366,6 @@ def _vendor_name(vendor: str) -> str:
 
 def _table_row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _definition_name(reference: str) -> str:
-    return reference.rpartition("/")[2]
-
-
-def _reachable(name: str, definitions: Mapping[str, Schema]) -> list[str]:
-    """Return the definitions that ``name`` refers to, in the order of first mention."""
-    found: list[str] = []
-    for reference in re.findall(r'"#/\$defs/(\w+)"', json.dumps(definitions[name])):
-        found += [reference, *_reachable(reference, definitions)]
-    return found
-
-
-def _definition_section(name: str, definition: Schema) -> list[str]:
-    lines = [f"## {name}\n", f"{_prose(definition)}\n"]
-    if "enum" in definition:
-        return [*lines, "One of " + ", ".join(f"`{value}`" for value in definition["enum"]) + ".\n"]
-    lines += ["| Key | Value | Meaning |", "| --- | --- | --- |"]
-    for key, value in definition["properties"].items():
-        lines.append(_table_row([f"`{key}`", _value_type(value), _prose(value)]))
-    return [*lines, ""]
-
-
-def _prose(schema: Schema) -> str:
-    """Return a description on one line, with Markdown's way of marking code."""
-    return " ".join(schema.get("description", "").split()).replace("``", "`")
-
-
-def _value_type(value: Schema) -> str:
-    """Return a type for a person: ``list of [Finding](#finding)``."""
-    if "$ref" in value:
-        name = _definition_name(value["$ref"])
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in value:
-        return " or ".join(_value_type(choice) for choice in value["anyOf"])
-    if "const" in value:
-        return f"`{json.dumps(value['const'])}`"
-    if "enum" in value:
-        return " or ".join(f"`{json.dumps(choice)}`" for choice in value["enum"])
-    if "prefixItems" in value:
-        return "[" + ", ".join(_value_type(item) for item in value["prefixItems"]) + "]"
-    if "additionalProperties" in value:
-        return f"map of {_value_type(value['additionalProperties'])}"
-    if value["type"] == "array":
-        return f"list of {_value_type(value['items'])}"
-    return str(value["type"])
 
 
 if __name__ == "__main__":
