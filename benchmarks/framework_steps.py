@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traced, plain = runs.trace(), runs.measure()
             path = DevicePath(traced, plain)
             (gpu,) = predict_steps(
-                path.step, [find_device(options.device)], path.feeding(host, host)
+                path.step, [find_device(options.device)], path.host_for_prediction(host, host)
             )
             times_ns = (
                 plain.measurement.median_ns,

@@ -95,7 +95,9 @@ def _compare(name: str, device: str) -> tuple[CpuStep, CpuStep, float]:
     measured = _measured(create(name))
     traced, plain = trace_step(train_step(create(name))), time_step(train_step(create(name)))
     path = DevicePath(traced, plain)
-    (prediction,) = predict_steps(path.step, [find_device(device)], path.feeding(host, host))
+    (prediction,) = predict_steps(
+        path.step, [find_device(device)], path.host_for_prediction(host, host)
+    )
     predicted = predict_cpu_step(build_program(traced.trace), host)
     return measured, predicted, prediction.estimate.value_ns
 

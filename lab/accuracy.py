@@ -59,9 +59,10 @@ PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
     LeaveOut.MODEL: "A new model on a known GPU",
     LeaveOut.SOURCE: "A source never calibrated on",
 }
-_GROUPINGS = (
-    *SHOWN_GROUPINGS, "memory_format", "phase", "architecture", "device", "family", "workload",
-)  # fmt: skip
+# A GPU that was never seen is what most readers ask for: it alone is shown in detail.
+_DETAILED = LeaveOut.GPU
+_DETAILS = ("phase", "architecture", "device", "family")
+_SUMMARY = ("precision", "era", "bound", "source")
 _PLOT = "Predicted against measured time of each row, both axes logarithmic, with a band of ±20 %"
 _HOW_TO_READ = """\
 Predicted times of whole steps, beside measured ones that others published. **Error** is
@@ -170,10 +171,13 @@ def _sections(report: AccuracyReport, plot: str | None) -> Iterator[str]:
     if plot is not None:
         yield f"![{_PLOT}]({plot})\n"
     yield from _table(("", *HEADERS), [("all rows", *summary_cells(report.overall))], "-" + "n" * 7)
-    for by in _GROUPINGS:
+    is_detailed = report.protocol is _DETAILED
+    for by in (*SHOWN_GROUPINGS, *_DETAILS) if is_detailed else _SUMMARY:
         if is_shown(report, by):
             groups = [(group, *summary_cells(one)) for group, one in report.summary[by].items()]
             yield from _table((f"by {GROUPING_TITLES[by]}", *HEADERS), groups, "-" + "n" * 7)
+    if not is_detailed:
+        return
     compiled = [
         (
             each.mode,

@@ -35,6 +35,7 @@ from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer, measure_host
 from breakeven.processor import num_cores
 from breakeven.session import DevicePath, Session, measured_result
+from breakeven.session.measured_step import time_recorded_step
 from breakeven.simulate import CompileMode, Program, build_program, compiled_step, predict_steps
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import DeviceKind, decide, device_result
@@ -438,7 +439,7 @@ def predicted_cells(
     cells: dict[str, Cells] = {where: {} for where in wheres}
     for where, some in cells.items():
         for seen, host in known.hosts.items():
-            fed_by = path.feeding(host_called(AUTO, host), host)
+            fed_by = path.host_for_prediction(host_called(AUTO, host), host)
             (found,) = predict_steps(
                 programs[where], [device], fed_by, is_captured=where == CAPTURED
             )
@@ -475,7 +476,7 @@ def _session(book: Book, name: str, launcher: Launcher) -> Session:
 
 
 def _measure_case(book: Book, name: str, session: Session) -> None:
-    traced, _, best, _ = session.at_best
+    traced, _, best, _ = time_recorded_step(session.runs, session.runs.trace())
     book.add(CASE, name, CPU, lambda: _plain_cells(book, name, best))
     book.set_predicted(name, DevicePath(traced, best))
     book.add(CASE, name, EAGER, lambda: _on_gpu(book, session))

@@ -16,14 +16,15 @@ from breakeven.progress import Progress
 from breakeven.session import (
     AXIS,
     UNKNOWN_LENGTH,
+    HandFedSizes,
     LiveStep,
     Session,
     TrainingLength,
     absent_cpu_results,
     check_absent_cpus,
     is_worth_repeating,
+    less_disturbed,
     measured_result,
-    quieter,
 )
 from breakeven.simulate import CompileMode
 from breakeven.trace import ScaledTrace
@@ -94,19 +95,20 @@ def check_target(
         tries_generated=tries_generated, progress=progress,
     )  # fmt: skip
     with session:
-        sizes = session.batch_sizes
-        searched = sizes or session.hand_fed_sizes()
-        crossover, curves = searched.search(session.step.compared)
-        run = session.step.as_set.generated
+        step = session.measure()
+        sizes = session.batch_sizes(step)
+        searched = sizes or HandFedSizes(step.path.step, step.plain.measurement.estimate)
+        crossover, curves = searched.search(step.compared)
+        run = step.as_set.generated
         generated_crossover = None
         if sizes is not None and run is not None:
-            generated_crossover = sizes.search_generated(session.step.compared, run)
+            generated_crossover = sizes.search_generated(step.compared, run)
         absent, unpredicted = (), ()
         if cpus:
-            absent, unpredicted = absent_cpu_results(session.step, cpus, session.cpu_rates)
+            absent, unpredicted = absent_cpu_results(step, cpus, session.measure_cpu_rates())
         session.progress.end()
     report = _report(
-        session.step,
+        step,
         target=session.target.label,
         crossover=crossover,
         curves=curves,
@@ -168,7 +170,7 @@ def check_step(
     host_spec = in_measured_machines(host_called(host, here))
     plain = time_step(step, budget_s=budget_s)
     if is_worth_repeating(plain):
-        plain = quieter(plain, time_step(step, budget_s=budget_s))
+        plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
     live = LiveStep(
         traced=trace_step(step),
         plain=plain,

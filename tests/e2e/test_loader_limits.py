@@ -39,7 +39,7 @@ def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> No
     path = SCRIPTS / "reads_pictures_in_loop.py"
     (line,) = _lines_here(path)
     with Session(str(path), devices=("T4",), budget_s=0.3) as session:
-        step = session.step
+        step = session.measure()
         # On a busy machine a report withholds what it cannot be sure of.
         codes = {rule.code for rule in all_rules()}
         found = step.compared.diagnosed_again(step.path.program, step.devices[0], codes)

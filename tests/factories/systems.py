@@ -173,7 +173,7 @@ class FakeBench:
     def step(self, script: str, *arguments: str, num_threads: int = 0) -> StepTrace:
         return update_trace(is_on_host="host" in arguments)
 
-    def feeding(self, trace: StepTrace) -> HostSpec:
+    def host_for_prediction(self, trace: StepTrace) -> HostSpec:
         return self.host
 
     def predict(

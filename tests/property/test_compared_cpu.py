@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, ThreadTrial
 from breakeven.progress import SilentProgress
-from breakeven.session import Runs, at_its_best
-from breakeven.session.measured_step import measure_at_best
+from breakeven.session import Runs, at_best_thread_count
+from breakeven.session.measured_step import time_recorded_step
 from breakeven.timing import Measurement
 from breakeven.verdict import decide
 from factories.reports import gpu_wins
@@ -39,10 +39,10 @@ def test_no_number_of_threads_is_faster_than_the_compared_cpu(run: PlainRun) -> 
     fastest_ns = min(each.median_ns for each in measured)
     # A second recording is made of a step that is shorter than its operators.
     launcher = ScriptedLauncher([run, traced_run()])
-    found = measure_at_best(Runs(launcher, SCRIPT, 60.0, SilentProgress()), traced_run())
+    found = time_recorded_step(Runs(launcher, SCRIPT, 60.0, SilentProgress()), traced_run())
     verdict = decide([*found.results, GPU])
     named = (verdict.device, verdict.over)
     (compared,) = [result for result in found.results if result.device in named]
     assert compared.step_ns == fastest_ns
     # What the prediction rests on is about as fast.
-    assert at_its_best(run).measurement.median_ns <= 1.1 * fastest_ns
+    assert at_best_thread_count(run).measurement.median_ns <= 1.1 * fastest_ns

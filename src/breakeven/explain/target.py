@@ -12,7 +12,7 @@ from breakeven.explain.explanation import chosen_rules, explained
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import read_document, report_command
-from breakeven.session import LONGEST_STEP_NS, ComparedStep, Runs, Session
+from breakeven.session import LONGEST_STEP_NS, BatchSizes, ComparedStep, Runs, Session
 from breakeven.simulate import Program, build_program
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import Configuration, Op, ScaledTrace, StepTrace
@@ -94,8 +94,9 @@ def explain_target(
         progress=progress, launcher=launcher,
     )  # fmt: skip
     with session:
-        scaled, unscaled = _other_sizes(session)
-        step, cpu = session.step, None
+        step = session.measure()
+        scaled, unscaled = _other_sizes(session.batch_sizes(step))
+        cpu = None
         if tries_cpu:
             cpu = try_cpu_settings(session.runs, step.as_set, step.traced.trace, session.here)
         session.progress.begin("simulating the step with and without each fix")
@@ -114,9 +115,9 @@ def explain_target(
     return session.with_side_effects(report)
 
 
-def _other_sizes(session: Session) -> tuple[ScaledTrace | None, tuple[Caveat, ...]]:
-    """Return the step at other batch sizes, where a DataLoader sets its size, or why not."""
-    scaled = session.batch_sizes and session.batch_sizes.record_other_size()
+def _other_sizes(sizes: BatchSizes | None) -> tuple[ScaledTrace | None, tuple[Caveat, ...]]:
+    """Record the step at another batch size, if a DataLoader sets it; or return why not."""
+    scaled = sizes and sizes.record_other_size()
     if not isinstance(scaled, NoCrossover):
         return scaled, ()
     message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"

@@ -107,7 +107,9 @@ class RecordedGap:
         """
         off = _WHOLE_ERROR if self._scale == 1.0 else _PART_ERROR
         factor = other_ns * self._scale / self.gap.time_ns
-        for found in predict_steps(self._path.program, devices, self._path.feeding(host, here)):
+        for found in predict_steps(
+            self._path.program, devices, self._path.host_for_prediction(host, here)
+        ):
             yield BetweenTime(
                 device=found.device.name,
                 time_ns=factor * found.estimate.value_ns,

@@ -343,7 +343,7 @@ class LiveStep:
         return ComparedStep(
             program=self.path.program,
             devices=self.devices,
-            host=self.path.feeding(self.host, self.here),
+            host=self.path.host_for_prediction(self.host, self.here),
             measured=self.measured,
             sources=tuple(self.traced.sources),
         )

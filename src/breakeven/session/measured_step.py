@@ -58,7 +58,7 @@ _OTHER_PATH = 1.6
 _OTHER_PATH_LOG_SIGMA = 0.25
 
 
-class AtBest(NamedTuple):
+class TimedStep(NamedTuple):
     """The step as it was recorded, timed as the script runs it, and timed at its best."""
 
     traced: TracedRun
@@ -67,7 +67,9 @@ class AtBest(NamedTuple):
     results: tuple[DeviceResult, ...]
 
 
-def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = False) -> AtBest:
+def time_recorded_step(
+    runs: Runs, traced: TracedRun, *, tries_generated: bool = False
+) -> TimedStep:
     """Time the step; further runs have the number of threads that suits it.
 
     Where the recorded step is not typical, it is recorded again: with fewer threads, where other
@@ -78,11 +80,11 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
         traced: The step as it was recorded.
         tries_generated: Time generated code for the step too, where it is short.
     """
-    as_set = believed(runs.measure(tries_generated=tries_generated), traced)
+    as_set = upper_bound_if_disturbed(runs.measure(tries_generated=tries_generated), traced)
     step_ns = min(run.measurement.median_ns for run in (as_set, *as_set.trials))
     ops_ns = sum(max(0, op.host_ns - _RECORDED_CALL_NS) for op in traced.trace.ops)
     is_untypical = ops_ns > _UNTYPICAL * step_ns
-    best = at_its_best(as_set, prefers_fewer=is_untypical)
+    best = at_best_thread_count(as_set, prefers_fewer=is_untypical)
     if not best.measurement.is_disturbed:
         # What was held up is shown, but nothing rests on it.
         as_set = _without_warning(as_set)
@@ -90,7 +92,7 @@ def measure_at_best(runs: Runs, traced: TracedRun, *, tries_generated: bool = Fa
     if is_untypical:
         runs.record_longer()
         traced = runs.trace()
-    return AtBest(traced, as_set, best, _shown_results(as_set, best))
+    return TimedStep(traced, as_set, best, _shown_results(as_set, best))
 
 
 def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]:
@@ -119,7 +121,7 @@ def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]
     return tuple(results)
 
 
-def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
+def upper_bound_if_disturbed(run: PlainRun, traced: TracedRun) -> PlainRun:
     """Return a run whose steps count as a bound where they cannot be what the script takes.
 
     Beside other work they took many times as long as the operators and the Python between them
@@ -162,7 +164,7 @@ def believed(run: PlainRun, traced: TracedRun) -> PlainRun:
     )
 
 
-def at_its_best(as_set: PlainRun, *, prefers_fewer: bool = False) -> PlainRun:
+def at_best_thread_count(as_set: PlainRun, *, prefers_fewer: bool = False) -> PlainRun:
     """Return the run on the fastest number of threads; a disturbed time is a bound, and counts.
 
     Of those about as fast, one that no other work disturbed is better evidence, and one on the
@@ -303,7 +305,7 @@ class DevicePath:
         """Return the prepared step with its kernels."""
         return build_program(self.step)
 
-    def feeding(self, host: HostSpec, here: HostSpec) -> HostSpec:
+    def host_for_prediction(self, host: HostSpec, here: HostSpec) -> HostSpec:
         """Return ``host`` with what the measured step shows of its work.
 
         Args:

@@ -301,7 +301,7 @@ def is_worth_repeating(run: PlainRun) -> bool:
     return is_all_disturbed(run) and sum(run.measurement.samples_ns) < _REPEATABLE_NS
 
 
-def quieter(run: PlainRun, again: PlainRun) -> PlainRun:
+def less_disturbed(run: PlainRun, again: PlainRun) -> PlainRun:
     """Return the run that was disturbed less, or the faster: other work only ever adds time."""
     longest_ns = CLEARLY_FASTER * min(run.measurement.median_ns, again.measurement.median_ns)
     return min(

@@ -1,11 +1,10 @@
-"""One target, run, measured, predicted and decided once: where every command about it starts."""
+"""One target and the processes that run it: where every command about it starts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
@@ -22,19 +21,16 @@ from breakeven.device import AUTO, select_devices
 from breakeven.progress import Progress, SilentProgress
 from breakeven.session.batch_sizes import BatchSizes
 from breakeven.session.compared_step import LiveStep, TrainingLength
-from breakeven.session.hand_fed import HandFedSizes
-from breakeven.session.measured_step import AtBest, measure_at_best, measured_result
+from breakeven.session.measured_step import measured_result, time_recorded_step
 from breakeven.session.runs import Runs
 from breakeven.simulate import CpuRates
-from breakeven.verdict import CheckReport, DeviceKind, DeviceResult, ExplainReport, SweepReport
+from breakeven.verdict import CheckReport, DeviceKind, ExplainReport, SweepReport
 
 _Report = TypeVar("_Report", CheckReport, ExplainReport, SweepReport)
 
 
 class Session:
-    """A target and what is known of it so far; each figure is found when it is asked for, once.
-
-    Within the session processes can be started; what was found stays when it has ended.
+    """A target, and within the session the processes that run it.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
@@ -90,6 +86,10 @@ class Session:
             self.ready = self.launcher.ready()
             kinds = {one.device.id: one.kind for one in self._speeds.values() if one.kind}
             self.host, self.here = find_hosts(self._host_name, self.launcher, kinds)
+            self.runs = Runs(
+                self.launcher, self.target, self.time_limit_s, self.progress,
+                budget_s=self._budget_s,
+            )  # fmt: skip
             self._processes = stack.pop_all()
         return self
 
@@ -97,39 +97,28 @@ class Session:
         """End all processes."""
         self._processes.close()
 
-    @cached_property
-    def runs(self) -> Runs:
-        """Return what runs the target in different ways."""
-        return Runs(
-            self.launcher, self.target, self.time_limit_s, self.progress, budget_s=self._budget_s
-        )
+    def measure(self) -> LiveStep:
+        """Run the target, in this order, and return its step.
 
-    @cached_property
-    def at_best(self) -> AtBest:
-        """Return the step recorded, timed as the script runs it, and timed at its best."""
-        return measure_at_best(self.runs, self.runs.trace(), tries_generated=self._tries_generated)
-
-    @cached_property
-    def measured(self) -> tuple[DeviceResult, ...]:
-        """Return the results of the devices that are here, this CPU first."""
-        results = self.at_best.results
-        on_gpu = self.runs.measure_on_gpu() if self.ready.gpu else None
-        return results if on_gpu is None else (*results, measured_result(on_gpu, DeviceKind.GPU))
-
-    @cached_property
-    def step(self) -> LiveStep:
-        """Return the step, compared with itself on every device."""
-        runs = (self.at_best.as_set, self.at_best.best)
+        The step is recorded; timed as the script runs it and with other numbers of threads; timed
+        on a GPU that is here. Then what lies between steps is recorded, if it takes long.
+        """
+        traced = self.runs.trace()
+        timed = time_recorded_step(self.runs, traced, tries_generated=self._tries_generated)
+        measured = timed.results
+        if self.ready.gpu and (on_gpu := self.runs.measure_on_gpu()) is not None:
+            measured = (*measured, measured_result(on_gpu, DeviceKind.GPU))
         # Preferably of a run that knows what it is: other work makes gaps of its own.
+        runs = (timed.as_set, timed.best)
         gap = max(runs, key=lambda run: (run.gap is not None, run.other is not None)).gap
         step = LiveStep(
-            traced=self.at_best.traced,
-            plain=self.at_best.best,
-            as_set=self.at_best.as_set,
+            traced=timed.traced,
+            plain=timed.best,
+            as_set=timed.as_set,
             devices=self.devices,
             host=in_measured_machines(self.host),
             here=self.here,
-            measured=self.measured,
+            measured=measured,
             torch_version=self.ready.torch_version,
             gap=gap,
             recorded_gap=self.runs.trace_gap(gap.num_updates) if gap else None,
@@ -143,22 +132,15 @@ class Session:
         )
         return dataclasses.replace(step, host=in_measured_machines(self.host, new), told=told)
 
-    @cached_property
-    def cpu_rates(self) -> CpuRates:
+    def measure_cpu_rates(self) -> CpuRates:
         """Return what a core of this CPU computes and moves."""
         self.progress.begin("measuring what a core of this CPU can do")
         return self.launcher.measure_cpu_rates()
 
-    @cached_property
-    def batch_sizes(self) -> BatchSizes | None:
-        """Return the step at other batch sizes; None where no DataLoader sets its size."""
-        step = self.step
+    def batch_sizes(self, step: LiveStep) -> BatchSizes | None:
+        """Return the step at other batch sizes; None if no DataLoader sets its size."""
         loader = step.traced.loader
         return loader and BatchSizes(self.runs, step.plain, step.path, loader)
-
-    def hand_fed_sizes(self) -> HandFedSizes:
-        """Return the step at other batch sizes of a script that feeds its batches by hand."""
-        return HandFedSizes(self.step.path.step, self.step.plain.measurement.estimate)
 
     def with_side_effects(self, report: _Report) -> _Report:
         """Return a report that says what the runs of the ended session wrote."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import Launcher, PlainRun, RunFailure, RunRequest
 from breakeven.progress import Progress, SilentProgress
-from breakeven.session import REFUSALS, is_all_disturbed, is_worth_repeating, quieter
+from breakeven.session import REFUSALS, is_all_disturbed, is_worth_repeating, less_disturbed
 from breakeven.store import (
     MachineKey,
     RunKey,
@@ -244,7 +244,7 @@ def _better(first: EngineRun, again: EngineRun) -> EngineRun:
         return first
     if isinstance(first.answer, RunFailure):
         return again
-    return first if quieter(first.answer, again.answer) is first.answer else again
+    return first if less_disturbed(first.answer, again.answer) is first.answer else again
 
 
 def _changed_s(path: str) -> float:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, PlainRun, RunFailure, RunRequest
 from breakeven.errors import Caveat
-from breakeven.session import at_its_best, measured_result
+from breakeven.session import at_best_thread_count, measured_result
 from breakeven.sweep.axes import is_whole
 from breakeven.sweep.cpu_curve import CpuCurve
 from breakeven.sweep.engine import EngineRun, RunCache
@@ -247,7 +247,7 @@ class MeasuredGrid:
                 self._gpu_problems.append(f"{describe(job.settings)}: {problem}")
             return
         if isinstance(done.answer, PlainRun) and problem is None:
-            run = self.cpu[key] = at_its_best(done.answer)
+            run = self.cpu[key] = at_best_thread_count(done.answer)
             if job.curve is not None:
                 job.curve.add(job.size, run.measurement.estimate, run.peak_memory_bytes)
         else:

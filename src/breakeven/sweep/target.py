@@ -11,7 +11,7 @@ from breakeven.capture import KEEP_NOTHING, Keep, PlainRun, RunFailure, TracedRu
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import SilentProgress
-from breakeven.session import DevicePath, Session, at_its_best, measured_result
+from breakeven.session import DevicePath, Session, at_best_thread_count, measured_result
 from breakeven.simulate import (
     MultiGpuSetup,
     StepPrediction,
@@ -170,7 +170,7 @@ class SweepStages:
         """Predict each step on each GPU, with what the host's work takes in a plain run."""
         self._base, self._plain = self._measure_base()
         path = DevicePath(self._base.traced, self._plain)
-        self._host = path.feeding(self._host, self._session.here)
+        self._host = path.host_for_prediction(self._host, self._session.here)
         # Points that differ in nothing that is traced share their step.
         distinct = {id(step): step for step in self._steps.values()}
         prepared = {key: path.prepare(TracedRun(trace=step)) for key, step in distinct.items()}
@@ -247,7 +247,7 @@ class SweepStages:
             request = self._runs.plain_request(base.settings, None, COARSE_BUDGET_S)
             (done,) = self._kept.measure([request])
             if not isinstance(done.answer, RunFailure):
-                return base, at_its_best(done.answer)
+                return base, at_best_thread_count(done.answer)
             if first_error is None:  # to know the cause takes runs of its own
                 first_error = self._runs.error(base.settings, done.answer, done.output)
         assert first_error is not None, "there is a step, so one was recorded unchanged"

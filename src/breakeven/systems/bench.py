@@ -171,10 +171,10 @@ class Bench:
         return tuple(
             prediction
             for trace in ((traces,) if isinstance(traces, StepTrace) else traces)
-            for prediction in predict_steps(trace, specs, self.feeding(trace, named))
+            for prediction in predict_steps(trace, specs, self.host_for_prediction(trace, named))
         )
 
-    def feeding(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
+    def host_for_prediction(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
         """Return what feeds the GPUs, with what is known of its work on this step.
 
         Args:
@@ -184,7 +184,7 @@ class Bench:
         host = host or self.host
         for path in self._paths:
             if path.step is trace:
-                return path.feeding(host, self._here)
+                return path.host_for_prediction(host, self._here)
         return host
 
     def sweep(

@@ -138,7 +138,7 @@ def _gpu_table(bench: Bench, traces: Mapping[str, StepTrace], gpu: str) -> Syste
     cells: list[tuple[Cell, ...]] = []
     for variant, prediction in predictions.items():
         trace = traces[variant]
-        shares = step_shares(trace, prediction.device, bench.feeding(trace))
+        shares = step_shares(trace, prediction.device, bench.host_for_prediction(trace))
         step, speedup = prediction.estimate, host_ns / prediction.estimate.value_ns
         cells.append((_VARIANTS[variant], None, step, *astuple(shares), speedup))
     title = f"{gpu}, batch {WEIGHT_UPDATE_BATCH_SIZE}"

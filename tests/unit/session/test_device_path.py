@@ -155,7 +155,9 @@ def fed(
     run = replace(
         run, trace=replace(run.trace, facts=replace(run.trace.facts, optimizers=(facts,)))
     )
-    return DevicePath(run, plain or replace(plain_run(400_000), phases=PHASES)).feeding(host, HERE)
+    return DevicePath(run, plain or replace(plain_run(400_000), phases=PHASES)).host_for_prediction(
+        host, HERE
+    )
 
 
 def test_measured_step_tells_the_hosts_work() -> None:
@@ -224,8 +226,8 @@ def test_a_step_that_was_recorded_longer_than_it_took_is_another_one() -> None:
     alike, other = DevicePath(run, timed), DevicePath(run, shorter)
     assert not alike.is_other_path(HERE)
     assert other.is_other_path(HERE)
-    assert other.feeding(HERE, HERE).log_sigma > HERE.log_sigma
-    assert other.feeding(HERE, HERE).forward_factor == HERE.forward_factor
+    assert other.host_for_prediction(HERE, HERE).log_sigma > HERE.log_sigma
+    assert other.host_for_prediction(HERE, HERE).forward_factor == HERE.forward_factor
     assert not DevicePath(run, replace(shorter, processor="Another CPU")).is_other_path(HERE)
 
 

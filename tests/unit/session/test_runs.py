@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, LoaderUse, PlainRun, ThreadTrial, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.progress import SilentProgress
-from breakeven.session import TrainingLength, is_worth_repeating, quieter
+from breakeven.session import TrainingLength, is_worth_repeating, less_disturbed
 from breakeven.session import runs as module
-from breakeven.session.measured_step import believed, measure_at_best
+from breakeven.session.measured_step import time_recorded_step, upper_bound_if_disturbed
 from breakeven.session.runs import Runs
 from breakeven.timing import BUSY_MACHINE, EMULATED_ON_CPU, Measurement
 from breakeven.trace import Phase
@@ -163,7 +163,7 @@ def test_fewer_threads_are_used_where_they_are_clearly_faster(
 ) -> None:
     as_set = Measurement(samples_ns=(1_000_000,) * 9)
     runs, launcher = runs_of(with_trial(as_set, one_thread_ns), plain_run())
-    found = measure_at_best(runs, traced_run())
+    found = time_recorded_step(runs, traced_run())
     assert (found.as_set.num_threads, found.best.num_threads) == (4, used)
     settings = ["1 thread", "4 threads"] if num_results == 2 else [""]
     assert [result.setting for result in found.results] == settings
@@ -178,7 +178,7 @@ def test_the_time_for_batches_is_that_of_the_threads_that_are_used() -> None:
     (trial,) = run.trials
     for wait_ns, expected in ((200_000.0, 200_000.0), (None, 600_000.0)):
         told = replace(run, trials=(replace(trial, loader_wait_ns=wait_ns),))
-        found = measure_at_best(runs_of(told)[0], traced_run())
+        found = time_recorded_step(runs_of(told)[0], traced_run())
         assert found.best.num_threads == 1
         assert found.best.loader is not None
         assert found.best.loader.wait_ns == expected
@@ -187,28 +187,28 @@ def test_the_time_for_batches_is_that_of_the_threads_that_are_used() -> None:
 
 def test_a_disturbed_time_is_a_bound_that_a_slower_number_of_threads_does_not_raise() -> None:
     slow = with_trial(DISTURBED, 3_000_000)
-    found = measure_at_best(runs_of(slow)[0], traced_run())
+    found = time_recorded_step(runs_of(slow)[0], traced_run())
     assert found.best.num_threads == 4
     # What was left alone is shown all the same.
     assert [result.is_disturbed for result in found.results] == [False, True]
     # Four threads are at most four times as fast as one.
     assert found.results[1].low_ns == pytest.approx(750_000, rel=0.1)
     # Of two that are about as fast, the one that was left alone is the better evidence.
-    alike = measure_at_best(runs_of(with_trial(DISTURBED, 2_100_000))[0], traced_run())
+    alike = time_recorded_step(runs_of(with_trial(DISTURBED, 2_100_000))[0], traced_run())
     assert alike.best.num_threads == 1
 
 
 def test_a_run_that_was_disturbed_and_faster_is_kept() -> None:
     slower, alike = plain_run(3_000_000), plain_run(2_100_000)
     fast = disturbed_run()
-    assert quieter(slower, fast) is fast
-    assert quieter(fast, alike) is alike
+    assert less_disturbed(slower, fast) is fast
+    assert less_disturbed(fast, alike) is alike
 
 
 def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:
     alike = with_trial(Measurement(samples_ns=(1_000_000,) * 9), 1_050_000)
     runs, launcher = runs_of(alike, traced_run())
-    found = measure_at_best(runs, traced_run(replace(device_op(), host_ns=20_000_000)))
+    found = time_recorded_step(runs, traced_run(replace(device_op(), host_ns=20_000_000)))
     assert (found.best.num_threads, len(found.results)) == (1, 2)
     assert launcher.requests[1].is_traced
     assert launcher.requests[1].configuration.num_threads == 1
@@ -220,7 +220,7 @@ def test_recording_that_was_held_up_is_made_again_on_fewer_threads() -> None:
 def test_what_recording_adds_to_many_small_operators_is_no_reason_to_record_again() -> None:
     small = [replace(device_op(), host_ns=6_000)] * 1_000
     runs, launcher = runs_of(plain_run(2_000_000))
-    assert len(measure_at_best(runs, traced_run(*small)).traced.trace.ops) == 1_000
+    assert len(time_recorded_step(runs, traced_run(*small)).traced.trace.ops) == 1_000
     assert not any(request.is_traced for request in launcher.requests)
 
 
@@ -275,7 +275,7 @@ def test_how_long_a_step_takes_in_a_format_that_is_emulated_is_not_foretold(
 def test_recordings_and_the_gpu_keep_the_threads_of_the_first() -> None:
     as_set = Measurement(samples_ns=(1_000_000,) * 9)
     runs, launcher = runs_of(with_trial(as_set, 500_000), traced_run(), plain_run())
-    measure_at_best(runs, traced_run())
+    time_recorded_step(runs, traced_run())
     runs.trace(loader_batch_size=32, new_batch_size=64)
     runs.measure_on_gpu()
     assert [each.configuration.num_threads for each in launcher.requests[1:]] == [0, 0]
@@ -283,7 +283,7 @@ def test_recordings_and_the_gpu_keep_the_threads_of_the_first() -> None:
 
 def test_a_script_that_needs_a_gpu_is_compared_at_its_best_too() -> None:
     runs, launcher = runs_of(failure(), with_trial(Measurement(samples_ns=(1_000_000,) * 9), 1_000))
-    assert measure_at_best(runs, traced_run()).best.num_threads == 1
+    assert time_recorded_step(runs, traced_run()).best.num_threads == 1
     assert [each.tries_threads for each in launcher.requests] == [True, True]
     assert [each.has_cuda for each in launcher.requests] == [False, True]
 
@@ -294,15 +294,15 @@ def busy_run(step_ns: int, load_fraction: float = 0.5) -> PlainRun:
 
 def test_a_step_far_longer_than_its_parts_is_not_believed_beside_other_work() -> None:
     traced = traced_run(replace(device_op(), host_ns=1_000_000))
-    assert believed(busy_run(4_900_000), traced) == busy_run(4_900_000)
+    assert upper_bound_if_disturbed(busy_run(4_900_000), traced) == busy_run(4_900_000)
     # On a quiet machine it takes what it takes.
-    assert believed(busy_run(9_000_000, 0.1), traced) == busy_run(9_000_000, 0.1)
+    assert upper_bound_if_disturbed(busy_run(9_000_000, 0.1), traced) == busy_run(9_000_000, 0.1)
     # In fp32, where it was recorded, it would not take that long.
     emulated = replace(
         busy_run(9_000_000), caveats=(Caveat(code=EMULATED_ON_CPU, message="bf16 is emulated"),)
     )
-    assert believed(emulated, traced) == emulated
-    found = believed(busy_run(9_000_000), traced)
+    assert upper_bound_if_disturbed(emulated, traced) == emulated
+    found = upper_bound_if_disturbed(busy_run(9_000_000), traced)
     assert found.measurement.is_disturbed
     assert found.measurement.estimate.low_ns < 1_000_000
     # Nothing is taken for waiting, or a GPU would be predicted without the script's own work.
@@ -317,16 +317,16 @@ def test_trials_that_are_not_believed_either_are_no_better() -> None:
     traced = traced_run(replace(device_op(), host_ns=1_000_000))
     as_set = Measurement(samples_ns=(9_000_000,) * 9)
     run = replace(with_trial(as_set, 9_500_000), load_fraction=0.5)
-    assert believed(run, traced).trials == ()
+    assert upper_bound_if_disturbed(run, traced).trials == ()
     calm = replace(with_trial(as_set, 3_000_000), load_fraction=0.5)
-    assert len(believed(calm, traced).trials) == 1
+    assert len(upper_bound_if_disturbed(calm, traced).trials) == 1
 
 
 def test_a_run_is_repeated_only_where_all_threads_were_held_up() -> None:
     assert is_worth_repeating(disturbed_run())
     assert not is_worth_repeating(with_trial(DISTURBED, 3_000_000))
     calm = with_trial(DISTURBED, 3_000_000)
-    assert quieter(disturbed_run(), calm) is calm
+    assert less_disturbed(disturbed_run(), calm) is calm
 
 
 @pytest.mark.parametrize(

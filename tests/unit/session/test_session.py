@@ -66,14 +66,14 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_each_figure_is_found_when_it_is_asked_for_and_once(script: str) -> None:
+def test_a_target_is_recorded_then_timed_on_each_device_that_is_here(script: str) -> None:
     launcher = ReadyLauncher(traced_run(), plain_run(), plain_run(700_000), gpu="A GPU")
     with Session(script, devices=("t4",), launcher=launcher) as session:
         assert launcher.requests == []
-        assert session.step is session.step
-        assert [result.kind.value for result in session.measured] == ["cpu", "gpu"]
-        assert session.step.compared.results[:2] == session.measured
-        assert session.batch_sizes is None
+        step = session.measure()
+        assert [result.kind.value for result in step.measured] == ["cpu", "gpu"]
+        assert step.compared.results[:2] == step.measured
+        assert session.batch_sizes(step) is None
     assert [request.is_traced for request in launcher.requests] == [True, False, False]
     # Whose launcher it is ends it.
     assert launcher.num_entered == 0
@@ -86,7 +86,7 @@ def test_what_takes_long_between_steps_is_recorded(script: str) -> None:
     plain = replace(plain_run(), other=other, other_work=(work,), gap=gap)
     launcher = ReadyLauncher(traced_run(), plain, traced_run())
     with Session(script, devices=("t4",), launcher=launcher) as session:
-        program = session.step.program()
+        program = session.measure().program()
     assert [request.records_after for request in launcher.requests] == [0, 0, 40]
     (part,), (on_gpu,) = program.parts, program.between
     assert (part.function, part.time_ns) == ("evaluate", 2e6)
@@ -98,8 +98,9 @@ def test_work_of_an_unknown_number_of_steps_is_named(script: str) -> None:
     work = OtherWork(location=Location(file=script, line=7, function="draw"), share=1.0)
     launcher = ReadyLauncher(traced_run(), replace(plain_run(), other_work=(work,)))
     with Session(script, devices=("t4",), launcher=launcher) as session:
-        assert session.step.program().other_ns is None
-        (found,) = [c for c in session.step.caveats(()) if c.code == "between-not-counted"]
+        step = session.measure()
+        assert step.program().other_ns is None
+        (found,) = [c for c in step.caveats(()) if c.code == "between-not-counted"]
     assert found.message.startswith("train.py:7 (draw) works in each pass of a loop")
 
 
@@ -134,7 +135,7 @@ def test_a_speed_seen_elsewhere_counts_in_this_answer_and_in_later_ones(script: 
     def checked(*speeds: str) -> LiveStep:
         launcher = ReadyLauncher(traced_run(*(device_op(),) * 100), plain_run())
         with Session(script, devices=("t4", "a100"), measured=speeds, launcher=launcher) as session:
-            return session.step
+            return session.measure()
 
     usual = checked().compared.results[1:]
     usual_ms = usual[0].step_ns / NS_PER_MS
@@ -156,14 +157,14 @@ def test_an_epoch_has_as_many_steps_as_the_loader_tells(script: str) -> None:
     events = (device_op(),) * 100
     launcher = ReadyLauncher(traced_run(*events, loader=loader), plain_run(loader=loader))
     with Session(script, measured=("T4: 1 s/epoch",), launcher=launcher) as session:
-        (told,) = [c for c in session.step.caveats(()) if c.code == "measured-speed"]
+        (told,) = [c for c in session.measure().caveats(()) if c.code == "measured-speed"]
     assert "that is 2 ms a step" in told.message
     launcher = ReadyLauncher(traced_run(*events), plain_run())
     with (
         Session(script, measured=("T4: 1 s/epoch",), launcher=launcher) as session,
         pytest.raises(UsageError, match="how many steps one epoch has"),
     ):
-        _ = session.step
+        session.measure()
 
 
 def test_a_speed_that_is_none_is_refused_before_any_run(script: str) -> None:
