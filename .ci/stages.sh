@@ -68,7 +68,7 @@ install_torchvision() {
 install_extras() {
   run_in "$dev" pip install --no-deps -c constraints.txt --target "$work_dir/extras" \
     matplotlib contourpy cycler fonttools kiwisolver pillow pyparsing python-dateutil \
-    torchdiffeq scipy jax jaxlib ml_dtypes opt_einsum ray msgpack protobuf \
+    torchdiffeq scipy ray msgpack protobuf \
     stable-baselines3 gymnasium cloudpickle
 }
 

@@ -89,15 +89,31 @@ def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
-    statement = next((one for one in source.parents(call) if isinstance(one, ast.stmt)), None)
-    targets = statement.targets if isinstance(statement, ast.Assign) else ()
-    return any(last_name(target) == attribute for target in targets)
+    inside: ast.AST = call
+    for parent in source.parents(call):
+        if isinstance(parent, ast.Assign):
+            pairs = [(target, parent.value) for target in parent.targets]
+            # `self.a, self.b = one, other`
+            for target, value in list(pairs):
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    pairs += zip(target.elts, value.elts, strict=False)
+            return any(
+                last_name(target) == attribute and value in (parent.value, inside)
+                for target, value in pairs
+            )
+        if isinstance(parent, ast.stmt):
+            return False
+        if not isinstance(parent, ast.Tuple):
+            inside = parent
+    return False
 
 
 def _index_of(source: SourceFile, call: ast.Call) -> int | None:
     """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
     match source.parent(call):
-        case ast.Call(args=siblings) | ast.List(elts=siblings) if call in siblings:
+        case ast.Call(args=siblings) | ast.List(elts=siblings) | ast.Tuple(elts=siblings) if (
+            call in siblings
+        ):
             return siblings.index(call)
         case _:
             return None

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from breakeven.advise.events import (
@@ -56,9 +56,9 @@ _NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
 TENSOR_READS = frozenset({"cpu", "tolist", "numpy", "copy_"})
 # No single number of torch is larger.
 NUMBER_BYTES = 8
-CLOCKS = frozenset({
-    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "now",
-    "process_time", "default_timer", "clock", "elapsed_time", "record", "Timer",
+_CLOCKS = frozenset({
+    "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns",
+    "process_time", "elapsed_time", "record", "Timer",
 })  # fmt: skip
 # What simulators are called, as a pattern.
 SIMULATORS = r"(^|[._])(v?envs?|gym|sim|simulator|game|world|board)"
@@ -250,19 +250,28 @@ def _round_trips(case: RuleInput) -> tuple[RoundTrip, ...]:
     )
     first_layer = next(uses, len(events))
     found: dict[tuple[str, int] | None, RoundTrip] = {}
+    # The first read of a line in a forward pass has all copies that later ones have. Beside them:
+    # the youngest memory of each copy and those after it.
+    copied: dict[tuple[tuple[str, int] | None, int], tuple[list[int], list[int]]] = {}
     for index, read in case.each(Sync):
         if index < first_layer or not is_whole_read(read) or read.phase is not Phase.FORWARD:
             continue
         if case.sources.is_at(read.location, feeds_simulator):
             continue
-        between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, ends[index])]
-        later = {
-            position
-            for position in between
-            if copies[position].storage > newest[index]
-            and _may_come_from(case, read, copies[position])
-        }
-        if later:
+        key = line_of(read), ends[index]
+        if key not in copied:
+            between = uploaded[bisect_right(uploaded, index) : bisect_left(uploaded, ends[index])]
+            later = [
+                position
+                for position in between
+                if copies[position].storage > newest[index]
+                and _may_come_from(case, read, copies[position])
+            ]
+            youngest = [*accumulate((copies[position].storage for position in later[::-1]), max)]
+            copied[key] = later, youngest[::-1]
+        later, youngest = copied[key]
+        following = bisect_right(later, index)
+        if following < len(later) and youngest[following] > newest[index]:
             trip = found.setdefault(line_of(read), RoundTrip(read.location, [], set()))
             trip.reads.append(index)
             trip.copies.update(later)
@@ -340,7 +349,7 @@ def is_beside_clock(source: SourceFile, line: int) -> bool:
     found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
     return at is not None and any(
-        last_name(call.func) in CLOCKS
+        last_name(call.func) in _CLOCKS
         for statement in found[max(0, at - 1) : at + 2]
         for call in nodes_in(statement, ast.Call)
     )

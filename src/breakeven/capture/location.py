@@ -72,7 +72,8 @@ def is_user_file(filename: str) -> bool:
 @cache
 def is_our_file(filename: str) -> bool:
     """Return whether ``filename`` is breakeven's, and none of the scripts that it ships."""
-    return Path(filename).resolve().is_relative_to(_PACKAGE) and not is_user_file(filename)
+    resolved = Path(filename).resolve()
+    return any(map(resolved.is_relative_to, _OURS)) and not is_user_file(filename)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

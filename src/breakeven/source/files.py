@@ -112,6 +112,23 @@ class SyntaxTree:
                     found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         return found
 
+    def names_for(self, known: frozenset[str]) -> frozenset[str]:
+        """Return what the file calls some functions: ``now`` for ``now = time.perf_counter``.
+
+        Args:
+            known: Dotted names of the functions, as their libraries have them.
+        """
+        names = {
+            own + function.removeprefix(stands_for)
+            for own, stands_for in self.imports.items()
+            for function in known
+            if f"{function}.".startswith(f"{stands_for}.")
+        }
+        for one in self.bindings:
+            if isinstance(one.value, (ast.Name, ast.Attribute)) and dotted_name(one.value) in names:
+                names.add(one.name)
+        return frozenset(names)
+
     def reads_of(self, name: str) -> list[ast.Name | ast.Attribute]:
         """Return where a dotted name is read."""
         return [

@@ -77,6 +77,7 @@ def test_threads_that_are_not_too_many(facts: CpuFacts) -> None:
     [
         "import torch\ntorch.set_num_threads(32)  # here\n",
         'import os\nos.environ["OMP_NUM_THREADS"] = "32"  # here\nimport torch\n',
+        'config["OMP_NUM_THREADS"] = "4"\ntorch.set_num_threads(32)  # here\n',
     ],
 )
 def test_more_threads_than_processors(source: str) -> None:

@@ -53,11 +53,11 @@ UNSYNCED = {
             print(elapsed)
         """,
     "two readings": """\
-        from time import perf_counter as now
+        from time import perf_counter as tic
         for x in loader:
-            t0 = now()
+            t0 = tic()
             out = model(x)  # work
-            t1 = now()  # here
+            t1 = tic()  # here
             print((t1 - t0) * 1000)
         """,
     "alias": """\
@@ -112,6 +112,13 @@ def test_a_clock_that_is_read_too_early(name: str) -> None:
 
 
 HEALTHY = {
+    "no clock by the name of one": """\
+        import time
+        for x in loader:
+            before = meter.record()
+            out = model(x)  # work
+            print(meter.record() - before, env.time() - before)
+        """,
     "synchronize": """\
         import time
         for x in loader:

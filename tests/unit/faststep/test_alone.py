@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import faststep
+
 ALONE = """
 import sys
 for name in ("breakeven", "msgspec", "platformdirs", "rich", "tomlkit"):
@@ -24,6 +26,10 @@ try:
 except faststep.FastStepError as error:
     print(bool(error.message))
 """
+
+
+def test_every_name_of_the_package_is_where_it_says() -> None:
+    assert all(getattr(faststep, name) is not None for name in faststep.__all__)
 
 
 def test_a_step_is_made_where_nothing_else_is_installed() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from breakeven.advise.events import bare_name, copy_at, on_device, op_at, with_tensors
+from breakeven.advise.events import bare_name, copy_at, on_device, op_at
 from breakeven.advise.numpy_batch import (
     converted_on_device,
     element_bytes,
@@ -174,8 +174,8 @@ _CHOOSING = frozenset({
 
 @rule("COPY004", "DATA_NOT_RESIDENT")
 def resident_data(case: RuleInput) -> Matches:
-    copies, loaders = dict(case.each(Copy)), case.facts.loaders
-    for num_bytes, loading, then in _data_in_memory(case):
+    copies = dict(case.each(Copy))
+    for num_bytes, loading, then, loader in _data_in_memory(case):
         if not then or num_bytes > _MEMORY_FRACTION * case.device.memory_bytes:
             continue
         batch_bytes = sum(copies[index].num_bytes for index in then)
@@ -185,8 +185,8 @@ def resident_data(case: RuleInput) -> Matches:
         # The line that copies the most bytes; a framework copies what a loader has.
         lines = by_line(case.trace, then)
         location, _ = max(lines, key=lambda line: sum(copies[one].num_bytes for one in line[1]))
-        if loaders and any(is_by_framework(copies[index]) for index in then):
-            location = loaders[0].location
+        if loader is not None and any(is_by_framework(copies[index]) for index in then):
+            location = loader
         yield Match(
             title=f"{format_bytes(batch_bytes)} of a data set that would fit on the GPU are copied "
             "in every step",
@@ -202,23 +202,25 @@ def resident_data(case: RuleInput) -> Matches:
 
 def _data_in_memory(
     case: RuleInput,
-) -> Iterator[tuple[int, list[int], Mapping[int, tuple[Op, ...]]]]:
+) -> Iterator[tuple[int, list[int], Mapping[int, tuple[Op, ...]], Location | None]]:
     """Yield data that batches may be taken from: its bytes, what takes them, and the copies.
 
     Positions of what takes a batch from the data come second. Third comes what the device does with
-    a batch, by the position of its copy.
+    a batch, by the position of its copy; last the line of the loader that holds the data.
     """
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
     loaders = case.facts.loaders
     if loaders and all(loader.data_bytes and loader.is_indexed for loader in loaders):
         fetching = (i for i, op in case.each(Op) if op.is_on_host and op.phase is Phase.DATA)
         num_bytes = sum(loader.data_bytes for loader in loaders)
-        yield num_bytes, [*case.works("data"), *fetching], dict.fromkeys(batches, ())
+        loading = [*case.works("data"), *fetching]
+        yield num_bytes, loading, dict.fromkeys(batches, ()), loaders[0].location
     # Arrays that NumPy makes batches of.
     made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
     num_bytes = sum({id(own.array): own.array.num_bytes for own in made.values()}.values())
     prepared = [position for own in made.values() for position in own.prepared]
-    yield num_bytes, prepared, {i: converted_on_device(case, i, own) for i, own in made.items()}
+    then = {i: converted_on_device(case, i, own) for i, own in made.items()}
+    yield num_bytes, prepared, then, None
     # Tensors of the host that batches are chosen from.
     held: dict[int, tuple[int, int]] = {}
     for index in batches:
@@ -230,7 +232,7 @@ def _data_in_memory(
             if size >= 2 * copy.num_bytes:
                 held[index] = size, position
     sizes, positions = [size for size, _ in held.values()], [own for _, own in held.values()]
-    yield sum(sizes), positions, dict.fromkeys(held, ())
+    yield sum(sizes), positions, dict.fromkeys(held, ()), None
 
 
 def _gather(case: RuleInput, copy: Copy, total_bytes: int) -> Op:
@@ -311,9 +313,13 @@ def _cast_before(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
 
         def whole(op: Op, numel: int = numel) -> Op:
             # What the host did for each sample is done for the whole batch.
-            largest = max(tensor.numel for tensor in (*op.inputs, *op.outputs))
-            sized = partial(replace, shape=(numel,), layout="contiguous")
-            return with_tensors(on_device(op), lambda t: sized(t) if t.numel == largest else t)
+            def sized(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+                largest = max((tensor.numel for tensor in tensors), default=0)
+                one = partial(replace, shape=(numel,), layout="contiguous")
+                return tuple(one(t) if t.numel == largest else t for t in tensors)
+
+            moved = on_device(op)
+            return replace(moved, inputs=sized(moved.inputs), outputs=sized(moved.outputs))
 
         kinds = {op.name: op for position in reversed(chain) if (op := op_at(case.trace, position))}
         copied = replace(copy, num_bytes=numel * narrow.element_bytes, dtype=narrow.dtype)

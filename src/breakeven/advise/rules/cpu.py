@@ -11,7 +11,7 @@ from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
 from breakeven.advise.source_lines import recorded_calls
 from breakeven.cost import Family
 from breakeven.simulate import Side
-from breakeven.source import text_of
+from breakeven.source import dotted_name, text_of
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.trace import Location
 from breakeven.units import format_duration, format_percent
@@ -61,7 +61,11 @@ def line_of_threads(case: RuleInput) -> Location | None:
         return source.location(written)
     for source, (statement, target, _) in case.sources.bindings():
         # `os.environ["OMP_NUM_THREADS"] = "1"`
-        if isinstance(target, ast.Subscript) and text_of(target.slice) in _THREAD_VARIABLES:
+        if (
+            isinstance(target, ast.Subscript)
+            and text_of(target.slice) in _THREAD_VARIABLES
+            and dotted_name(target).endswith("environ")
+        ):
             return source.location(statement)
     return None
 

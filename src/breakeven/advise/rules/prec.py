@@ -108,7 +108,10 @@ def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
         of_numpy = dotted_name(source.parent(node) or node).startswith(("np.", "numpy."))
         if node.arg == "dtype" and not of_numpy and _is_double(node.value):
             yield source.location(node.value), "asks for float64"
-    for source, call in case.sources.calls("torch.from_numpy", "torch.as_tensor"):
+    for source, call in case.sources.calls("from_numpy", "torch.as_tensor"):
+        called = dotted_name(call.func)
+        if not called.startswith("torch.") and called != "from_numpy":
+            continue
         statement = next(node for node in source.parents(call) if isinstance(node, ast.stmt))
         # Another dtype is named in `torch.from_numpy(x).float()`.
         if all(part.attr not in _NARROW_NAMES for part in nodes_in(statement, ast.Attribute)):

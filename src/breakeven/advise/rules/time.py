@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from breakeven.advise.rule import Match, Matches, RuleInput, rule
 from breakeven.advise.rules.dev import compares_devices
-from breakeven.advise.transfers import CLOCKS
 from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
@@ -60,6 +59,12 @@ class TimedWork(NamedTuple):
         return Location(file=self.source.path, line=self.end)
 
 
+_CLOCKS = frozenset({
+    "time.time", "time.time_ns", "time.perf_counter", "time.perf_counter_ns", "time.monotonic",
+    "time.monotonic_ns", "time.process_time", "timeit.default_timer", "datetime.datetime.now",
+})  # fmt: skip
+
+
 def timed_work(case: RuleInput) -> list[TimedWork]:
     """Return what the script times and uses, once for each line of a second reading."""
     found: dict[Location, TimedWork] = {}
@@ -76,9 +81,14 @@ def timed_work(case: RuleInput) -> list[TimedWork]:
 
 
 def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
+    clocks = source.names_for(_CLOCKS)
+
+    def reads_clock(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and dotted_name(node) in clocks
+
     read_in: dict[ast.AST, dict[str, list[int]]] = {}
-    for node in source.nodes(ast.Assign):
-        if _reads_clock(node.value):
+    for node in source.nodes(ast.Assign) if clocks else ():
+        if reads_clock(node.value):
             read_at = read_in.setdefault(source.scope_of(node), {})
             read_at.setdefault(ast.unparse(node.targets[0]), []).append(node.lineno)
     all_work, waits = _lines(case, source) if read_in else (set[int](), set[int]())
@@ -88,7 +98,7 @@ def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
             if not isinstance(node.op, ast.Sub):
                 continue
             ends = read_at.get(ast.unparse(node.left), [])
-            ends = [node.left.lineno] if _reads_clock(node.left) else ends
+            ends = [node.left.lineno] if reads_clock(node.left) else ends
             end = max((line for line in ends if line <= node.lineno), default=0)
             starts = (line for line in read_at.get(ast.unparse(node.right), ()) if line < end)
             start = max(starts, default=end)
@@ -106,10 +116,6 @@ def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
                     has_work_before=work[0] < before,
                     uses=list(_uses(source, node, _MAX_NAMES)),
                 )  # fmt: skip
-
-
-def _reads_clock(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and last_name(node) in CLOCKS
 
 
 def _lines(case: RuleInput, source: SourceFile) -> tuple[set[int], set[int]]:

@@ -78,9 +78,9 @@ def print_accuracy(report: AccuracyReport, console: Console, *, hints: Sequence[
     source = f"{printable(report.table, 200)} · {sentence[0].lower()}{sentence[1:]}"
     console.print(Text(f"{source}\n", "dim"))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("", min_width=14)
+    table.add_column("", min_width=6)
     for header in HEADERS:
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right", no_wrap=True, min_width=len(header))
     table.add_row("all rows", *summary_cells(report.overall))
     for by in SHOWN_GROUPINGS:
         if not is_shown(report, by):
