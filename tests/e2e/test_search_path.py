@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from check_process import BREAKEVEN
 
-from breakeven.capture import Launcher, RunRequest, find_target
+from breakeven.capture import Launcher, RunFailure, RunRequest, find_target, script_error
 from breakeven.trace import ScaledTrace, StepCase, TimedPhase
 from breakeven.workloads import trace_cases
 from factories.sampled import sampled
@@ -114,6 +114,21 @@ def test_parts_of_a_package_are_found_as_by_plain_python(folder: Path) -> None:
     )
     plain, ours = printed_by_both("lab.train", "--lr", "1", is_module=True)
     assert ours == plain
+
+
+@pytest.mark.parametrize(
+    "text", ["import statistics\nstatistics.VALUE", "from statistics import VALUE"]
+)
+def test_own_module_that_is_imported_already_is_to_be_renamed(folder: Path, text: str) -> None:
+    (folder / "statistics.py").write_text("VALUE = 'its own'\n")
+    (folder / "train.py").write_text(text)
+    with Launcher() as launcher:
+        target = find_target("train.py", ())
+        failure = launcher.run(RunRequest(target=target, is_traced=False, time_limit_s=60.0))
+    assert isinstance(failure, RunFailure)
+    hint = script_error(failure, target, "").hint
+    assert hint is not None
+    assert hint.startswith(f"rename {folder / 'statistics.py'}: another module of its name")
 
 
 def environment(cache: Path) -> Mapping[str, str]:

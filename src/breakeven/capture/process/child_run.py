@@ -36,15 +36,11 @@ from breakeven.capture.answers import (
     RunFailure,
     StepCount,
 )
+from breakeven.capture.failures import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture.process.failures import (
-    ProcessWatch,
-    failure_in_frame,
-    failure_of,
-    internal_failure,
-)
+from breakeven.capture.process.own_processes import ProcessWatch
 from breakeven.capture.protect.quiet_trackers import quiet_trackers
 from breakeven.capture.protect.scratch import Layer
 from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, RunRequest
