@@ -295,22 +295,20 @@ class _RunToEnd:
     def _summary(self) -> str:
         elapsed = format_duration((monotonic() - self._start_s) * NS_PER_S)
         steps, rate = self._counter.num_steps, self._counter.steps_per_s
-        done = f"{steps:,} {'step' if steps == 1 else 'steps'}" if steps else "no optimizer step"
-        speed = f" at {format_digits(rate)} it/s" if rate else ""
-        return (
-            f"breakeven: {done}{speed}, {elapsed} in all, on {self._request.device}: "
-            f"{settings_text(self._request.configuration)}{self._idle_settings()}"
-        )
-
-    def _idle_settings(self) -> str:
-        """Return which settings found nothing to change, if any did."""
         effects = self._configured.effects() if self._configured is not None else {}
+        # Settings that found nothing to change.
         idle = [
             name
             for name, num_applied in effects.items()
             if not num_applied or (name == "fast_step" and self._is_given_up)
         ]
-        return f" (without effect: {', '.join(idle)})" if idle else ""
+        done = f"{steps:,} {'step' if steps == 1 else 'steps'}" if steps else "no optimizer step"
+        speed = f" at {format_digits(rate)} it/s" if rate else ""
+        return (
+            f"breakeven: {done}{speed}, {elapsed} in all, on {self._request.device}: "
+            f"{settings_text(self._request.configuration)}"
+            + (f" (without effect: {', '.join(idle)})" if idle else "")
+        )
 
 
 class _AfterTorch(MetaPathFinder):
