@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from breakeven.capture.answers import SourceFile as SourceFile
     from breakeven.capture.answers import ThreadTrial as ThreadTrial
     from breakeven.capture.answers import TracedRun as TracedRun
+    from breakeven.capture.failures import script_error as script_error
     from breakeven.capture.location import file_digest as file_digest
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
     from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus

@@ -283,7 +283,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
             that is another one.
         caller_source: Text of that line.
         num_steps: Steps done until then.
-        missing: Module or file that was absent.
+        missing: Module or file that was absent, or file behind an imported module of its name.
         our_line: The line of breakeven's that raised an exception, if one did; its file is relative
             to where breakeven is installed.
         traceback: The whole traceback of an exception, or its end.

@@ -8,8 +8,6 @@ from breakeven.session.compared_step import UNKNOWN_LENGTH as UNKNOWN_LENGTH
 from breakeven.session.compared_step import ComparedStep as ComparedStep
 from breakeven.session.compared_step import LiveStep as LiveStep
 from breakeven.session.compared_step import TrainingLength as TrainingLength
-from breakeven.session.failures import error_of_run as error_of_run
-from breakeven.session.failures import script_error as script_error
 from breakeven.session.hand_fed import FARTHEST as FARTHEST
 from breakeven.session.hand_fed import HandFedSizes as HandFedSizes
 from breakeven.session.hand_fed import predicted_sizes as predicted_sizes

@@ -17,11 +17,11 @@ from breakeven.capture import (
     RunRequest,
     Target,
     TracedRun,
+    script_error,
 )
 from breakeven.memory import physical_bytes
 from breakeven.processor import cpu_name, has_half_hardware
 from breakeven.progress import Progress
-from breakeven.session.failures import error_of_run
 from breakeven.trace import Configuration, Phase, StepTrace
 
 # A script that insists on a GPU says so by one of these before it trains.
@@ -261,8 +261,12 @@ class Runs:
         assert isinstance(answer, RunFailure)
         # Recording may slow a step, but timing does not.
         slow_because = "" if request.is_traced else self._slow_because
-        return error_of_run(
-            self._launcher, answer, request.target, output, slow_because=slow_because
+        return script_error(
+            answer,
+            request.target,
+            output,
+            writes=self._launcher.writes,
+            slow_because=slow_because,
         )
 
 

@@ -17,10 +17,10 @@ from breakeven.capture import (
     RunRequest,
     Target,
     TracedRun,
+    script_error,
 )
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import Progress
-from breakeven.session import error_of_run, script_error
 from breakeven.sweep.axes import fill_arguments
 from breakeven.trace import Configuration, StepTrace
 from breakeven.verdict import AxisRole, AxisValue, DeviceResult, SweepAxis, SweepPoint
@@ -210,7 +210,7 @@ class GridRuns:
         if not isinstance(answer, TracedRun):
             assert isinstance(answer, RunFailure), "asked for a trace"
             output = self._launcher.output
-            raise error_of_run(self._launcher, answer, request.target, output)
+            raise script_error(answer, request.target, output, writes=self._launcher.writes)
         self._backwards_per_step = answer.backwards_per_step
         self._num_host_steps = answer.num_host_steps
         if new and (answer.loader is None or answer.loader.batch_size != new):
@@ -230,7 +230,7 @@ class GridRuns:
         self, settings: Mapping[str, AxisValue], failure: RunFailure, output: str
     ) -> BreakevenError:
         """Return the error that says why the script, as it is, gave no answer."""
-        return error_of_run(self._launcher, failure, self.target_at(settings), output)
+        return script_error(failure, self.target_at(settings), output, writes=self._launcher.writes)
 
     def _batch_change(
         self, settings: Mapping[str, AxisValue], loader: LoaderUse | None

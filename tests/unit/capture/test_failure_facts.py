@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from breakeven.capture import FailureKind, RunFailure
-from breakeven.capture.process.failures import failure_in_frame, failure_of
+from breakeven.capture.failures import failure_in_frame, failure_of
 
 
 def raised(path: Path, text: str) -> BaseException:

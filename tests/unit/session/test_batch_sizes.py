@@ -5,14 +5,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, LoaderUse, PlainRun, TracedRun
+from breakeven.capture import FailureKind, LoaderUse, PlainRun, TracedRun, script_error
 from breakeven.cost import reference_host
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import Caveat
 from breakeven.session import ComparedStep, measured_result
 from breakeven.session import runs as module
 from breakeven.session.batch_sizes import BatchSizes
-from breakeven.session.failures import script_error
 from breakeven.session.measured_step import DevicePath
 from breakeven.simulate import predict_steps
 from breakeven.timing import BUSY_MACHINE, Source

@@ -36,15 +36,11 @@ from breakeven.capture.answers import (
     RunFailure,
     StepCount,
 )
+from breakeven.capture.failures import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
-from breakeven.capture.process.failures import (
-    ProcessWatch,
-    failure_in_frame,
-    failure_of,
-    internal_failure,
-)
+from breakeven.capture.process.own_processes import ProcessWatch
 from breakeven.capture.protect.quiet_trackers import quiet_trackers
 from breakeven.capture.protect.scratch import Layer
 from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, RunRequest
@@ -103,7 +99,14 @@ class ChildRun:
         takes_turns = request.turns is not TurnKind.NONE
         self._turns = Turns(turn_fd, self._send, request.turns) if takes_turns else None
         self._processes = ProcessWatch()
-        self._session = self._make_session()
+        kind = partial(PlainSession, turns=self._turns)
+        if request.is_traced:
+            kind = TracedSession
+        elif request.num_recorded_steps:
+            kind = NumbersSession
+        elif request.num_probe_steps:
+            kind = ProbeSession
+        self._session: ScriptSession = kind(request, self._finish, self._on_step)
 
     def run(self) -> NoReturn:
         """Run the target to its end or to the answer, whatever comes first."""
@@ -128,7 +131,10 @@ class ChildRun:
         if target.kind is not TargetKind.FUNCTION:
             text = self._request.raw_changed_text
             if text:
-                _keep_lines(text, target.path)
+                # Whoever asks for the source of a function gets this text. Lines of bytes end where
+                # Python's do; those of a str also at form feeds.
+                lines = [line.decode() for line in text.splitlines(keepends=True)]
+                linecache.cache[target.path] = (len(text), None, lines, target.path)
             is_module = target.kind is TargetKind.MODULE
             run_as_main(
                 target.name,
@@ -188,7 +194,11 @@ class ChildRun:
         self._ending.acquire()
         gc.disable()
         try:
-            answer = (None if has_failed else self._session.result()) or failure or self._no_step()
+            answer = (None if has_failed else self._session.result()) or failure
+            if answer is None:
+                is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
+                kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
+                answer = RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
             if isinstance(answer, RunFailure):
                 answer = replace(answer, processes=self._processes.found())
             self._send(answer)
@@ -214,16 +224,6 @@ class ChildRun:
             failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
             self._finish(failure, has_failed=status != 0)
         _exit(status)
-
-    def _make_session(self) -> ScriptSession:
-        kind = partial(PlainSession, turns=self._turns)
-        if self._request.is_traced:
-            kind = TracedSession
-        elif self._request.num_recorded_steps:
-            kind = NumbersSession
-        elif self._request.num_probe_steps:
-            kind = ProbeSession
-        return kind(self._request, self._finish, self._on_step)
 
     def _watch_time(self) -> None:
         begun_s = monotonic()
@@ -257,18 +257,6 @@ class ChildRun:
 
     def _script_frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main_thread)
-
-    def _no_step(self) -> RunFailure:
-        is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
-        kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
-        return RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
-
-
-def _keep_lines(text: bytes, path: str) -> None:
-    """Let whoever asks for the source of a function get this text, and not that of the file."""
-    # Lines of bytes end where Python's do; those of a str also at form feeds.
-    lines = [line.decode() for line in text.splitlines(keepends=True)]
-    linecache.cache[path] = (len(text), None, lines, path)
 
 
 def _load_function(target: Target) -> Callable[[], Any]:

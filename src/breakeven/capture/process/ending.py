@@ -56,8 +56,16 @@ def end_with_parent(parent: int) -> None:
 def end_descendants() -> None:
     """End all that descends from this process, which adopts orphans, and has no other children."""
     own = os.getpid()
-    # Who is killed leaves children to this process: none is left when it has none.
-    _end_all(lambda: _descendants(own) if _has_children() else None)
+
+    def find() -> list[int] | None:
+        try:  # take note of children that have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # who is killed leaves children to this process: it has none
+            return None
+        return _descendants(own)
+
+    _end_all(find)
 
 
 def end_run(mark: str) -> None:
@@ -79,21 +87,16 @@ def _end_all(find: Callable[[], list[int] | None]) -> None:
         waited_s = monotonic() - begun_s
         if waited_s > _LIMIT_S:
             return
-        others = [process for process in found if not _is_tidying(process)]
+        others: list[int] = []
+        for process in found:
+            with suppress(OSError):  # it has ended meanwhile
+                command = (_PROC / str(process) / "cmdline").read_bytes()
+                if not any(name in command for name in _TIDYING):
+                    others.append(process)
         for process in others or (found if waited_s > _TIDYING_LIMIT_S else ()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         sleep(_POLL_S)
-
-
-def _has_children() -> bool:
-    """Take note of children that have ended, and return whether there are others."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _descendants(process: int) -> list[int]:
@@ -112,14 +115,6 @@ def _marked(entry: bytes) -> list[int]:
             if entry in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
-
-
-def _is_tidying(process: int) -> bool:
-    try:
-        command = (_PROC / str(process) / "cmdline").read_bytes()
-    except OSError:
-        return False
-    return any(name in command for name in _TIDYING)
 
 
 def _prctl(option: int, value: int) -> bool:

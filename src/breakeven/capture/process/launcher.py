@@ -36,7 +36,6 @@ from breakeven.capture.process.ending import OF_ITS_OWN, RUN_VARIABLE, end_run, 
 from breakeven.capture.process.run_processes import (
     END_LIMIT_S,
     ForkServer,
-    RunProcesses,
 )
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
 from breakeven.capture.requests import (
@@ -71,7 +70,7 @@ class Launcher:
         # A script that is stopped in mid-step leaves its temporary files behind.
         self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
         kind = ForkServer if _can_fork() else SpawnedProcesses
-        self._processes: RunProcesses = kind(keep, self.folder)
+        self._processes = kind(keep, self.folder)
         # By the run that wrote the most files; None before the first.
         self.writes: FileWrites | None = None
 
@@ -201,8 +200,16 @@ class Launcher:
             elif isinstance(message, Answer):
                 answer = message
             elif isinstance(message, Ended):
-                self.writes = _more(self.writes, message.writes)
-                return answer or _killed(message.exit_code)
+                runs = [writes for writes in (self.writes, message.writes) if writes is not None]
+                self.writes = max(
+                    runs, key=lambda each: (each.num_files, each.num_bytes), default=None
+                )
+                code = message.exit_code
+                if answer is None and code < 0:
+                    name = signal.Signals(-code).name
+                    answer = RunFailure(kind=FailureKind.KILLED, message=name)
+                kind = FailureKind.CUT_OFF if code == CUT_OFF_STATUS else FailureKind.EXIT
+                return answer or RunFailure(kind=kind, message=str(code))
             elif message is None:  # it does not answer: stuck in C, or stopped
                 if is_late:
                     processes.process.kill()
@@ -230,19 +237,6 @@ def _can_fork() -> bool:
     """
     is_asked = bool(os.environ.get("BREAKEVEN_SPAWN"))
     return hasattr(os, "fork") and sys.platform != "darwin" and not is_asked
-
-
-def _more(known: FileWrites | None, new: FileWrites | None) -> FileWrites | None:
-    if known is None or new is None:
-        return known or new
-    return max(known, new, key=lambda writes: (writes.num_files, writes.num_bytes))
-
-
-def _killed(exit_code: int) -> RunFailure:
-    if exit_code < 0:
-        return RunFailure(kind=FailureKind.KILLED, message=signal.Signals(-exit_code).name)
-    kind = FailureKind.CUT_OFF if exit_code == CUT_OFF_STATUS else FailureKind.EXIT
-    return RunFailure(kind=kind, message=str(exit_code))
 
 
 _KEPT_CHARACTERS = 4_000

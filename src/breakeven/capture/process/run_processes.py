@@ -78,10 +78,6 @@ class RunProcesses(ABC):
         raise BreakevenError(message, hint=hint)
 
     @abstractmethod
-    def begin(self, request: Request) -> None:
-        """Have a request answered by a process of its own."""
-
-    @abstractmethod
     def receive(self, deadline_s: float) -> Message | None:
         """Return the next message, or None when the deadline passes first.
 
@@ -90,18 +86,6 @@ class RunProcesses(ABC):
         Args:
             deadline_s: By `monotonic`.
         """
-
-    @abstractmethod
-    def give_turn(self) -> None:
-        """Let the run that waits for its turn go on."""
-
-    @abstractmethod
-    def end_run(self) -> None:
-        """End the script's own process; whatever it has started ends with it."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End every process."""
 
 
 def parse(line: bytes | bytearray) -> Message | None:

@@ -16,13 +16,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from time import monotonic
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from breakeven.capture.process.as_main import call_after_import, put_back, run_as_main
+from breakeven.capture.process.as_main import run_as_main
 from breakeven.capture.process.commands import EndRequest, settings_text
 from breakeven.errors import BreakevenError
 from breakeven.units import NS_PER_S, format_digits, format_duration
@@ -220,42 +222,41 @@ class _RunToEnd:
                 self._counter, self._request.device, self._request.num_steps, sys.stderr
             )
         # Not imported before: a script may set OMP_NUM_THREADS first, which is read then.
-        call_after_import({"torch": self._configure})
+        sys.meta_path.insert(0, _AfterTorch(self._configure))
 
     def _configure(self, torch: ModuleType) -> None:
         """Put the settings into effect, once torch is there."""
         request = self._request
-        with put_back():
-            from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            from breakeven.capture.gpus import other_gpu_here
+        from breakeven.capture.gpus import other_gpu_here
 
-            # As it was measured; torch.compile does not bear the replaced functions, and is
-            # ignored.
-            if request.has_cuda:
-                from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-                from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
+        # As it was measured; torch.compile does not bear the replaced functions, and is
+        # ignored.
+        if request.has_cuda:
+            from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+            from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 
-                graphs = CudaGraphs(self._note_update)
-                self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
-                self._end_update = graphs.end_update
-            if request.device == "cpu" and other_gpu_here():
-                from breakeven.capture.pretend.cuda_api import hide_other_gpus
-                from breakeven.configure import Patches
+            graphs = CudaGraphs(self._note_update)
+            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
+            self._end_update = graphs.end_update
+        if request.device == "cpu" and other_gpu_here():
+            from breakeven.capture.pretend.cuda_api import hide_other_gpus
+            from breakeven.configure import Patches
 
-                hide_other_gpus(self._effects.enter_context(Patches()))
-            if request.configuration.changes:
-                from breakeven.settings import configured
+            hide_other_gpus(self._effects.enter_context(Patches()))
+        if request.configuration.changes:
+            from breakeven.settings import configured
 
-                self._configured = self._effects.enter_context(
-                    configured(
-                        request.configuration,
-                        device="cuda" if request.device == "gpu" else "cpu",
-                        on_given_up=self._note_given_up,
-                        pays_after_s=request.pays_after_s,
-                        pays_after_steps=request.pays_after_steps,
-                    )
+            self._configured = self._effects.enter_context(
+                configured(
+                    request.configuration,
+                    device="cuda" if request.device == "gpu" else "cpu",
+                    on_given_up=self._note_given_up,
+                    pays_after_s=request.pays_after_s,
+                    pays_after_steps=request.pays_after_steps,
                 )
+            )
         if request.has_cuda or not request.is_quiet:
             register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
@@ -263,8 +264,8 @@ class _RunToEnd:
         """Return the code of a script with its step as one call, where that is to be and can be."""
         if not self._request.configuration.fast_step:
             return None
-        with put_back():
-            from breakeven.rewrite import NoPatch, code_of_fast_step
+        from breakeven.rewrite import NoPatch, code_of_fast_step
+
         code = code_of_fast_step(text, file)
         if isinstance(code, NoPatch):
             self._note_given_up(code.reason)
@@ -294,22 +295,51 @@ class _RunToEnd:
     def _summary(self) -> str:
         elapsed = format_duration((monotonic() - self._start_s) * NS_PER_S)
         steps, rate = self._counter.num_steps, self._counter.steps_per_s
-        done = f"{steps:,} {'step' if steps == 1 else 'steps'}" if steps else "no optimizer step"
-        speed = f" at {format_digits(rate)} it/s" if rate else ""
-        return (
-            f"breakeven: {done}{speed}, {elapsed} in all, on {self._request.device}: "
-            f"{settings_text(self._request.configuration)}{self._idle_settings()}"
-        )
-
-    def _idle_settings(self) -> str:
-        """Return which settings found nothing to change, if any did."""
         effects = self._configured.effects() if self._configured is not None else {}
+        # Settings that found nothing to change.
         idle = [
             name
             for name, num_applied in effects.items()
             if not num_applied or (name == "fast_step" and self._is_given_up)
         ]
-        return f" (without effect: {', '.join(idle)})" if idle else ""
+        done = f"{steps:,} {'step' if steps == 1 else 'steps'}" if steps else "no optimizer step"
+        speed = f" at {format_digits(rate)} it/s" if rate else ""
+        return (
+            f"breakeven: {done}{speed}, {elapsed} in all, on {self._request.device}: "
+            f"{settings_text(self._request.configuration)}"
+            + (f" (without effect: {', '.join(idle)})" if idle else "")
+        )
+
+
+class _AfterTorch(MetaPathFinder):
+    """Calls back once torch is imported.
+
+    Args:
+        callback: Gets the module, before the script goes on.
+    """
+
+    def __init__(self, callback: Callable[[ModuleType], None]) -> None:
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of torch; None for all other modules."""
+        spec = PathFinder.find_spec(fullname) if fullname == "torch" else None
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            del loader.exec_module
+            # Only now, since libraries look for torch first without importing it.
+            sys.meta_path.remove(self)
+            execute(module)
+            self._callback(module)
+
+        loader.exec_module = execute_and_call
+        return spec
 
 
 def _is_live_terminal() -> bool:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
+from breakeven.capture.protect.scratch import Scratch, remove_tree
 
 _WATCH_POLL_S = 0.1
 
@@ -84,35 +84,8 @@ def main() -> None:
     # What asks a program to end is the parent's to handle.
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in asking}
-    _tell_what_is_here(answer_fd)
-    device_functions()  # every run needs to know them
-    scratch = Scratch(Path(os.environ["TMPDIR"]), keep)
-    with os.fdopen(request_fd, "rb", buffering=0) as requests:
-        for line in requests:
-            request = msgspec.json.decode(line, type=Request)
-            terminal.restore()
-            layer = scratch.layer_for(request)
-            own, child = os.getpid(), os.fork()
-            if child == 0:
-                end_with_parent(own)
-                requests.close()
-                for number, handler in handlers.items():
-                    signal.signal(number, handler)
-                _become_child(request, keep, layer, answer_fd, turn_fd)
-            send(answer_fd, Started(process=child))
-            status = _wait(child, requests.fileno(), adopts=adopts)
-            writes = layer.writes() if layer is not None else None
-            if layer is not None:
-                layer.remove()
-            send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status), writes=writes))
-    _end_at_once()
-
-
-def _tell_what_is_here(answer_fd: int) -> None:
-    """Send what is known of this machine.
-
-    A child asks: to ask GPUs of some kinds is to use them, and the process cannot be forked then.
-    """
+    # A child tells what is here: to ask GPUs of some kinds is to use them, and who has used them
+    # cannot be forked.
     own, child = os.getpid(), os.fork()
     if child == 0:
         end_with_parent(own)
@@ -120,17 +93,32 @@ def _tell_what_is_here(answer_fd: int) -> None:
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         sys.exit("torch could not ask which GPUs are here")
-
-
-def _become_child(
-    request: Request, keep: Keep, layer: Layer | None, answer_fd: int, turn_fd: int
-) -> None:
-    # The script and all that it starts can be ended as one group. Not as a session: its leader
-    # would get the terminal as its own by opening it, and hang it up for all by its end.
-    os.setpgid(0, 0)
-    os.set_inheritable(answer_fd, False)
-    os.set_inheritable(turn_fd, False)
-    answer(request, keep, layer, answer_fd, turn_fd)
+    device_functions()  # every run needs to know them
+    scratch = Scratch(Path(os.environ["TMPDIR"]), keep)
+    with os.fdopen(request_fd, "rb", buffering=0) as requests:
+        for line in requests:
+            request = msgspec.json.decode(line, type=Request)
+            terminal.restore()
+            layer = scratch.layer_for(request)
+            child = os.fork()
+            if child == 0:
+                end_with_parent(own)
+                requests.close()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+                # The script and all that it starts can be ended as one group. Not as a session: its
+                # leader would get the terminal as its own by opening it, and hang it up by its end.
+                os.setpgid(0, 0)
+                os.set_inheritable(answer_fd, False)
+                os.set_inheritable(turn_fd, False)
+                answer(request, keep, layer, answer_fd, turn_fd)
+            send(answer_fd, Started(process=child))
+            status = _wait(child, requests.fileno(), adopts=adopts)
+            writes = layer.writes() if layer is not None else None
+            if layer is not None:
+                layer.remove()
+            send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status), writes=writes))
+    _end_at_once()
 
 
 def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:

@@ -1,156 +1,24 @@
-"""What is known of a run that failed: the exception, the lines that led there, what was missing.
-
-And which processes the script started by itself, whose training steps nobody else would see.
-"""
+"""Which processes the script starts by itself, whose training steps nobody else would see."""
 
 from __future__ import annotations
 
 import functools
-import linecache
 import os
 import select
 import subprocess
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import sleep
-from types import FrameType
 from typing import Any
 
-from breakeven.capture.answers import FailureKind, OwnProcesses, RunFailure
-from breakeven.capture.location import (
-    as_text,
-    is_our_file,
-    is_user_file,
-    locate,
-    location_of,
-    outermost_user_frame,
-)
+from breakeven.capture.answers import OwnProcesses
+from breakeven.capture.failures import source_line
+from breakeven.capture.location import is_user_file, locate
 from breakeven.configure import Patches
 from breakeven.trace import Location
-
-_FOLDER = Path(__file__).resolve().parents[3]
-# The end of a traceback tells most, and the beginning of a message: torch's may list all backends.
-_MAX_TRACEBACK = 6_000
-# Of a recursion a million calls deep, all but the last would take minutes to format.
-_MAX_FRAMES = 100
-_MAX_MESSAGE = 1_000
-
-
-def failure_of(error: BaseException, num_steps: int) -> RunFailure:
-    """Return what ended a run, with the user's line that led there.
-
-    Args:
-        error: What the script raised.
-        num_steps: Steps done until then.
-    """
-    location = _user_line(error)
-    is_exit = isinstance(error, SystemExit)
-    return RunFailure(
-        kind=FailureKind.EXIT if is_exit else FailureKind.EXCEPTION,
-        message=_text_of(error),
-        exception=type(error).__name__,
-        location=location,
-        source=source_line(location),
-        num_steps=num_steps,
-        missing=_missing_thing(error),
-        our_line=_our_line(error),
-        traceback=_traceback_of(error),
-    )
-
-
-def failure_in_frame(
-    kind: FailureKind, message: str, frame: FrameType | None, num_steps: int
-) -> RunFailure:
-    """Return what ended a run that did not end by itself.
-
-    Args:
-        kind: Why.
-        message: What was missing.
-        frame: Where the script stood.
-        num_steps: Steps done until then.
-    """
-    location = locate(frame)
-    caller = locate(outermost_user_frame(frame))
-    if caller == location:
-        caller = None
-    return RunFailure(
-        kind=kind,
-        message=message,
-        location=location,
-        source=source_line(location),
-        caller=caller,
-        caller_source=source_line(caller),
-        num_steps=num_steps,
-    )
-
-
-def _traceback_of(error: BaseException) -> str:
-    message = "".join(traceback.format_exception_only(error))
-    lines = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES)).removesuffix(message)[
-        -_MAX_TRACEBACK:
-    ]
-    end = message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}...\n"
-    return as_text(lines + end)
-
-
-def internal_failure() -> RunFailure:
-    """Return the failure that is being handled, which is breakeven's own."""
-    return RunFailure(
-        kind=FailureKind.INTERNAL, message=as_text(traceback.format_exc()), exception="breakeven"
-    )
-
-
-def source_line(location: Location | None) -> str:
-    """Return the text of a line."""
-    return linecache.getline(location.file, location.line).strip() if location else ""
-
-
-def _text_of(error: BaseException) -> str:
-    said: object = error
-    if isinstance(error, SystemExit):
-        said = error.code if error.code is not None else 0
-    if isinstance(error, SyntaxError):
-        said = error.msg
-    try:
-        return as_text(str(said))
-    except Exception:  # what the user's class raises
-        return f"<{type(said).__name__} without words>"
-
-
-def _missing_thing(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return error.name or ""
-    if isinstance(error, FileNotFoundError):
-        return as_text(str(error.filename or ""))
-    return ""
-
-
-def _user_line(error: BaseException) -> Location | None:
-    """Return the innermost line of the user that an exception passed."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return location_of(error.filename, error.lineno)
-    passed = [each for each in _lines(error) if is_user_file(each[0])]
-    return location_of(*passed[-1]) if passed else None
-
-
-def _our_line(error: BaseException) -> Location | None:
-    """Return the line of breakeven's that raised an exception; None where others' code did."""
-    *_, last = (("", 0, ""), *_lines(error))
-    file, line, name = last
-    if not is_our_file(file):
-        return None
-    return location_of(str(Path(file).resolve().relative_to(_FOLDER)), line, name)
-
-
-def _lines(error: BaseException) -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and function of each frame that an exception passed, outermost first."""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        yield frame.f_code.co_filename, line, frame.f_code.co_name
-
 
 # Not what a script puts in its place.
 _getpid = os.getpid
@@ -231,7 +99,7 @@ class ProcessWatch(Patches):
         return OwnProcesses(
             num_started=self._num_started,
             location=self._location,
-            source=linecache.getline(self._location.file, self._location.line).strip(),
+            source=source_line(self._location),
             function=self._function,
             has_steps=self._num_noted > 0,
         )

@@ -1,0 +1,316 @@
+"""Why a run gave no answer: what its process notes of it, and the user's words for that."""
+
+from __future__ import annotations
+
+import linecache
+import platform
+import re
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import assert_never
+
+from breakeven.capture.answers import FailureKind, RunFailure
+from breakeven.capture.location import (
+    as_text,
+    is_our_file,
+    is_user_file,
+    locate,
+    location_of,
+    outermost_user_frame,
+)
+from breakeven.capture.target import Target, TargetKind
+from breakeven.errors import BreakevenError, ScriptError
+from breakeven.trace import FileWrites, Location, WriteProtection
+
+_FOLDER = Path(__file__).resolve().parents[2]
+# The end of a traceback tells most, and the beginning of a message: torch's may list all backends.
+_MAX_TRACEBACK = 6_000
+# Of a recursion a million calls deep, all but the last would take minutes to format.
+_MAX_FRAMES = 100
+_MAX_MESSAGE = 1_000
+
+# What torchrun sets for the first process.
+_TORCHRUN = (
+    "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
+)
+_TORCHRUN_NAMES = r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT))\b"
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+
+
+def failure_of(error: BaseException, num_steps: int) -> RunFailure:
+    """Return what ended a run, with the user's line that led there.
+
+    Args:
+        error: What the script raised.
+        num_steps: Steps done until then.
+    """
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    passed = [each for each in frames if is_user_file(each[0])]
+    location = location_of(*passed[-1]) if passed else None
+    said: object = error
+    kind = FailureKind.EXCEPTION
+    if isinstance(error, SyntaxError):
+        said = error.msg
+        if error.filename and error.lineno:
+            location = location_of(error.filename, error.lineno)
+    elif isinstance(error, SystemExit):
+        said, kind = error.code if error.code is not None else 0, FailureKind.EXIT
+    try:
+        message = as_text(str(said))
+    except Exception:  # what the user's class raises
+        message = f"<{type(said).__name__} without words>"
+    our_line = None
+    # A syntax error is the script's, although our line compiles it.
+    if frames and not isinstance(error, SyntaxError) and is_our_file(frames[-1][0]):
+        file, line, name = frames[-1]
+        our_line = location_of(str(Path(file).resolve().relative_to(_FOLDER)), line, name)
+    end = "".join(traceback.format_exception_only(error))
+    lines = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES)).removesuffix(end)
+    if len(end) > _MAX_MESSAGE:
+        end = f"{end[:_MAX_MESSAGE]}...\n"
+    return RunFailure(
+        kind=kind,
+        message=message,
+        exception=type(error).__name__,
+        location=location,
+        source=source_line(location),
+        num_steps=num_steps,
+        missing=as_text(_missing_thing(error)),
+        our_line=our_line,
+        traceback=as_text(lines[-_MAX_TRACEBACK:] + end),
+    )
+
+
+def failure_in_frame(
+    kind: FailureKind, message: str, frame: FrameType | None, num_steps: int
+) -> RunFailure:
+    """Return what ended a run that did not end by itself.
+
+    Args:
+        kind: Why.
+        message: What was missing.
+        frame: Where the script stood.
+        num_steps: Steps done until then.
+    """
+    location = locate(frame)
+    caller = locate(outermost_user_frame(frame))
+    if caller == location:
+        caller = None
+    return RunFailure(
+        kind=kind,
+        message=message,
+        location=location,
+        source=source_line(location),
+        caller=caller,
+        caller_source=source_line(caller),
+        num_steps=num_steps,
+    )
+
+
+def internal_failure() -> RunFailure:
+    """Return the failure that is being handled, which is breakeven's own."""
+    return RunFailure(
+        kind=FailureKind.INTERNAL, message=as_text(traceback.format_exc()), exception="breakeven"
+    )
+
+
+def source_line(location: Location | None) -> str:
+    """Return the text of a line."""
+    return linecache.getline(location.file, location.line).strip() if location else ""
+
+
+def _missing_thing(error: BaseException) -> str:
+    """Return the module or file that was absent, or stood behind another module of its name."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name or ""
+    if isinstance(error, FileNotFoundError):
+        return str(error.filename or "")
+    module: object = None
+    if isinstance(error, AttributeError):
+        module = error.obj
+    elif isinstance(error, ImportError):
+        module = sys.modules.get(error.name or "")
+    if isinstance(module, ModuleType):
+        # The script may have changed its path, and its modules, to anything.
+        with suppress(Exception):
+            beside = Path(sys.path[0], f"{module.__name__}.py")
+            if beside.is_file() and not beside.samefile(str(module.__file__)):
+                return str(beside)
+    return ""
+
+
+def script_error(
+    failure: RunFailure,
+    target: Target,
+    output: str,
+    *,
+    writes: FileWrites | None = None,
+    slow_because: str = "",
+) -> BreakevenError:
+    """Return the error that says what ended the run.
+
+    Args:
+        failure: What the process of the run reported.
+        target: What it ran.
+        output: The end of what the script printed.
+        writes: Where its files went; None where that is not known.
+        slow_because: What may have made the step too slow, and what to do about it, where known.
+    """
+    label, location, num_steps = target.label, failure.location, failure.num_steps
+    at = f" at {_place(location, failure.source)}" if location else ""
+    after = f"after {num_steps} training step{'' if num_steps == 1 else 's'}"
+    if num_steps == 0:
+        after = "before its first training step"
+    hint = "name a function that does one step: path.py:function"
+    match failure.kind:
+        case FailureKind.INTERNAL:
+            *_, last = ("no message", *failure.message.strip().splitlines())
+            return BreakevenError(
+                f"breakeven failed while it watched {label}: {last}",
+                hint=f"this is a bug in breakeven; please report it with:\n{failure.message}",
+            )
+        case FailureKind.EXCEPTION:
+            raised = ": ".join(part for part in (failure.exception, failure.message) if part)
+            message = f"{label} raised {raised}{at} {after}"
+            hint = _hint_for_exception(failure, target, writes)
+        case FailureKind.EXIT:
+            is_number = failure.message.lstrip("-").isdecimal()
+            how = f"status {failure.message}" if is_number else f"the words `{failure.message}`"
+            message = f"{label} ended with {how} {after}{at}"
+            hint = (
+                "breakeven needs two optimizer steps; pass the arguments that it needs after `--`"
+            )
+        case FailureKind.NO_STEP if num_steps:
+            message = f"{label} ended {after}; a step is timed from one update to the next"
+            hint = "let it run for a few more steps, with more data or epochs"
+        case FailureKind.NO_STEP:
+            message = (
+                f"{label} ended without a training step: no optimizer was stepped, and not more "
+                "than one backward pass made"
+            )
+            hint = f"if it trains only with certain arguments, pass them after `--`; or {hint}"
+        case FailureKind.NO_OPERATOR:
+            message = f"{label} updates weights, but no operator of torch was seen in its steps"
+            hint = f"they run in another process or below Python; {hint}"
+        case FailureKind.TIME_LIMIT:
+            wanted = "a second training step" if num_steps else "a training step"
+            message = f"{label} did not complete {wanted} within {failure.message}"
+            message += f"; stuck{at}" if at else ""
+            if failure.caller:
+                message += f", called from {_place(failure.caller, failure.caller_source)}"
+            hint = "raise --time-limit, or let the script load and evaluate less before it trains"
+            hint = f"{slow_because}; or {hint}" if slow_because else hint
+        case FailureKind.KILLED:
+            message = f"{label} was ended by signal {failure.message}"
+            hint = "run it with python directly to see why"
+            if failure.message == "SIGKILL":
+                hint = "the memory may not be enough: try a smaller batch"
+        case FailureKind.CUT_OFF:
+            message = f"{label} closed file descriptors of others, breakeven's among them"
+            hint = "let it close its own files alone, not all as os.closerange does"
+        case FailureKind.OTHER_PROCESS:
+            message = f"{label} takes no training step in its own process"
+        case _:
+            assert_never(failure.kind)
+    processes = failure.processes
+    if processes is not None and (
+        failure.kind is FailureKind.OTHER_PROCESS
+        or (num_steps == 0 and failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT))
+    ):
+        number = processes.num_started
+        others = "another process" if number == 1 else f"{number} other processes"
+        started = _place(processes.location, processes.source)
+        message += f"; it started {others} at {started}, whose steps breakeven does not time"
+        function = processes.function or "path.py:function"
+        elsewhere = f"let the script train in its own process, or name what trains: {function}"
+        hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
+    return ScriptError(
+        message,
+        hint=hint,
+        file=location.file if location else None,
+        line=location.line if location else None,
+        # A time limit or a missing step has no traceback; the output may say more.
+        output=output,
+    )
+
+
+def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites | None) -> str:
+    exception, message, missing = failure.exception, failure.message, failure.missing
+    here, command = _here(), _command_of(target)
+    # A constant of the script may have a name of torchrun's too.
+    words = f"{message} {failure.source}" if "env" in failure.source else message
+    match exception:
+        case "ModuleNotFoundError":
+            top = missing.partition(".")[0]
+            if Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file():
+                return f"{here / top} is not beside the script: add it by PYTHONPATH={here}"
+            return f"install what has {missing or 'it'} for this Python; its name may differ"
+        case "FileNotFoundError" if missing:
+            where = "" if Path(missing).is_absolute() else f" (looked for in {here})"
+            return f"the script needs {missing}{where}: run where it is, or pass its path"
+        case "FileExistsError":
+            return "an earlier run may have made it: let the script take it, as by exist_ok=True"
+        case "EOFError":
+            return "standard input is empty here: pass what the script asks for after `--`"
+        case "AttributeError" | "ImportError" if missing:
+            return f"rename {missing}: another module of its name was imported before the script"
+        case "AttributeError" | "TypeError" if target.kind is TargetKind.FUNCTION and re.search(
+            r"has no function|required positional argument", message
+        ):
+            return "name a function of the file that can be called without arguments"
+        case "KeyError" | "TypeError" | "ValueError" if re.search(_TORCHRUN_NAMES, words):
+            return f"torchrun starts the script: run `{_TORCHRUN} breakeven check ...`"
+        case _ if exception == "MemoryError" or any(text in message for text in _OUT_OF_MEMORY):
+            return "the step does not fit this machine's memory: try a smaller batch or model"
+        case "OSError" | "PermissionError" if (
+            writes is not None and writes.protection is not WriteProtection.NONE
+        ):
+            return (
+                f"its files go to a layer in {tempfile.gettempdir()}: if it runs without breakeven "
+                f"({command}), give --keep-writes, or name a folder with more space by TMPDIR"
+            )
+        case _:
+            pass
+    said = f"the script must run by itself first: {command}; if it does, "
+    ours = failure.our_line
+    if ours is None:
+        return f"{said}please report this"
+    versions = [f"Python {platform.python_version()}", platform.platform()]
+    for name in ("torch", "breakeven"):
+        with suppress(PackageNotFoundError):
+            versions.insert(0, f"{name} {version(name)}")
+    return (
+        f"{said}this is a bug in breakeven, at {ours.file}:{ours.line} ({ours.function}); please "
+        f"report it with\n{', '.join(versions)}\n{failure.traceback.strip()}"
+    )
+
+
+def _place(location: Location, source: str) -> str:
+    path, here = Path(location.file), _here()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"{shown}:{location.line}" + (f": `{source}`" if source else "")
+
+
+def _here() -> Path:
+    """Return the current folder, as `.` where it was deleted meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
+
+
+def _command_of(target: Target) -> str:
+    """Return how Python alone runs the target."""
+    if target.kind is TargetKind.FUNCTION:
+        name = target.function
+        return f'python -c "from {Path(target.path).stem} import {name}; {name}()"'
+    option = ("-m",) if target.kind is TargetKind.MODULE else ()
+    return " ".join(("python", *option, target.label, *target.arguments))
