@@ -125,7 +125,6 @@ def test_without_a_compiler_it_says_so_and_trains_nothing(tmp_path: Path) -> Non
     script = tmp_path / "train.py"
     script.write_text(
         "import torch, faststep as w\n"
-        "from breakeven.errors import BreakevenError\n"
         "model = torch.nn.Linear(3, 2)\n"
         "step = w.fast_step(model, torch.nn.MSELoss(), torch.optim.Adam(model.parameters()), "
         "engine='inductor')\n"
@@ -134,7 +133,7 @@ def test_without_a_compiler_it_says_so_and_trains_nothing(tmp_path: Path) -> Non
         "before = model.weight.clone()\n"
         "try:\n"
         "    step(x, y)\n"
-        "except BreakevenError as error:\n"
+        "except w.FastStepError as error:\n"
         "    print(error.message, '|', error.hint, '|', torch.equal(before, model.weight))\n"
     )
     environment = {**os.environ, "CXX": "/nowhere/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
