@@ -28,7 +28,6 @@ from breakeven.timing import Clock, Estimate, Measurement, Source, find_round_en
 from breakeven.units import NS_PER_S
 from breakeven.verdict import GeneratedRun
 from faststep import FastStepError
-from faststep.hooks import unwatched_steps
 
 if TYPE_CHECKING:
     from faststep.step_recorder import StepRecorder
@@ -121,6 +120,7 @@ class GeneratedTrial(Patches):
             self._start_recording()
 
     def _start_recording(self) -> None:
+        # These take a while, and few runs need them.
         from faststep.codegen.tracing import without_onednn
         from faststep.step_recorder import StepRecorder
 
@@ -132,6 +132,7 @@ class GeneratedTrial(Patches):
         _push_mode(self._recorder)
 
     def _finish(self, recorder: StepRecorder) -> GeneratedRun:
+        from faststep.hooks import unwatched_steps
         from faststep.recorded_step import generate_recorded
 
         kept = Measurement(samples_ns=tuple(self._kept_samples_ns), num_warmup=0)
