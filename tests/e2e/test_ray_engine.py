@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Keep, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.store import machine_lock
-from breakeven.sweep import EngineRun, RayEngine, parse_axis, ray_connection, sweep_target
+from breakeven.studies import EngineRun, RayEngine, parse_axis, ray_connection, sweep_target
 from breakeven.timing import Source
 from breakeven.verdict import DeviceKind
 from factories.sampled import sampled
@@ -60,7 +60,7 @@ DRIVER = """
     import sys
     from breakeven.capture import Keep, RunRequest, find_target
     from breakeven.errors import BreakevenError
-    from breakeven.sweep import RayEngine
+    from breakeven.studies import RayEngine
 
     address, kind, *points = sys.argv[1:]
     targets = [

@@ -1,0 +1,402 @@
+"""What holds a step back: of a script, also under other settings of this CPU, or a stored run."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+from collections.abc import Iterator, Sequence
+
+from breakeven.advise import RuleInput, all_rules, diagnose, disturbed_findings
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
+from breakeven.device import DeviceSpec, HostSpec, find_device, select_devices
+from breakeven.errors import BreakevenError, Caveat, StoredDataError
+from breakeven.processor import has_half_hardware
+from breakeven.progress import Progress
+from breakeven.report import read_document, report_command
+from breakeven.simulate import WhatIf, build_program
+from breakeven.source import Sources
+from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
+from breakeven.studies.comparison import Comparison, compare_devices, rule_input, step_summary
+from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.measured_step import measure_target, program_facts, step_caveats
+from breakeven.studies.plan import cumulative_plan
+from breakeven.studies.runner import Runner
+from breakeven.studies.study import host_as_told, start_study
+from breakeven.studies.timeline import critical_timeline, shortened
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
+from breakeven.trace import (
+    Configuration,
+    FileWrites,
+    Op,
+    ScaledTrace,
+    ScalingError,
+    StepTrace,
+)
+from breakeven.verdict import (
+    EXPLAIN_SCHEMA_VERSION,
+    RECORDING_VERSION,
+    CheckReport,
+    DeviceKind,
+    ExplainReport,
+    HostSummary,
+    NoCrossover,
+    ProgramFacts,
+    RecordedStep,
+    facts_of,
+    host_summary,
+    program_of,
+    record,
+)
+
+# From this part of subnormal values on it is worth to measure the step without them.
+_SUBNORMAL_FRACTION = 0.001
+_NO_CPU_TRIALS = Caveat(
+    code="no-cpu-trials",
+    message="the step was not measured under other settings of the CPU, as `explain` of a script "
+    "does; findings that need that were not looked for",
+)
+_NO_SOURCE = Caveat(
+    code="no-source",
+    message="the stored run holds no source of the script: its lines are not shown, and findings "
+    "that only the source shows were not looked for",
+)
+# Those that each explanation adds by itself.
+_OWN_CAVEATS = frozenset(
+    {"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
+)
+
+
+def explain_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    measured: Sequence[str] = (),
+    time_limit_s: float = 300.0,
+    rules: Sequence[str] = (),
+    tries_cpu: bool = True,
+    budget_s: float = 1.0,
+    keep: Keep = KEEP_NOTHING,
+    progress: Progress | None = None,
+    launcher: Launcher | None = None,
+) -> ExplainReport:
+    """Explain what holds the training step of ``target`` back on a GPU, and on this CPU.
+
+    The target runs in child processes that end by themselves after enough steps; the files that it
+    writes until then are thrown away.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of GPUs; the step is taken apart on the first. By default a choice of six,
+            and the step of the one that the verdict is about.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
+        time_limit_s: Limit of each run, in seconds.
+        rules: Codes or causes of the rules whose findings are wanted; all by default.
+        tries_cpu: Measure the step under other settings of this CPU too, which takes some
+            seconds; without it, findings that need that are not looked for.
+        budget_s: Seconds of plain steps that are enough when they are short.
+        keep: What of the target's side effects is to be real; by default nothing.
+        progress: Progress callback.
+        launcher: Makes the processes, where several targets are explained after one another; each
+            call has its own by default, which takes some seconds to import torch.
+
+    Raises:
+        BreakevenError: The target gave no answer, or a device, host or rule is unknown.
+    """
+    wanted = chosen_rules(rules)
+    with start_study(
+        target, arguments=arguments, is_module=is_module, devices=devices, host=host,
+        measured=measured, time_limit_s=time_limit_s, budget_s=budget_s, keep=keep,
+        progress=progress, launcher=launcher,
+    ) as study:  # fmt: skip
+        step = measure_target(study.runner, has_gpu=bool(study.ready.gpu))
+        feeding, told = host_as_told(study, step)
+        loader = step.traced.loader
+        scaled = record_second_size(study.runner, step, loader) if loader else None
+        cpu = None
+        if tries_cpu:
+            cpu = try_cpu_settings(study.runner, step.as_set, step.traced.trace, study.here)
+        study.progress.begin("simulating the step with and without each fix")
+        seen = host_for_prediction(step.program, step.plain, feeding, study.here)
+        compared = compare_devices(step.program, study.devices, seen, step.results)
+        facts = program_facts(step, study.devices, feeding, study.here)
+        unscaled: tuple[Caveat, ...] = ()
+        if isinstance(scaled, NoCrossover):
+            message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"
+            unscaled, scaled = (Caveat(code="one-batch-size", message=message),), None
+        report = explained(
+            compared,
+            # Of several by default, the one that the verdict is about.
+            study.devices[0] if devices else compared.best.device,
+            target=study.target.label,
+            host=host_summary(
+                seen,
+                num_threads=step.plain.num_threads,
+                torch_version=study.ready.torch_version,
+                python_version=platform.python_version(),
+            ),
+            recording=record(
+                compared.trace,
+                seen,
+                other_size=scaled.second if scaled else None,
+                sources=tuple(step.traced.sources),
+                cpu=cpu,
+            ),
+            rules=wanted,
+            caveats=step_caveats(
+                step, facts, seen, study.here, told, (*study.ready.caveats, *unscaled)
+            ),
+            program=facts,
+            writes=study.launcher.writes,
+        )
+        study.progress.end()
+    return report
+
+
+def try_cpu_settings(
+    runner: Runner, plain: PlainRun, trace: StepTrace, host: HostSpec
+) -> CpuFacts | None:
+    """Return the step under other settings of the CPU; None if it is too slow to try.
+
+    Args:
+        runner: Runs the script.
+        plain: The step as it is.
+        trace: The recorded step.
+        host: The machine of the runs; costs of another one say nothing about this CPU.
+    """
+    if plain.measurement.median_ns > LONGEST_STEP_NS:
+        return None
+    trials: list[CpuTrial] = []
+    loads = [plain.load_fraction]
+    for setting, configuration in _settings(plain, trace):
+        run = runner.time_under(configuration)
+        if run is not None and configuration.num_threads in (0, run.num_threads):
+            loads.append(run.load_fraction)
+            trials.append(CpuTrial(setting=setting, estimate=run.measurement.estimate))
+    return CpuFacts(
+        name=plain.processor,
+        estimate=plain.measurement.estimate,
+        num_threads=plain.num_threads,
+        num_cores=trace.facts.num_cores,
+        trials=tuple(trials),
+        has_bf16=has_half_hardware("bf16"),
+        dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
+        load_fraction=max(loads),
+    )
+
+
+def _settings(plain: PlainRun, trace: StepTrace) -> Iterator[tuple[str, Configuration]]:
+    """Yield what is worth to be tried: other numbers of threads, and what the step gives cause for.
+
+    Of threads: one, half of the processors, all of them.
+    """
+    num_cores = trace.facts.num_cores
+    for number in sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads}):
+        yield f"{CpuSetting.THREADS}={number}", Configuration(num_threads=number)
+    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+        yield CpuSetting.FLUSH_DENORMAL, Configuration(flushes_denormals=True)
+    if any(_is_channels_first(op) for op in trace.ops):
+        yield CpuSetting.CHANNELS_LAST, Configuration(channels_last=True)
+
+
+def _is_channels_first(op: Op) -> bool:
+    """Return whether a two-dimensional convolution reads weights that are not channels last."""
+    if not op.name.startswith("aten.convolution.") or len(op.inputs) < 2:
+        return False
+    weight = op.inputs[1]
+    return len(weight.shape) == 4 and weight.layout != "channels_last"
+
+
+def explain_run(
+    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+) -> ExplainReport:
+    """Explain the run in ``path``, as ``breakeven check`` or ``explain`` wrote it with ``-o``.
+
+    Nothing is run or measured again: the host is that of the stored run.
+
+    Args:
+        path: The file.
+        devices: Names of GPUs; the step is taken apart on the first. By default those of the
+            stored run, and the step of the one that its verdict was about.
+        rules: Codes or causes of the rules whose findings are wanted; all by default.
+
+    Raises:
+        BreakevenError: A device or rule is unknown.
+        StoredDataError: The file cannot be read, is cut off, of another version, was changed by
+            hand, or holds no recorded step.
+    """
+    wanted = chosen_rules(rules)
+    report = read_document(path)
+    if not isinstance(report, CheckReport | ExplainReport):
+        raise StoredDataError(
+            f"{path} is a run of breakeven {report_command(report)}, which records no step",
+            hint="explain reads what breakeven check or explain wrote with -o FILE",
+        )
+    recording = report.recording
+    again = "explain the script itself: breakeven explain TARGET"
+    if recording is None:
+        raise StoredDataError(
+            f"{path} holds no recorded step: it was printed with --json, or written by an "
+            "earlier breakeven",
+            hint=f"write it with -o FILE, or {again}",
+        )
+    if recording.version != RECORDING_VERSION:
+        raise StoredDataError(
+            f"{path} holds a step recorded in version {recording.version}; this breakeven reads "
+            f"version {RECORDING_VERSION}",
+            hint=again,
+        )
+    if not recording.is_whole:
+        raise StoredDataError(
+            f"{path} was edited or damaged: its recorded step is not what was written", hint=again
+        )
+    try:
+        program = build_program(recording.trace)
+    # The digest holds, so nobody edited it: another breakeven recorded what this one cannot price,
+    # or somebody made the file up.
+    except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise StoredDataError(
+            f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
+            hint=f"explain the script itself: breakeven explain {report.target}",
+        ) from error
+    device, specs = _devices(report, devices)
+    measured = tuple(result for result in report.results if result.source is Source.MEASURED)
+    missing = [] if recording.cpu is not None else [_NO_CPU_TRIALS]
+    missing += [] if recording.sources else [_NO_SOURCE]
+    return explained(
+        compare_devices(program, specs, recording.host, measured),
+        device,
+        target=report.target,
+        host=report.host,
+        recording=recording,
+        rules=wanted,
+        caveats=(*(c for c in report.caveats if c.code not in _OWN_CAVEATS), *missing),
+        program=facts_of(report.program) if report.program else None,
+        num_steps=report.program.num_steps if report.program else None,
+    )
+
+
+def _devices(
+    report: CheckReport | ExplainReport, names: Sequence[str]
+) -> tuple[DeviceSpec, tuple[DeviceSpec, ...]]:
+    """Return the device that is taken apart, and all to predict."""
+    if names:
+        specs = select_devices(names)
+        return specs[0], specs
+    specs = select_devices(
+        [
+            result.device
+            for result in report.results
+            if result.kind is DeviceKind.GPU and result.source is Source.PREDICTED
+        ]
+    )
+    if isinstance(report, ExplainReport):
+        return find_device(report.device), specs
+    named = (report.verdict.device, report.verdict.over)
+    return next((spec for spec in specs if spec.name in named), specs[0]), specs
+
+
+def explained(
+    compared: Comparison,
+    device: DeviceSpec,
+    *,
+    target: str,
+    host: HostSummary,
+    recording: RecordedStep,
+    rules: frozenset[str] | None = None,
+    caveats: tuple[Caveat, ...] = (),
+    program: ProgramFacts | None = None,
+    num_steps: int | None = None,
+    writes: FileWrites | None = None,
+) -> ExplainReport:
+    """Return the explanation of a step: its findings, its two timelines, one fix after another.
+
+    Args:
+        compared: The step on every device.
+        device: The one of them on which it is taken apart.
+        target: As the user wrote it.
+        host: What issues the work.
+        recording: The step as it is stored, with what was measured of it on the CPU.
+        rules: Codes of the rules whose findings are wanted; None for all.
+        caveats: What holds for all figures.
+        program: What the script does besides its steps; None if that was not stored.
+        num_steps: Steps of the training; None if it is not known how long it is.
+        writes: What a run of the script wrote.
+    """
+    sources, scaled = Sources.of(recording.sources), None
+    if recording.other_size is not None:
+        try:
+            scaled = ScaledTrace(recording.trace, recording.other_size)
+        except ScalingError:  # it was the same step when an earlier breakeven recorded it
+            scaled = None
+    prediction = compared.prediction_on(device)
+    what_if = WhatIf(compared.program, device, compared.host)
+    case = rule_input(compared, device, sources, scaled=scaled, cpu=recording.cpu)
+    found = diagnose(case, what_if=what_if)
+    disturbed = disturbed_findings(compared.trace.facts, recording.cpu) if found else ()
+    wanted = [one for one in found if rules is None or one.finding.code in rules]
+    timeline, cut = shortened(critical_timeline(compared.program, what_if))
+    plan = cumulative_plan(
+        compared,
+        wanted,
+        again=lambda changed, codes: diagnose(
+            RuleInput.of(changed, device, compared.host, sources=sources), codes
+        ),
+    )
+    return ExplainReport(
+        schema_version=EXPLAIN_SCHEMA_VERSION,
+        target=target,
+        host=host,
+        step=step_summary(compared, device),
+        device=device.name,
+        results=compared.results,
+        verdict=compared.verdict,
+        step_ns=prediction.estimate.value_ns,
+        low_ns=prediction.estimate.low_ns,
+        high_ns=prediction.estimate.high_ns,
+        bound=prediction.bound,
+        host_busy_ns=prediction.host_ns,
+        device_busy_ns=prediction.device_busy_ns,
+        attribution=what_if.attribution(),
+        timeline=timeline,
+        findings=tuple(one.finding for one in wanted),
+        plan=plan,
+        num_suppressed=len(found) - len(wanted),
+        caveats=(*caveats, *disturbed, *cut),
+        recording=recording,
+        program=program and program_of(compared.verdict, compared.results, program, num_steps),
+        writes=writes,
+    )
+
+
+def chosen_rules(names: Sequence[str]) -> frozenset[str] | None:
+    """Return the codes of the rules that are meant; None for all, if none is named.
+
+    Args:
+        names: Codes (``SYNC001``) or causes (``SYNC_ITEM``), in any case.
+
+    Raises:
+        BreakevenError: There is no such rule.
+    """
+    if not names:
+        return None
+    known: dict[str, set[str]] = {}
+    for rule in all_rules():
+        known.setdefault(rule.code.upper(), set()).add(rule.code)
+        known.setdefault(rule.cause.upper(), set()).add(rule.code)
+    codes: set[str] = set()
+    for name in names:
+        if name.upper() not in known:
+            close = difflib.get_close_matches(name.upper(), known, n=3)
+            meant = f"did you mean {' or '.join(close)}? " if close else ""
+            raise BreakevenError(
+                f"there is no rule {name!r}", hint=f"{meant}all rules: breakeven rules"
+            )
+        codes |= known[name.upper()]
+    return frozenset(codes)
