@@ -16,7 +16,7 @@ from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import build_program
 from breakeven.studies.comparison import compare_devices
-from breakeven.studies.explain import explained
+from breakeven.studies.explanation import explained
 from breakeven.timing import Source
 from breakeven.trace import (
     Copy,

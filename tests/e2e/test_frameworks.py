@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Launcher
 from breakeven.simulate import Finding, WhatIf
-from breakeven.studies import explain, explain_target
+from breakeven.studies import explain_target, explanation
 from breakeven.trace import HostWork
 from breakeven.verdict import ExplainReport
 
@@ -38,7 +38,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = RuleInput.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
         return diagnose(quiet)
 
-    monkeypatch.setattr(explain, "diagnose", diagnose_quiet)
+    monkeypatch.setattr(explanation, "diagnose", diagnose_quiet)
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:

@@ -20,8 +20,7 @@ from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
 from breakeven.progress import SilentProgress
 from breakeven.studies import Runner, assign_roles, parse_axis, sweep_target
-from breakeven.studies.knob_scaling import _shapes
-from breakeven.studies.recorded_grid import RecordedGrid
+from breakeven.studies.recorded_grid import RecordedGrid, _shapes
 from breakeven.studies.sweep_axes import Grid
 from breakeven.timing import Source
 from breakeven.trace import StepTrace

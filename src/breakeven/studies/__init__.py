@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from breakeven.studies.engine import LocalEngine as LocalEngine
     from breakeven.studies.explain import explain_run as explain_run
     from breakeven.studies.explain import explain_target as explain_target
+    from breakeven.studies.explanation import full_timeline as full_timeline
     from breakeven.studies.host_work import as_timed as as_timed
     from breakeven.studies.host_work import host_for_prediction as host_for_prediction
     from breakeven.studies.measured_step import TrainingLength as TrainingLength
@@ -22,6 +23,5 @@ if TYPE_CHECKING:
     from breakeven.studies.sweep import sweep_target as sweep_target
     from breakeven.studies.sweep_axes import assign_roles as assign_roles
     from breakeven.studies.sweep_axes import parse_axis as parse_axis
-    from breakeven.studies.timeline import full_timeline as full_timeline
 
 __getattr__ = exported_on_use(__name__)

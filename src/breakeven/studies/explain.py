@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 from collections.abc import Iterator, Sequence
 
-from breakeven.advise import RuleInput, all_rules, diagnose, disturbed_findings
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
 from breakeven.device import DeviceSpec, HostSpec, find_device, select_devices
-from breakeven.errors import BreakevenError, Caveat, StoredDataError
+from breakeven.errors import Caveat, StoredDataError
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import read_document, report_command
-from breakeven.simulate import WhatIf, build_program
-from breakeven.source import Sources
+from breakeven.simulate import build_program
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
-from breakeven.studies.comparison import Comparison, compare_devices, rule_input, step_summary
+from breakeven.studies.comparison import compare_devices
+from breakeven.studies.explanation import chosen_rules, explained
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import measure_target, program_facts, step_caveats
-from breakeven.studies.plan import cumulative_plan
 from breakeven.studies.runner import Runner
 from breakeven.studies.study import host_as_told, start_study
-from breakeven.studies.timeline import critical_timeline, shortened
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import (
     Configuration,
-    FileWrites,
     Op,
-    ScaledTrace,
-    ScalingError,
     StepTrace,
 )
 from breakeven.verdict import (
-    EXPLAIN_SCHEMA_VERSION,
     RECORDING_VERSION,
     CheckReport,
     DeviceKind,
     ExplainReport,
-    HostSummary,
     NoCrossover,
-    ProgramFacts,
-    RecordedStep,
     facts_of,
     host_summary,
-    program_of,
     record,
 )
 
@@ -300,103 +288,3 @@ def _devices(
         return find_device(report.device), specs
     named = (report.verdict.device, report.verdict.over)
     return next((spec for spec in specs if spec.name in named), specs[0]), specs
-
-
-def explained(
-    compared: Comparison,
-    device: DeviceSpec,
-    *,
-    target: str,
-    host: HostSummary,
-    recording: RecordedStep,
-    rules: frozenset[str] | None = None,
-    caveats: tuple[Caveat, ...] = (),
-    program: ProgramFacts | None = None,
-    num_steps: int | None = None,
-    writes: FileWrites | None = None,
-) -> ExplainReport:
-    """Return the explanation of a step: its findings, its two timelines, one fix after another.
-
-    Args:
-        compared: The step on every device.
-        device: The one of them on which it is taken apart.
-        target: As the user wrote it.
-        host: What issues the work.
-        recording: The step as it is stored, with what was measured of it on the CPU.
-        rules: Codes of the rules whose findings are wanted; None for all.
-        caveats: What holds for all figures.
-        program: What the script does besides its steps; None if that was not stored.
-        num_steps: Steps of the training; None if it is not known how long it is.
-        writes: What a run of the script wrote.
-    """
-    sources, scaled = Sources.of(recording.sources), None
-    if recording.other_size is not None:
-        try:
-            scaled = ScaledTrace(recording.trace, recording.other_size)
-        except ScalingError:  # it was the same step when an earlier breakeven recorded it
-            scaled = None
-    prediction = compared.prediction_on(device)
-    what_if = WhatIf(compared.program, device, compared.host)
-    case = rule_input(compared, device, sources, scaled=scaled, cpu=recording.cpu)
-    found = diagnose(case, what_if=what_if)
-    disturbed = disturbed_findings(compared.trace.facts, recording.cpu) if found else ()
-    wanted = [one for one in found if rules is None or one.finding.code in rules]
-    timeline, cut = shortened(critical_timeline(compared.program, what_if))
-    plan = cumulative_plan(
-        compared,
-        wanted,
-        again=lambda changed, codes: diagnose(
-            RuleInput.of(changed, device, compared.host, sources=sources), codes
-        ),
-    )
-    return ExplainReport(
-        schema_version=EXPLAIN_SCHEMA_VERSION,
-        target=target,
-        host=host,
-        step=step_summary(compared, device),
-        device=device.name,
-        results=compared.results,
-        verdict=compared.verdict,
-        step_ns=prediction.estimate.value_ns,
-        low_ns=prediction.estimate.low_ns,
-        high_ns=prediction.estimate.high_ns,
-        bound=prediction.bound,
-        host_busy_ns=prediction.host_ns,
-        device_busy_ns=prediction.device_busy_ns,
-        attribution=what_if.attribution(),
-        timeline=timeline,
-        findings=tuple(one.finding for one in wanted),
-        plan=plan,
-        num_suppressed=len(found) - len(wanted),
-        caveats=(*caveats, *disturbed, *cut),
-        recording=recording,
-        program=program and program_of(compared.verdict, compared.results, program, num_steps),
-        writes=writes,
-    )
-
-
-def chosen_rules(names: Sequence[str]) -> frozenset[str] | None:
-    """Return the codes of the rules that are meant; None for all, if none is named.
-
-    Args:
-        names: Codes (``SYNC001``) or causes (``SYNC_ITEM``), in any case.
-
-    Raises:
-        BreakevenError: There is no such rule.
-    """
-    if not names:
-        return None
-    known: dict[str, set[str]] = {}
-    for rule in all_rules():
-        known.setdefault(rule.code.upper(), set()).add(rule.code)
-        known.setdefault(rule.cause.upper(), set()).add(rule.code)
-    codes: set[str] = set()
-    for name in names:
-        if name.upper() not in known:
-            close = difflib.get_close_matches(name.upper(), known, n=3)
-            meant = f"did you mean {' or '.join(close)}? " if close else ""
-            raise BreakevenError(
-                f"there is no rule {name!r}", hint=f"{meant}all rules: breakeven rules"
-            )
-        codes |= known[name.upper()]
-    return frozenset(codes)

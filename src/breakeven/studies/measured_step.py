@@ -16,8 +16,14 @@ from breakeven.capture import Gap, LoaderUse, PlainRun, TracedRun
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat, has_caveat
 from breakeven.simulate import Program, build_program
-from breakeven.studies.between import RecordedGap, recorded_gap
-from breakeven.studies.host_work import as_timed, is_other_path, on_threads, without_warning
+from breakeven.studies.host_work import (
+    RecordedGap,
+    as_timed,
+    is_other_path,
+    on_threads,
+    recorded_gap,
+    without_warning,
+)
 from breakeven.studies.runner import CLEARLY_FASTER, Runner
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, Source
 from breakeven.trace import HostWork

@@ -5,17 +5,31 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
+
+from msgspec.structs import replace
 
 from breakeven.capture import LoaderUse, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.simulate import build_program
 from breakeven.studies.batch_sizes import predicted_sizes, second_size, why_not_measured
-from breakeven.studies.knob_scaling import is_same_step, scale_knob
 from breakeven.studies.runner import Runner
 from breakeven.studies.sweep_axes import Grid, Settings, Values, describe, points_of, values_at
-from breakeven.trace import ScaledTrace, ScalingError, StepTrace, scaled_from_one
+from breakeven.trace import (
+    Copy,
+    Event,
+    GraphLaunch,
+    HostWork,
+    Op,
+    Phase,
+    ScaledTrace,
+    ScalingError,
+    StepTrace,
+    Sync,
+    scaled_from_one,
+)
 from breakeven.units import NS_PER_S
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -199,7 +213,7 @@ def steps_along(
         scaling = scale_knob(traced, values)
         if scaling is None:
             return False
-        found.update({value: scaling.at(value) for value in values})
+        found.update({value: scaling(value) for value in values})
         return True
 
     def fill_part(values: Sequence[int], beyond: Sequence[int]) -> None:
@@ -276,3 +290,170 @@ def _middle(values: Sequence[int], low: int, high: int) -> int:
     if low < 1:
         return values[len(values) // 2]
     return min(values, key=lambda value: abs(math.log(value * value / (low * high))))
+
+
+_FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
+# Where in a tensor an operator reads, not how much: a step in the middle of an epoch has another
+# place than one at its start, but the same work.
+_POSITIONS = frozenset({"start", "end", "index", "storage_offset", "seed", "offset"})
+
+
+def scale_knob(
+    traced: Mapping[int, StepTrace], values: Sequence[int]
+) -> Callable[[int], StepTrace] | None:
+    """Return what gives the step at every value of a knob, or None if that is not exact.
+
+    Sizes are taken to be affine functions of the knob: the outer two traces determine them, the
+    inner one has to agree, and every value has to give whole sizes.
+
+    Args:
+        traced: The step at three values of the knob.
+        values: All values that are wanted.
+    """
+    low, middle, high = sorted(traced)
+    traced = _with_common_work(traced)
+    # `ScaledTrace` takes the batch size for the knob, and wants it positive.
+    shift = 1 - min(low, *values)
+    knobs = {value: replace(trace, batch_size=value + shift) for value, trace in traced.items()}
+    try:
+        scaled = ScaledTrace(knobs[low], knobs[high])
+    except ScalingError:
+        return None
+    if _shapes(scaled.at(middle + shift)) != _shapes(knobs[middle]):
+        return None
+    ones, others = (_whole_numbers(_shapes(knobs[value])) for value in (low, high))
+    stride = math.gcd(*(value - low for value in values))
+    if len(ones) != len(others) or any(
+        (other - one) * stride % (high - low) for one, other in zip(ones, others, strict=True)
+    ):
+        return None
+    first, last = traced[low], traced[high]
+    is_one_model = len({step.num_parameters for step in traced.values()}) == 1
+    # What else looks like a parameter, such as a batch, must not grow with a model.
+    unowned = {step.num_parameters - _num_owned(step) for step in traced.values()}
+    if not is_one_model and len(unowned) > 1:
+        return None
+
+    def batch_size(value: int) -> int | None:
+        if first.batch_size is None or last.batch_size is None:
+            return None
+        growth = (last.batch_size - first.batch_size) * (value - low) / (high - low)
+        return first.batch_size + round(growth)
+
+    def peak_bytes(value: int) -> int:
+        """Return the parabola through the traced peaks: a width enters a weight twice."""
+        total = 0.0
+        for at, step in traced.items():
+            weights = ((value - other) / (at - other) for other in traced if other != at)
+            total += math.prod(weights) * step.peak_memory_bytes
+        # Beyond the traced values a parabola may bend down, but no larger step needs less.
+        below = [at for at in sorted(traced) if at <= value]
+        return max(round(total), traced[below[-1]].peak_memory_bytes if below else 0)
+
+    def step_at(value: int) -> StepTrace:
+        if value in traced:
+            return traced[value]
+        trace = scaled.at(value + shift)
+        grown = 0 if is_one_model else _num_owned(trace) - _num_owned(first)
+        return replace(
+            trace,
+            batch_size=batch_size(value),
+            num_parameters=first.num_parameters + grown,
+            peak_memory_bytes=peak_bytes(value),
+        )
+
+    is_consistent = all(batch_size(value) == step.batch_size for value, step in traced.items())
+    return step_at if is_consistent else None
+
+
+def is_same_step(one: StepTrace, other: StepTrace) -> bool:
+    """Return whether two traces are of the same operators on the same shapes."""
+    return _shapes(one) == _shapes(other) and one.num_parameters == other.num_parameters
+
+
+def _with_common_work(traced: Mapping[int, StepTrace]) -> dict[int, StepTrace]:
+    """Return the traces with only that work of the host which all of them have.
+
+    What the script does itself is there each time, at the same place of the step; what is not was
+    a pause of a busy machine.
+    """
+
+    def placed(trace: StepTrace) -> Iterator[tuple[tuple[int, str], Event]]:
+        """Yield each event, with the number of operators and copies before it."""
+        position = 0
+        for event in trace.events:
+            yield (position, event.kind if isinstance(event, HostWork) else ""), event
+            position += not isinstance(event, HostWork)
+
+    common = set[tuple[int, str]].intersection(
+        *({place for place, _ in placed(trace)} for trace in traced.values())
+    )
+    return {
+        value: replace(
+            trace,
+            events=tuple(
+                event
+                for place, event in placed(trace)
+                if place in common or not isinstance(event, HostWork)
+            ),
+        )
+        for value, trace in traced.items()
+    }
+
+
+def _num_owned(trace: StepTrace) -> int:
+    """Return the elements of what a forward pass reads and nothing in the step has made."""
+    made = {copy.storage for copy in trace.copies if copy.storage >= 0}
+    owned: dict[int, int] = {}
+    for op in trace.ops:
+        if op.phase is not Phase.FORWARD or op.is_on_host:
+            continue
+        for tensor in op.inputs:
+            is_owned = tensor.storage not in made and tensor.dtype in _FLOATS
+            if is_owned and tensor.shape:
+                owned[tensor.storage] = max(owned.get(tensor.storage, 0), tensor.numel)
+        made.update(tensor.storage for tensor in op.outputs if tensor.storage not in owned)
+    return sum(owned.values())
+
+
+def _shapes(trace: StepTrace) -> list[object]:
+    """Return what decides the work of a step, without durations and places."""
+    return [_shape(event) for event in trace.events if not isinstance(event, HostWork)]
+
+
+def _shape(event: Op | Copy | Sync | GraphLaunch) -> object:
+    match event:
+        case Op():
+            tensors = tuple(
+                (tensor.shape, tensor.dtype, tensor.device)
+                for tensor in (*event.inputs, *event.outputs)
+            )
+            whole = tuple(
+                (name, _whole_part(value))
+                for name, value in event.attributes.items()
+                if name not in _POSITIONS
+            )
+            return (event.name, event.device, event.phase, event.is_replayed, tensors, whole)
+        case Copy():
+            return ("copy", event.source, event.destination, event.is_blocking, event.num_bytes)
+        case Sync():
+            return ("sync", event.kind, event.num_bytes)
+        case GraphLaunch():
+            return ("graph",)
+
+
+def _whole_part(value: object) -> object:
+    """Return an attribute without its floats: a learning rate changes no work."""
+    if isinstance(value, float):
+        return None
+    if isinstance(value, list | tuple):
+        return tuple(_whole_part(item) for item in cast("Sequence[object]", value))
+    return value
+
+
+def _whole_numbers(value: object) -> list[int]:
+    """Return every whole number within, in order; steps that differ in sizes alone have as many."""
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        return [number for item in items for number in _whole_numbers(item)]
+    return [value] if isinstance(value, int) else []

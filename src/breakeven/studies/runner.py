@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from breakeven.capture import (
     FailureKind,
+    Launcher,
     PlainRun,
     RunFailure,
     RunRequest,
@@ -23,7 +24,7 @@ from breakeven.capture import (
 from breakeven.errors import BreakevenError
 from breakeven.processor import cpu_name, has_half_hardware
 from breakeven.progress import Progress
-from breakeven.trace import Configuration, FileWrites, Phase, StepTrace
+from breakeven.trace import Configuration, Phase, StepTrace
 
 # A script that insists on a GPU ends in one of these ways before it trains.
 _REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
@@ -35,26 +36,6 @@ _REPEATABLE_NS = 3_000_000_000
 CLEARLY_FASTER = 1.1
 # What CPUs may emulate: names of torch's types, and of the arithmetic.
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
-
-
-class RunsScripts(Protocol):
-    """The part of ``capture.Launcher`` that a runner needs."""
-
-    @property
-    def output(self) -> str:
-        """Return the end of what the script printed in the last run."""
-        ...
-
-    @property
-    def writes(self) -> FileWrites | None:
-        """Return what became of the script's files."""
-        ...
-
-    def run(
-        self, request: RunRequest, tell: Callable[[str], None], /
-    ) -> PlainRun | TracedRun | RunFailure:
-        """Run once, and return what came of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +73,7 @@ class Runner:
 
     def __init__(
         self,
-        launcher: RunsScripts,
+        launcher: Launcher,
         target: Target,
         time_limit_s: float,
         progress: Progress,
@@ -284,7 +265,7 @@ class CpuRun(NamedTuple):
 
 
 def run_on_cpu(
-    launcher: RunsScripts, request: RunRequest, tell: Callable[[str], None] = lambda _: None
+    launcher: Launcher, request: RunRequest, tell: Callable[[str], None] = lambda _: None
 ) -> CpuRun:
     """Time the step once; if the script insists on a GPU, again with a pretended one.
 

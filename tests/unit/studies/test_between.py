@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from breakeven.capture import Gap, PlainRun, TracedRun
 from breakeven.device import find_device
-from breakeven.studies.between import RecordedGap, before_step, recorded_gap
+from breakeven.studies.host_work import RecordedGap, before_step, recorded_gap
 from breakeven.studies.measured_step import MeasuredStep, measured_step, program_facts, step_caveats
 from breakeven.timing import Estimate, Source
 from breakeven.trace import (

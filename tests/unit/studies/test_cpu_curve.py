@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from breakeven.studies import batch_sizes
-from breakeven.studies.cpu_curve import CpuCurve
+from breakeven.studies.timed_grid import CpuCurve
 from breakeven.timing import Estimate, Source
 
 

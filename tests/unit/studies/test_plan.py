@@ -10,7 +10,7 @@ from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program
 from breakeven.studies.comparison import compare_devices
-from breakeven.studies.plan import cumulative_plan
+from breakeven.studies.explanation import cumulative_plan
 from breakeven.trace import Event, HostWork, ModelCall, Op, RunFacts, StepTrace, TensorSpec
 from breakeven.verdict import PlanStep
 from factories.reports import MS, cpu

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Keep, RunFailure, RunRequest, file_digest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.studies import ray_node
-from breakeven.studies.ray_connection import _carried_function
+from breakeven.studies.ray_engine import carried_function
 from breakeven.studies.ray_node import NodeAnswer, NodePlace, NodeRefusal, NodeRun, NodeTask
 
 
@@ -133,7 +133,7 @@ def test_priority_that_cannot_be_raised_is_a_caveat(
 
 
 def test_the_carried_function_explains_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_node = _carried_function()
+    run_on_node = carried_function()
     other = msgspec.json.decode(run_on_node("describe", "9.9.9", b""), type=NodeAnswer)
     assert "and here is 9.9.9" in refusal_of(other)
 

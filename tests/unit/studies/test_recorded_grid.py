@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.errors import ScriptError
-from breakeven.studies.knob_scaling import scale_knob
-from breakeven.studies.recorded_grid import Step, steps_along
+from breakeven.studies.recorded_grid import Step, scale_knob, steps_along
 from breakeven.trace import HostWork, Op, StepTrace, TensorSpec
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
@@ -47,7 +46,7 @@ def test_three_widths_tell_all_others_exactly() -> None:
     scaling = scale_knob(traced, range(16, 257, 8))
     assert scaling is not None
     for width in range(16, 257, 8):
-        told, true = scaling.at(width), linear_step(width)
+        told, true = scaling(width), linear_step(width)
         assert shapes(told) == shapes(true)
         assert told.num_parameters == true.num_parameters
         assert told.batch_size == 16
@@ -59,7 +58,7 @@ def test_knob_may_be_zero_or_negative() -> None:
     traced = {value: linear_step(16 + 2 * value) for value in (-4, 0, 8)}
     scaling = scale_knob(traced, range(-4, 9))
     assert scaling is not None
-    assert scaling.at(3).num_parameters == linear_step(22).num_parameters
+    assert scaling(3).num_parameters == linear_step(22).num_parameters
 
 
 def test_another_step_at_the_third_value_cannot_be_scaled() -> None:
@@ -88,7 +87,7 @@ def test_parameters_that_no_forward_pass_reads_must_not_grow() -> None:
     constant = {width: with_unused(width, 1_000) for width in (16, 64, 256)}
     scaling = scale_knob(constant, (16, 32, 64, 256))
     assert scaling is not None
-    assert scaling.at(32).num_parameters == linear_step(32).num_parameters + 1_000
+    assert scaling(32).num_parameters == linear_step(32).num_parameters + 1_000
     growing = {width: with_unused(width, width) for width in (16, 64, 256)}
     assert scale_knob(growing, (16, 32, 64, 256)) is None
 
@@ -103,12 +102,12 @@ def test_pauses_of_a_busy_machine_are_not_taken_for_work() -> None:
     scaling = scale_knob(traced, (16, 32, 64, 256))
     assert scaling is not None
     for width in (16, 32, 64, 256):
-        works = [event for event in scaling.at(width).events if isinstance(event, HostWork)]
+        works = [event for event in scaling(width).events if isinstance(event, HostWork)]
         assert [work.duration_ns for work in works] == [1_000]
     # What is there each time is the script's own work.
     always = scale_knob({width: paused(linear_step(width)) for width in traced}, (16, 32))
     assert always is not None
-    total = sum(e.duration_ns for e in always.at(32).events if isinstance(e, HostWork))
+    total = sum(e.duration_ns for e in always(32).events if isinstance(e, HostWork))
     assert total == 5_001_000
 
 
