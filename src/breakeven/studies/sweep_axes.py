@@ -44,7 +44,7 @@ def parse_axis(text: str) -> SweepAxis:
     """Return the axis that ``text`` describes.
 
     ``batch_size=16..65536`` doubles, ``depth=2..12+1`` goes in steps, ``n=1..1000*3`` multiplies,
-    ``act=relu,tanh`` lists. A range includes its end, also where no step lands on it. Between
+    ``act=relu,tanh`` lists. A range includes its end, also if no step lands on it. Between
     whole ends a factor that is not whole is rounded to whole values.
 
     The role is that of the name; `assign_roles` corrects it by the script's arguments.
@@ -53,12 +53,22 @@ def parse_axis(text: str) -> SweepAxis:
         UsageError: The text is none of these, or the axis would be empty, descending, hold a
             value twice or more than 10,000 of them.
     """
-    name, equals, values_text = text.partition("=")
-    name = name.strip()
+    name, equals, listed = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(_NAME, name):
         raise UsageError(f"{text!r} is no axis of a sweep", hint=_HINT)
-    values = _parse_values(values_text.strip(), text)
-    _check_values(values, text)
+    if not listed:
+        raise UsageError(f"{text!r} has no values", hint=_HINT)
+    if ".." in listed:
+        values = _parse_range(listed, text)
+    else:
+        values = tuple(_parse_item(item.strip(), text) for item in listed.split(","))
+    seen: set[AxisValue] = set()
+    for value in values:
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise UsageError(f"{value} in {text!r} is too large", hint="take smaller numbers")
+        if value in seen:
+            raise UsageError(f"{text!r} has the value {value} twice", hint="list each value once")
+        seen.add(value)
     return SweepAxis(name=name, role=_ROLES.get(name, AxisRole.ARGUMENT), values=values)
 
 
@@ -93,7 +103,35 @@ def assign_roles(axes: Sequence[SweepAxis], arguments: Sequence[str]) -> tuple[S
             f"the grid has {num_points:,} points, more than {_MOST_VALUES:,}",
             hint="take fewer values of one of the axes",
         )
-    return tuple(_with_role(axis, is_argument=axis.name in used) for axis in axes)
+    return tuple(
+        structs.replace(axis, role=AxisRole.ARGUMENT) if axis.name in used else _own_axis(axis)
+        for axis in axes
+    )
+
+
+def _own_axis(axis: SweepAxis) -> SweepAxis:
+    """Return an axis that does not enter the arguments, if its name and values are right.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if axis.name not in _ROLES:
+        raise UsageError(
+            f"the axis {axis.name} changes nothing: {{{axis.name}}} is not in the arguments",
+            hint=f"pass it to the script: -- --{axis.name} {{{axis.name}}}",
+        )
+    for value in axis.values:
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(
+                f"{axis.name} is a positive whole number, not {value}",
+                hint="for an option of the script of that name, pass "
+                f"{{{axis.name}}} to it after --",
+            )
+        if _ROLES[axis.name] is not AxisRole.BATCH_SIZE and value > _MOST_THREADS:
+            raise UsageError(
+                f"{axis.name} of {value} is more than {_MOST_THREADS}", hint="take fewer"
+            )
+    return structs.replace(axis, role=_ROLES[axis.name])
 
 
 def placeholders(argument: str) -> tuple[str, ...]:
@@ -133,42 +171,9 @@ def is_whole(axis: SweepAxis) -> bool:
     return all(isinstance(value, int) and value >= 1 for value in axis.values)
 
 
-def _with_role(axis: SweepAxis, *, is_argument: bool) -> SweepAxis:
-    role = AxisRole.ARGUMENT if is_argument else _ROLES.get(axis.name, AxisRole.ARGUMENT)
-    if role is AxisRole.ARGUMENT:
-        if not is_argument:
-            raise UsageError(
-                f"the axis {axis.name} changes nothing: {{{axis.name}}} is not in the arguments",
-                hint=f"pass it to the script: -- --{axis.name} {{{axis.name}}}",
-            )
-        return structs.replace(axis, role=role)
-    if not is_whole(axis):
-        wrong = next(v for v in axis.values if not isinstance(v, int) or v < 1)
-        raise UsageError(
-            f"{axis.name} is a positive whole number, not {wrong}",
-            hint=f"for an option of the script of that name, pass {{{axis.name}}} to it after --",
-        )
-    most = max(value for value in axis.values if isinstance(value, int))
-    if role is not AxisRole.BATCH_SIZE and most > _MOST_THREADS:
-        raise UsageError(f"{axis.name} of {most} is more than {_MOST_THREADS}", hint="take fewer")
-    return structs.replace(axis, role=role)
-
-
-def _parse_values(values: str, text: str) -> tuple[AxisValue, ...]:
-    if ".." in values:
-        found = _RANGE.fullmatch(values)
-        if found is None:
-            raise UsageError(f"{values!r} in {text!r} is no range", hint=_HINT)
-        return _parse_range(found, text)
-    if not values:
-        raise UsageError(f"{text!r} has no values", hint=_HINT)
-    items = [item.strip() for item in values.split(",")]
-    if not all(items):
-        raise UsageError(f"{text!r} has an empty value", hint=_HINT)
-    return tuple(_parse_item(item, text) for item in items)
-
-
 def _parse_item(item: str, text: str) -> AxisValue:
+    if not item:
+        raise UsageError(f"{text!r} has an empty value", hint=_HINT)
     try:
         number = float(item)
     except ValueError:
@@ -180,12 +185,16 @@ def _parse_item(item: str, text: str) -> AxisValue:
     return number if re.fullmatch(_NUMBER, item) and not re.match(r"[-+]?0[0-9]", item) else item
 
 
-def _parse_range(found: re.Match[str], text: str) -> tuple[AxisValue, ...]:
+def _parse_range(listed: str, text: str) -> tuple[AxisValue, ...]:
+    found = _RANGE.fullmatch(listed)
+    if found is None:
+        raise UsageError(f"{listed!r} in {text!r} is no range", hint=_HINT)
     numbers = (found[1], found[2], found[4] or "2")
     # Asked of floats, since Decimal refuses exponents that it cannot hold.
     if not all(math.isfinite(float(number)) for number in numbers):
         raise UsageError(f"{text!r} holds a number that is too large", hint=_HINT)
-    start, end, step = (_decimal(number) for number in numbers)
+    # As they are written; 0 if nearer to 0 than any float.
+    start, end, step = (Decimal(one) if float(one) else Decimal(0) for one in numbers)
     is_linear = found[3] == "+"
     if start > end:
         raise UsageError(
@@ -200,46 +209,20 @@ def _parse_range(found: re.Match[str], text: str) -> tuple[AxisValue, ...]:
             f"{text!r} has {what}",
             hint="a range that multiplies starts above 0, by a factor above 1",
         )
-    values = _range_values(start, end, step, text, is_linear=is_linear)
-    are_ends_whole = all(_WHOLE.fullmatch(found[i]) for i in (1, 2))
-    if are_ends_whole and (not is_linear or step == step.to_integral_value()):
-        return tuple(dict.fromkeys(round(value) for value in values))
-    return tuple(float(value) for value in values)
-
-
-def _decimal(number: str) -> Decimal:
-    """Return a number as it is written; 0 where it is nearer to 0 than any float."""
-    return Decimal(number) if float(number) else Decimal(0)
-
-
-def _range_values(
-    start: Decimal, end: Decimal, step: Decimal, text: str, *, is_linear: bool
-) -> list[Decimal]:
     values: list[Decimal] = []
     value = start
     while value < end:
         values.append(value)
-        # One more is to come: the end.
-        if len(values) >= _MOST_VALUES:
+        if len(values) >= _MOST_VALUES:  # the end is one more
             raise UsageError(
                 f"{text!r} has more than {_MOST_VALUES:,} values", hint="take a larger step"
             )
         value = start + len(values) * step if is_linear else value * step
-    return [*values, end]
-
-
-def _check_values(values: Sequence[AxisValue], text: str) -> None:
-    for value in values:
-        if isinstance(value, int) and abs(value) > _LARGEST:
-            raise UsageError(f"{value} in {text!r} is too large", hint="take smaller numbers")
-    for one, other in itertools.pairwise(sorted(values, key=_order)):
-        if one == other:
-            raise UsageError(f"{text!r} has the value {one} twice", hint="list each value once")
-
-
-def _order(value: AxisValue) -> tuple[bool, float, str]:
-    is_text = isinstance(value, str)
-    return is_text, 0.0 if is_text else float(value), value if is_text else ""
+    values.append(end)
+    are_ends_whole = all(_WHOLE.fullmatch(found[i]) for i in (1, 2))
+    if are_ends_whole and (not is_linear or step == step.to_integral_value()):
+        return tuple(dict.fromkeys(round(value) for value in values))
+    return tuple(float(value) for value in values)
 
 
 Settings = Mapping[str, AxisValue]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
     from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
     from breakeven.verdict.comparison import DeviceChange as DeviceChange
+    from breakeven.verdict.comparison import PointName as PointName
     from breakeven.verdict.comparison import TimeChange as TimeChange
     from breakeven.verdict.comparison import compare_reports as compare_reports
-    from breakeven.verdict.comparison_parts import PointName as PointName
     from breakeven.verdict.compiled import CapturedStep as CapturedStep
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
