@@ -25,7 +25,7 @@ from breakeven.verdict import (
     SizeCurve,
     curve_point,
     find_crossover,
-    is_worth_it,
+    generated_step,
 )
 
 AXIS = "batch_size"
@@ -244,7 +244,8 @@ def _search_generated(
         scaled: The step at every size.
         run: What was measured of generated code at the script's own size.
     """
-    if run.step is None or not is_worth_it(run, compared.results[0].step_ns):
+    found = generated_step(run, compared.results[0].step_ns)
+    if run.step is None or found is None or not found.is_worth_it:
         return None
     base, per_step = cpu.loader.batch_size, cpu.loader.batches_per_step
     best, host = compared.best.device, compared.host
@@ -261,8 +262,8 @@ def _search_generated(
     curve = SizeCurve(times)
     meets = (size for size in sizes[1:] if gpu[size].value_ns < curve.at(size).value_ns)
     second = next(meets, sizes[-1])
-    if (found := cpu.measure_generated(second)) is not None:
-        times[second] = found
+    if (measured := cpu.measure_generated(second)) is not None:
+        times[second] = measured
     curve = SizeCurve(times)
     # Beyond the size at which the GPU is surely faster there is nothing to be found.
     sure = (n for n, size in enumerate(sizes) if curve.at(size).low_ns > gpu[size].high_ns)

@@ -124,7 +124,7 @@ def describe(data: bytes) -> bytes:
     """
     try:
         ready = _WARM.launcher(msgspec.json.decode(data, type=NodePlace)).ready()
-    except (BreakevenError, _RefusedError) as error:
+    except BreakevenError as error:
         return _WARM.give_up(error)
     machine = machine_key(processor=ready.processor, torch_version=ready.torch_version)
     return msgspec.json.encode(NodeMachine(machine=machine))
@@ -146,7 +146,7 @@ def measure(data: bytes) -> bytes:
         with machine_lock():
             launcher = _WARM.launcher(task.place)
             done = time_at_point(launcher, task.request, _WARM.insisting, SilentProgress())
-    except (BreakevenError, _RefusedError) as error:
+    except BreakevenError as error:
         return _WARM.give_up(error)
     answer = done.answer
     if isinstance(answer, PlainRun):
@@ -154,12 +154,8 @@ def measure(data: bytes) -> bytes:
     return msgspec.json.encode(NodeRun(answer=answer, output=done.output))
 
 
-class _RefusedError(Exception):
-    """Carries a ``NodeRefusal`` out of the functions that find its cause."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.refusal = NodeRefusal(message=message, hint=hint)
+class _RefusedError(BreakevenError):
+    """Says why, as the end of a sentence that begins with the node."""
 
 
 class _WarmLauncher:
@@ -183,15 +179,12 @@ class _WarmLauncher:
                 self._launcher, self._place = Launcher(place.keep), place
         return self._launcher
 
-    def give_up(self, error: BreakevenError | _RefusedError) -> bytes:
+    def give_up(self, error: BreakevenError) -> bytes:
         """Return a refusal as JSON; the launcher may be what failed."""
         self._close()
-        refusal = (
-            error.refusal
-            if isinstance(error, _RefusedError)
-            else NodeRefusal(message=f"cannot run it: {error.message}", hint=error.hint or "")
-        )
-        return msgspec.json.encode(refusal)
+        is_refused = isinstance(error, _RefusedError)
+        message = error.message if is_refused else f"cannot run it: {error.message}"
+        return msgspec.json.encode(NodeRefusal(message=message, hint=error.hint or ""))
 
     def _close(self) -> None:
         if self._launcher is not None:
@@ -209,16 +202,18 @@ def _check_target(task: NodeTask) -> None:
         return
     digest = file_digest(target.path)
     if digest is None:
-        raise _RefusedError(f"has no file {target.path}", SHARED_FILES)
+        raise _RefusedError(f"has no file {target.path}", hint=SHARED_FILES)
     if digest != task.target_sha256:
-        raise _RefusedError(f"has another version of {target.path}", SHARED_FILES)
+        raise _RefusedError(f"has another version of {target.path}", hint=SHARED_FILES)
 
 
 @contextmanager
 def _apart_from_ray(place: NodePlace) -> Iterator[tuple[Caveat, ...]]:
     """Undo inside what Ray does to its workers; yield caveats for what could not be undone."""
     if not Path(place.folder).is_dir():
-        raise _RefusedError(f"has no folder {place.folder}, where the script runs", SHARED_FILES)
+        raise _RefusedError(
+            f"has no folder {place.folder}, where the script runs", hint=SHARED_FILES
+        )
     folder, environment = Path.cwd(), dict(os.environ)
     os.chdir(place.folder)
     for name in _settings():

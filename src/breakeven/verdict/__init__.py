@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.generated import GeneratedRun as GeneratedRun
     from breakeven.verdict.generated import GeneratedStep as GeneratedStep
     from breakeven.verdict.generated import generated_step as generated_step
-    from breakeven.verdict.generated import is_worth_it as is_worth_it
     from breakeven.verdict.numerics import compare_numbers as compare_numbers
     from breakeven.verdict.numerics import runs_tolerance as runs_tolerance
     from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
