@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +12,21 @@ from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import Caveat
 from breakeven.simulate import predict_steps
 from breakeven.studies import batch_sizes as module
-from breakeven.studies.batch_sizes import SizeSearch, search_loader_sizes
+from breakeven.studies.batch_sizes import SizeSearch, search_loader_sizes, search_scaled_sizes
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.measured_step import measured_result, measured_step
 from breakeven.studies.runner import Change
-from breakeven.timing import BUSY_MACHINE, Source
-from breakeven.verdict import Crossover, Curve, DeviceKind, NoCrossover, find_crossover
+from breakeven.timing import BUSY_MACHINE, Estimate, Source
+from breakeven.trace import ModelCall, Phase, RunFacts, StepTrace, TensorSpec
+from breakeven.verdict import (
+    Crossover,
+    Curve,
+    DeviceKind,
+    GeneratedRun,
+    NoCrossover,
+    find_crossover,
+)
+from breakeven.verdict.generated import CALL_NS
 from factories.runs import SCRIPT, device_op, failure, loader_use, plain_run, traced_run
 
 GPUS = (find_device("t4"), find_device("rtx-4090"))
@@ -165,15 +175,6 @@ def test_a_step_of_several_batches_is_told_by_all_its_samples() -> None:
     assert measured_sizes(curves[0]) == [64, 128, 256, 1_024]
 
 
-def test_search_stops_before_steps_of_more_than_a_second() -> None:
-    slow = replace(BEST, launch_generation=BEST.launch_generation, memory_bytes_per_s=1.0)
-    # A memory of one byte a second: the GPU needs days, the CPU 10 ms a sample.
-    runs = ScriptedRuns(lambda size: 1e7 * size)
-    searched(runs, 4, (slow,))
-    # 16 takes 160 ms and 64 takes 640 ms; 256 would take 2.56 s.
-    assert runs.measured == [16, 64]
-
-
 def test_search_stops_before_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # 300 MB of torch and 100 kB a sample: 32 samples take 303 MB, 2048 take 505 MB, and
     # the size after them is expected to take four times that.
@@ -290,3 +291,168 @@ def test_sizes_that_do_not_fit_the_gpu_are_not_predicted() -> None:
     found = searched(runs, 4, (small,))
     assert [point.size for point in found.curves[0].points] == [4, 8, 16, 32, 64]
     assert found.caveats == ()
+
+
+def measured(ns: float) -> Estimate:
+    return Estimate(value_ns=ns, low_ns=0.99 * ns, high_ns=1.01 * ns, source=Source.MEASURED)
+
+
+def generated(ns: float) -> GeneratedRun:
+    """Return code of which a whole step takes so long, its call included."""
+    return GeneratedRun(code=measured(ns - CALL_NS[1] - 1), kept=measured(1), compile_ns=10**9)
+
+
+# They take the GPU as long at every size, and long enough to be beaten by a call.
+EVENTS = (device_op(),) * 100
+
+
+class GeneratedRuns(ScriptedRuns):
+    """A script whose step takes as long by generated code as a function of the size says."""
+
+    def __init__(self, generated_ns: Callable[[int], float]) -> None:
+        super().__init__(lambda _: 100 * base_ns())
+        self._generated_ns = generated_ns
+
+    def plain(self, size: int) -> PlainRun:
+        return replace(super().plain(size), generated=generated(self._generated_ns(size)))
+
+    def record(self, change: Change, at: str) -> TracedRun:
+        return traced_run(*EVENTS, batch_size=change.new_batch_size)
+
+    def time_at(
+        self, change: Change, *, budget_s: float, tries_generated: bool = False
+    ) -> PlainRun | None:
+        if tries_generated:
+            self.measured.append(change.new_batch_size)
+        return self.plain(change.new_batch_size)
+
+
+def base_ns() -> float:
+    """Return the GPU's time for the step."""
+    (prediction,) = predict_steps(traced_run(*EVENTS, batch_size=32).trace, (BEST,), HOST)
+    return prediction.estimate.value_ns
+
+
+def search_generated(runs: GeneratedRuns) -> Crossover | NoCrossover | None:
+    return searched(runs, traced=traced_run(*EVENTS), devices=(BEST,)).generated_crossover
+
+
+def test_the_second_size_is_where_the_gpu_is_expected_to_be_as_fast() -> None:
+    runs = GeneratedRuns(lambda size: base_ns() * size / 1_000)
+    crossover = search_generated(runs)
+    (size,) = runs.measured
+    assert size in (1_024, 2_048)
+    assert isinstance(crossover, Crossover)
+    assert 512 < crossover.value <= 1_024
+    assert crossover.low <= crossover.value <= crossover.high
+    assert crossover.device == BEST.name
+    assert crossover.searched[0] == 32
+
+
+def test_what_is_measured_there_counts() -> None:
+    # As it is at 32 it would be overtaken at 1,000; but it hardly grows until 4,000.
+    runs = GeneratedRuns(lambda size: base_ns() * (0.032 if size <= 1_024 else size / 4_000))
+    crossover = search_generated(runs)
+    assert isinstance(crossover, Crossover)
+    assert crossover.value > 1_024
+
+
+def test_a_gpu_that_is_faster_at_the_own_size_is_said_to_be() -> None:
+    crossover = search_generated(GeneratedRuns(lambda size: 2 * base_ns() * size / 32))
+    assert isinstance(crossover, NoCrossover)
+    assert crossover.faster is DeviceKind.GPU
+
+
+def test_code_that_is_no_faster_is_not_searched_for() -> None:
+    runs = GeneratedRuns(lambda size: 99 * base_ns())
+    assert search_generated(runs) is None
+    assert runs.measured == []
+
+
+def hand_fed(
+    batch_size: int | None, step_ns: float, gpu: DeviceSpec = GPUS[0], *, num_batches: int = 1
+) -> tuple[SizeSearch, StepTrace]:
+    # The script finds its batch where it lies, and works on it.
+    op = device_op(batch_size or 1)
+    found = TensorSpec(shape=op.inputs[0].shape, dtype="float32", device="cuda:0", storage=1)
+    made = replace(found, storage=2)
+    forward = replace(op, inputs=(found,), outputs=(made,))
+    calls = tuple(
+        ModelCall(
+            model="Net", location=None, stack=-1, is_training=True, has_grad=True,
+            is_used_in_backward=True, first_event=2 * number, num_events=1,
+        )
+        for number in range(num_batches)
+    )  # fmt: skip
+    trace = StepTrace(
+        events=(forward, replace(forward, phase=Phase.BACKWARD)) * num_batches,
+        batch_size=None if batch_size is None else batch_size * num_batches,
+        facts=RunFacts(model_calls=calls),
+    )
+    plain = plain_run(round(step_ns))
+    results = (measured_result(plain, DeviceKind.CPU),)
+    step = measured_step(TracedRun(trace=trace), plain, plain, results)
+    compared = compare_devices(step.program, (gpu,), HOST, results)
+    return search_scaled_sizes(step, compared), trace
+
+
+def test_curves_go_around_the_one_size_that_was_run():
+    found, trace = hand_fed(48, 5e4)
+    cpu, gpu = found.curves
+    around = [point.size for point in cpu.points]
+    assert around == sorted({48, *(2**power for power in range(12))})
+    assert [point.size for point in gpu.points] == around
+    sources = {point.size: point.source for point in cpu.points}
+    assert sources.pop(48) is Source.MEASURED
+    assert set(sources.values()) == {Source.PREDICTED}
+    # The curve of the GPUS[0] goes through the step as it was recorded.
+    (as_recorded,) = predict_steps(trace, (GPUS[0],), HOST)
+    own = next(point for point in gpu.points if point.size == 48)
+    assert own.step_ns == as_recorded.estimate.value_ns
+    (caveat,) = found.caveats
+    assert caveat.code == "batch-sizes-predicted"
+    assert "only a batch of 48 was run" in caveat.message
+
+
+def test_what_is_predicted_of_the_cpu_is_less_certain_the_farther_it_is():
+    cpu = hand_fed(64, 5e4)[0].curves[0]
+    widths = {point.size: point.high_ns / point.low_ns for point in cpu.points}
+    assert widths[64] < widths[128] < widths[1024]
+    assert widths[64] < widths[32] < widths[4]
+
+
+def test_each_batch_whose_gradients_are_accumulated_keeps_a_sample():
+    cpu = hand_fed(3, 5e4, num_batches=8)[0].curves[0]
+    assert [point.size for point in cpu.points][:3] == [8, 16, 24]
+
+
+def test_sizes_that_do_not_fit_the_gpu_are_left_out():
+    small = replace(GPUS[0], memory_bytes=0)
+    cpu = hand_fed(64, 5e4, small)[0].curves[0]
+    assert max(point.size for point in cpu.points) == 64
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_a_batch_that_cannot_be_told_gives_a_reason_and_no_option(batch_size: int | None):
+    found, _ = hand_fed(batch_size, 5e4)
+    crossover = found.crossover
+    assert isinstance(crossover, NoCrossover)
+    assert crossover.axis == "batch_size"
+    assert crossover.none_because.startswith("The script feeds its batches by hand")
+    assert "cannot be scaled: " in crossover.none_because
+    assert "--batch-size N" not in crossover.none_because
+    assert (found.curves, found.caveats) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_short"), [("2097152\n", True), ("max\n", False), (None, False)]
+)
+def test_limit_of_a_container_counts(
+    limit: str | None, is_short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "memory.max"
+    if limit is not None:
+        file.write_text(limit)
+    monkeypatch.setattr(module, "_CONTAINER_LIMITS", (tmp_path / "absent", file))
+    assert module.why_not_measured(1.0, 1_000_000) is None
+    assert (module.why_not_measured(1.0, 1_100_000) is not None) is is_short
