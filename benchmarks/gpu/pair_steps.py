@@ -30,7 +30,7 @@ from breakeven.calibrate.gpu.calibrating import reason_of
 from breakeven.calibrate.gpu.machine import check_gpu, describe_machine, find_gpu
 from breakeven.capture import Launcher, PlainRun, RunFailure, time_step, trace_step
 from breakeven.cost import CalibratedMachine, StepCosts, load_efficiencies, load_step_effects
-from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device
+from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device, select_devices
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer, measure_host
 from breakeven.processor import num_cores
@@ -472,7 +472,7 @@ def measure_cases(book: Book) -> None:
 def _study(book: Book, name: str, launcher: Launcher) -> AbstractContextManager[Study]:
     return start_study(
         str(_SCRIPTS / f"{name}.py"),
-        devices=[book.known.device or _STANDS_FOR],
+        devices=select_devices([book.known.device or _STANDS_FOR]),
         launcher=launcher,
         budget_s=_CASE_S,
         time_limit_s=min(_CASE_LIMIT_S, book.left_s()),

@@ -107,8 +107,8 @@ def check_target(
     gpus, cpus = split_devices(devices)
     check_absent_cpus(cpus)
     with start_study(
-        target, arguments=arguments, is_module=is_module, devices=[gpu.id for gpu in gpus],
-        host=host, measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
+        target, arguments=arguments, is_module=is_module, devices=gpus, host=host,
+        measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
     ) as study:  # fmt: skip
         step = measure_target(
             study.runner, has_gpu=bool(study.ready.gpu), tries_generated=tries_generated

@@ -99,7 +99,8 @@ def explain_target(
     """
     wanted = chosen_rules(rules)
     with start_study(
-        target, arguments=arguments, is_module=is_module, devices=devices, host=host,
+        target, arguments=arguments, is_module=is_module,
+        devices=select_devices(devices), host=host,
         measured=measured, time_limit_s=time_limit_s, budget_s=budget_s, keep=keep,
         progress=progress, launcher=launcher,
     ) as study:  # fmt: skip

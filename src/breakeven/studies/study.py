@@ -15,7 +15,7 @@ from breakeven.calibrate import (
     read_speeds,
 )
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, Ready, Target, find_target
-from breakeven.device import AUTO, DeviceSpec, HostSpec, select_devices
+from breakeven.device import AUTO, DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.progress import Progress, SilentProgress
 from breakeven.studies.host_work import host_for_prediction
@@ -56,7 +56,7 @@ def start_study(
     *,
     arguments: Sequence[str] = (),
     is_module: bool = False,
-    devices: Sequence[str] = (),
+    devices: Sequence[DeviceSpec] = (),
     host: str = AUTO,
     measured: Sequence[str] = (),
     time_limit_s: float = 300.0,
@@ -73,7 +73,7 @@ def start_study(
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        devices: Names of GPUs; a choice of six by default.
+        devices: GPUs to predict.
         host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``.
         time_limit_s: Limit of each run, in seconds.
@@ -83,9 +83,8 @@ def start_study(
         launcher: Makes the processes; the study has its own by default.
 
     Raises:
-        BreakevenError: A device or host is unknown, a speed is none, or there is no such target.
+        BreakevenError: A host is unknown, a speed is none, or there is no such target.
     """
-    specs = select_devices(devices)
     check_host_name(host)
     speeds = read_speeds(measured)
     found = find_target(target, arguments, is_module=is_module)
@@ -100,7 +99,7 @@ def start_study(
             runner=Runner(processes, found, time_limit_s, progress, budget_s=budget_s),
             launcher=processes,
             ready=ready,
-            devices=specs,
+            devices=tuple(devices),
             host=fed_by,
             here=here,
             speeds=speeds,

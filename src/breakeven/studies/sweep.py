@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from breakeven.capture import KEEP_NOTHING, Keep, PlainRun, RunFailure
-from breakeven.device import DeviceSpec, HostSpec
+from breakeven.device import DeviceSpec, HostSpec, select_devices
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress, SilentProgress
 from breakeven.simulate import (
@@ -55,6 +55,12 @@ from breakeven.verdict import (
 
 # Arrays of as many steps of a large network stay within some 100 MB.
 _STEPS_AT_ONCE = 200
+
+# What a point has of a result.
+_OF_RESULT = (
+    "device", "kind", "source", "step_ns", "low_ns", "high_ns", "bound", "fits", "num_samples",
+    "caveats", "num_threads",
+)  # fmt: skip
 
 # What is predicted: a step by the values of its recorded axes, and how many devices share it.
 Predictions = dict[tuple[Values, int], tuple[StepPrediction, ...]]
@@ -117,8 +123,8 @@ def sweep_target(
     grid = Grid(assign_roles(axes, arguments), tuple(arguments))
     every_point = points_of(grid.axes)
     with start_study(
-        target, is_module=is_module, devices=devices, host=host, time_limit_s=time_limit_s,
-        keep=keep, progress=progress,
+        target, is_module=is_module, devices=select_devices(devices), host=host,
+        time_limit_s=time_limit_s, keep=keep, progress=progress,
     ) as study:  # fmt: skip
         kept = RunCache(engine or LocalEngine(study.launcher, progress), is_fresh=is_fresh)
         recorded = RecordedGrid(study.runner, grid)
@@ -162,7 +168,7 @@ def sweep_target(
             return times
 
         on_cpu = TimedGrid(
-            study.runner, grid, recorded, kept,
+            runner=study.runner, grid=grid, recorded=recorded, kept=kept,
             is_there=lambda settings: values_at(settings, grid.recorded_axes) in steps,
             progress=progress, on_point=tell, has_gpu=bool(study.ready.gpu) and engine is None,
         )  # fmt: skip
@@ -283,20 +289,10 @@ def _points_at(
     def point(result: DeviceResult, processor: str = "", num_devices: int = 1) -> SweepPoint:
         return SweepPoint(
             settings=dict(settings),
-            device=result.device,
-            kind=result.kind,
-            source=result.source,
-            step_ns=result.step_ns,
-            low_ns=result.low_ns,
-            high_ns=result.high_ns,
             batch_size=batch_size and batch_size * num_devices,
             num_parameters=step.num_parameters,
-            bound=result.bound,
-            fits=result.fits,
-            num_samples=result.num_samples,
-            caveats=result.caveats,
-            num_threads=result.num_threads,
             processor=processor,
+            **{name: getattr(result, name) for name in _OF_RESULT},
         )
 
     points: list[SweepPoint] = []

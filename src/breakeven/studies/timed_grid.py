@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 from msgspec.structs import replace
@@ -64,6 +65,7 @@ def timing_request(
     return replace(runner.request_of(change), budget_s=budget_s, tries_threads=tries_threads)
 
 
+@dataclass(kw_only=True)
 class TimedGrid:
     """Times the step on this CPU, and on this machine's GPU if there is one.
 
@@ -76,46 +78,46 @@ class TimedGrid:
         progress: Progress callback, of stages.
         on_point: Called with the settings of each point that was timed or cannot be.
         has_gpu: Time the step on this machine's GPU too.
+        cpu: Runs by the values of the axes on which the time depends.
+        gpu: The same on the GPU.
+        failures: Why there is no run.
     """
 
-    def __init__(
-        self, runner: Runner, grid: Grid, recorded: RecordedGrid, kept: RunCache, *,
-        is_there: Callable[[Settings], bool], progress: Progress,
-        on_point: Callable[[Settings], None], has_gpu: bool,
-    ) -> None:  # fmt: skip
-        self._runner = runner
-        self._grid = grid
-        self._recorded = recorded
-        self._kept = kept
-        self._progress = progress
-        self._on_point = on_point
-        self._has_gpu = has_gpu
-        self._last_s: float | None = None
-        # By the values of the axes on which the time depends.
-        self.cpu: dict[Values, PlainRun] = {}
-        self.gpu: dict[Values, PlainRun] = {}
-        self.failures: dict[Values, str] = {}
-        self._gpu_problems: list[str] = []
+    runner: Runner
+    grid: Grid
+    recorded: RecordedGrid
+    kept: RunCache
+    is_there: Callable[[Settings], bool]
+    progress: Progress
+    on_point: Callable[[Settings], None]
+    has_gpu: bool
+    cpu: dict[Values, PlainRun] = field(default_factory=dict[Values, PlainRun])
+    gpu: dict[Values, PlainRun] = field(default_factory=dict[Values, PlainRun])
+    failures: dict[Values, str] = field(default_factory=dict[Values, str])
 
-        axes = grid.timed_axes
-        points = points_of(axes)
-        is_hand_fed = any(recorded.only_size_at(settings) for settings in points)
-        axis = grid.axis_of(AxisRole.BATCH_SIZE) if is_hand_fed else _curve_axis(axes)
-        self._curve_axis = axis
+    def __post_init__(self) -> None:
+        """Choose the axis along which times are interpolated, and make its curves."""
+        self._last_s: float | None = None
+        self._gpu_problems: list[str] = []
         self._curves: list[CpuCurve] = []
         self._singles: list[_Job] = []
+        axes = self.grid.timed_axes
+        points = points_of(axes)
+        is_hand_fed = any(map(self.recorded.only_size_at, points))
+        axis = self.grid.axis_of(AxisRole.BATCH_SIZE) if is_hand_fed else _curve_axis(axes)
+        self._curve_axis = axis
         if axis is None:
-            self._singles = [(settings, None) for settings in points if is_there(settings)]
+            self._singles = [(settings, None) for settings in points if self.is_there(settings)]
             return
         for held in points_of([other for other in axes if other is not axis]):
-            values = [value for value in axis.values if is_there({**held, axis.name: value})]
+            values = [value for value in axis.values if self.is_there({**held, axis.name: value})]
             sizes = [value for value in values if isinstance(value, int)]
+            is_set = axis.role is not AxisRole.BATCH_SIZE
+            only = None if is_set or not sizes else self.recorded.only_size_at(held)
             if sizes:
-                is_set = axis.role is not AxisRole.BATCH_SIZE
-                only = None if is_set else recorded.only_size_at(held)
-                self._curves.append(
-                    CpuCurve(sizes, held=held, is_batch_size=_is_batch_size(axis), only=only)
-                )
+                is_size = _is_batch_size(axis)
+                curve = CpuCurve(sizes, held=held, is_batch_size=is_size, only=only)
+                self._curves.append(curve)
 
     def measure(self, others_at: OthersAt) -> None:
         """Time what has to be.
@@ -166,7 +168,7 @@ class TimedGrid:
 
     def key(self, settings: Settings) -> Values:
         """Return the values of the axes on which the time depends."""
-        return values_at(settings, self._grid.timed_axes)
+        return values_at(settings, self.grid.timed_axes)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """Return what was not measured, and why."""
@@ -208,15 +210,15 @@ class TimedGrid:
         """Time points, until the deadline if there is one."""
         by_request: dict[RunRequest, list[_Job]] = {}
         for job in jobs:
-            request = timing_request(self._runner, self._grid, self._recorded, job[0], budget_s)
+            request = timing_request(self.runner, self.grid, self.recorded, job[0], budget_s)
             by_request.setdefault(request, []).append(job)
-            if self._has_gpu:
+            if self.has_gpu:
                 on_gpu = replace(request, on_gpu=True, tries_threads=False)
                 by_request.setdefault(on_gpu, []).append(job)
         waiting = list(by_request)
         self._begin(waiting, by_request)
         started_s = monotonic()
-        for done in self._kept.measure(list(by_request)):
+        for done in self.kept.measure(list(by_request)):
             elapsed_s, started_s = monotonic() - started_s, monotonic()
             if elapsed_s > budget_s:  # otherwise it was kept from before
                 self._last_s = elapsed_s
@@ -233,7 +235,7 @@ class TimedGrid:
         if waiting:
             where = "GPU" if waiting[0].on_gpu else "CPU"
             at = describe(by_request[waiting[0]][0][0])
-            self._progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
+            self.progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
 
     def _take(self, job: _Job, done: EngineRun) -> None:
         """Take the answer at a point, or why it is no measurement of that."""
@@ -241,7 +243,7 @@ class TimedGrid:
         key, answer, wanted = self.key(settings), done.answer, done.request.new_batch_size
         problem = ""
         if isinstance(answer, RunFailure):
-            problem = self._runner.error(done.request, answer, "").message
+            problem = self.runner.error(done.request, answer, "").message
         elif wanted and (answer.loader is None or answer.loader.batch_size != wanted):
             problem = (
                 f"the script does not load batches of {wanted} when its DataLoader is asked to"
@@ -262,7 +264,7 @@ class TimedGrid:
             run = self.cpu[key] = at_best_thread_count(answer)
             if curve is not None:
                 curve.add(size, run.measurement.estimate, run.peak_memory_bytes)
-        self._on_point(settings)
+        self.on_point(settings)
 
 
 def _curve_axis(axes: Sequence[SweepAxis]) -> SweepAxis | None:

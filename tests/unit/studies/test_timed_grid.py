@@ -62,8 +62,8 @@ def measure(
             return only_size
 
     grid = TimedGrid(
-        Runner(ScriptedLauncher(()), SCRIPT, 60.0, progress), Grid(axes, arguments),
-        MadeUpRecordings(), RunCache(engine),  # type: ignore[arg-type]
+        runner=Runner(ScriptedLauncher(()), SCRIPT, 60.0, progress),  # type: ignore[arg-type]
+        grid=Grid(axes, arguments), recorded=MadeUpRecordings(), kept=RunCache(engine),  # type: ignore[arg-type]
         is_there=lambda _: True, progress=progress, on_point=done.append, has_gpu=has_gpu,
     )  # fmt: skip
 
