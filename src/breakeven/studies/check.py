@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -40,6 +39,7 @@ from breakeven.studies.measured_step import (
     measured_result,
     measured_step,
     program_facts,
+    shown_host,
     step_caveats,
 )
 from breakeven.studies.runner import is_worth_repeating, less_disturbed
@@ -52,7 +52,6 @@ from breakeven.verdict import (
     NoCrossover,
     ProgramFacts,
     generated_step,
-    host_summary,
     program_of,
     record,
 )
@@ -241,12 +240,7 @@ def _report(
     return CheckReport(
         schema_version=SCHEMA_VERSION,
         target=target,
-        host=host_summary(
-            compared.host,
-            num_threads=step.plain.num_threads,
-            torch_version=torch_version,
-            python_version=platform.python_version(),
-        ),
+        host=shown_host(compared.host, step.plain, torch_version),
         step=step_summary(compared, best),
         results=compared.results,
         verdict=compared.verdict,

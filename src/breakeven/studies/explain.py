@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Sequence
 
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
@@ -17,7 +16,7 @@ from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
 from breakeven.studies.host_work import host_for_prediction
-from breakeven.studies.measured_step import measure_target, program_facts, step_caveats
+from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
 from breakeven.studies.runner import Runner
 from breakeven.studies.study import host_as_told, start_study
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
@@ -33,7 +32,6 @@ from breakeven.verdict import (
     ExplainReport,
     NoCrossover,
     facts_of,
-    host_summary,
     record,
 )
 
@@ -124,12 +122,7 @@ def explain_target(
             # Of several by default, the one that the verdict is about.
             study.devices[0] if devices else compared.best.device,
             target=study.target.label,
-            host=host_summary(
-                seen,
-                num_threads=step.plain.num_threads,
-                torch_version=study.ready.torch_version,
-                python_version=platform.python_version(),
-            ),
+            host=shown_host(seen, step.plain, study.ready.torch_version),
             recording=record(
                 compared.trace,
                 seen,

@@ -5,6 +5,7 @@ A report shows it as it was; a recorded step is predicted with the durations of 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -31,9 +32,11 @@ from breakeven.units import format_percent, format_ratio
 from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
+    HostSummary,
     ProgramFacts,
     ProgramPart,
     cpu_on_threads,
+    host_summary,
     threads_text,
 )
 
@@ -262,6 +265,16 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
         num_samples=len(plain.measurement.steady_ns),
         is_disturbed=plain.measurement.is_disturbed,
         num_threads=plain.num_threads if is_cpu else None,
+    )
+
+
+def shown_host(host: HostSpec, plain: PlainRun, torch_version: str) -> HostSummary:
+    """Return what feeds the devices, as reports show it."""
+    return host_summary(
+        host,
+        num_threads=plain.num_threads,
+        torch_version=torch_version,
+        python_version=platform.python_version(),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -24,7 +23,7 @@ from breakeven.simulate import (
 )
 from breakeven.studies.engine import Engine, LocalEngine, RunCache
 from breakeven.studies.host_work import as_timed, host_for_prediction
-from breakeven.studies.measured_step import at_best_thread_count, measured_result
+from breakeven.studies.measured_step import at_best_thread_count, measured_result, shown_host
 from breakeven.studies.recorded_grid import Base, RecordedGrid
 from breakeven.studies.runner import Runner
 from breakeven.studies.study import start_study
@@ -50,7 +49,6 @@ from breakeven.verdict import (
     SweepReport,
     device_result,
     find_sweep_crossovers,
-    host_summary,
 )
 
 # Arrays of as many steps of a large network stay within some 100 MB.
@@ -193,12 +191,7 @@ def sweep_target(
         schema_version=SWEEP_SCHEMA_VERSION,
         target=study.target.label,
         arguments=grid.arguments,
-        host=host_summary(
-            feeding,
-            num_threads=plain.num_threads,
-            torch_version=study.ready.torch_version,
-            python_version=platform.python_version(),
-        ),
+        host=shown_host(feeding, plain, study.ready.torch_version),
         axes=grid.axes,
         points=points,
         failures=tuple(failures),
