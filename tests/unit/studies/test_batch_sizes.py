@@ -24,7 +24,6 @@ from breakeven.verdict import (
     DeviceKind,
     GeneratedRun,
     NoCrossover,
-    find_crossover,
 )
 from breakeven.verdict.generated import CALL_NS
 from factories.runs import SCRIPT, device_op, failure, loader_use, plain_run, traced_run
@@ -199,14 +198,6 @@ def test_search_stops_where_the_script_fails() -> None:
     assert crossover.searched == (32, 128)
 
 
-def test_script_that_can_be_measured_at_no_other_size_has_no_crossover() -> None:
-    runs = ScriptedRuns(lambda size: 1_000 + size / 1_000, fails_from=0)
-    crossover, curves = search(runs)
-    assert isinstance(crossover, NoCrossover)
-    assert "No other batch size" in crossover.none_because
-    assert len(curves) == 3
-
-
 def test_size_that_the_loader_did_not_take_counts_as_not_measured() -> None:
     class Stubborn(ScriptedRuns):
         def plain(self, size: int) -> PlainRun:
@@ -251,19 +242,6 @@ def test_curves_have_every_power_of_two_between_the_measured_sizes() -> None:
     for point in cpu.points:
         assert point.step_ns == pytest.approx(gpu_ns() * point.size / 600, rel=1e-3)
         assert (point.low_ns < point.step_ns) is (point.source is Source.PREDICTED)
-
-
-def test_crossover_between_two_measured_sizes_is_less_certain_than_they_are() -> None:
-    # Neither the CPU's times nor the rest of this search leave any doubt but that of the GPU.
-    runs = ScriptedRuns(lambda size: gpu_ns() * size / 700)
-    crossover, (cpu, *gpus) = search(runs)
-    exact = find_crossover(
-        replace(cpu, points=tuple(replace(p, source=Source.PREDICTED) for p in cpu.points)), gpus[1]
-    )
-    assert isinstance(crossover, Crossover)
-    assert isinstance(exact, Crossover)
-    assert crossover.value == pytest.approx(exact.value, rel=0.02)
-    assert crossover.low <= exact.low
 
 
 def test_sizes_whose_steps_take_too_long_are_predicted() -> None:
@@ -424,12 +402,6 @@ def test_what_is_predicted_of_the_cpu_is_less_certain_the_farther_it_is():
 def test_each_batch_whose_gradients_are_accumulated_keeps_a_sample():
     cpu = hand_fed(3, 5e4, num_batches=8)[0].curves[0]
     assert [point.size for point in cpu.points][:3] == [8, 16, 24]
-
-
-def test_sizes_that_do_not_fit_the_gpu_are_left_out():
-    small = replace(GPUS[0], memory_bytes=0)
-    cpu = hand_fed(64, 5e4, small)[0].curves[0]
-    assert max(point.size for point in cpu.points) == 64
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])

@@ -14,7 +14,7 @@ from breakeven import capture, measure
 from breakeven.calibrate.here import host_called, with_kinds
 from breakeven.capture import Gap, OtherWork
 from breakeven.cost import reference_host
-from breakeven.device import FOLDER_VARIABLE, default_devices
+from breakeven.device import FOLDER_VARIABLE
 from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError, UsageError
 from breakeven.simulate import CpuRates
 from breakeven.studies import check_step, check_target, explain_target
@@ -128,16 +128,6 @@ def test_cpus_are_predicted_beside_the_gpus(monkeypatch: pytest.MonkeyPatch) -> 
         assert result.low_ns < result.step_ns < result.high_ns
         assert [caveat.code for caveat in result.caveats] == ["absent-cpu"]
     assert [one.device for one in report.results] == ["Made-up CPU (2 threads)", "T4"]
-
-
-def test_the_verdict_is_the_same_with_and_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [gpu.name for gpu in default_devices()]
-    with_cpu, without = checked_step(monkeypatch, "EPYC 9654"), checked_step(monkeypatch)
-
-    assert [one.device for one in with_cpu.results[1:]] == names
-    assert with_cpu.verdict.device == without.verdict.device
-    assert with_cpu.verdict.over == without.verdict.over
-    assert without.absent_cpus == ()
 
 
 def test_the_same_cores_take_about_as_long(monkeypatch: pytest.MonkeyPatch) -> None:

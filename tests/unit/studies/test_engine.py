@@ -119,23 +119,6 @@ def test_second_process_waits_for_the_first_and_says_so() -> None:
     assert waits[0] < waited
 
 
-def test_killed_process_holds_nothing() -> None:
-    with start_holder() as holder:
-        holder.kill()
-        holder.wait()
-        waits: list[None] = []
-        with machine_lock(on_wait=lambda: waits.append(None)):
-            pass
-    assert waits == []
-
-
-def test_lock_is_let_go_when_a_run_raises() -> None:
-    with pytest.raises(KeyboardInterrupt), machine_lock():
-        raise KeyboardInterrupt
-    with machine_lock(on_wait=lambda: pytest.fail("still held")):
-        pass
-
-
 def test_lock_works_where_the_cache_folder_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,13 +65,6 @@ def test_data_takes_what_it_takes_in_the_plain_run(loader: LoaderUse | None, exp
     assert durations(traced, plain_run(10_000_000, loader)) == [expected]
 
 
-def test_data_of_several_fetches_is_scaled_as_one() -> None:
-    traced = traced_run(DATA, DATA, OP)
-    # 800 µs traced, 200 µs plain.
-    plain = plain_run(10_000_000, loader_use(wait_ns=200_000))
-    assert durations(traced, plain) == [100_000, 100_000]
-
-
 @pytest.mark.parametrize(
     ("step_ns", "expected"),
     [
@@ -115,11 +108,6 @@ def test_all_but_the_work_of_the_host_stays() -> None:
     trace = as_timed(traced.trace, traced, plain_run(250_000, loader_use(wait_ns=100_000)))
     assert [event for event in trace.events if not isinstance(event, HostWork)] == [copy, OP]
     assert [type(event) for event in trace.events] == [type(e) for e in traced.trace.events]
-
-
-def test_step_without_host_work_is_left_alone() -> None:
-    traced = traced_run(OP)
-    assert as_timed(traced.trace, traced, plain_run()) == traced.trace
 
 
 @pytest.mark.parametrize(

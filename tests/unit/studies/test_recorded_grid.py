@@ -194,12 +194,3 @@ def test_batch_sizes_at_which_an_epoch_ends_are_told_from_smaller_ones() -> None
     assert differs_at >= 300
     assert len(recorder.recorded) < 10
     assert all(found.batch_size == size for size, found in steps.items())  # type: ignore[union-attr]
-
-
-def test_batch_sizes_that_are_all_recorded_differ_from_no_other() -> None:
-    def step(batch_size: int) -> StepTrace:
-        return linear_step(batch_size * batch_size % 37 + 8, batch_size)
-
-    steps, differs_at = steps_along(axis(10, 20, 40, 80, name="batch_size"), Recorder(step))
-    assert steps == {size: step(size) for size in (10, 20, 40, 80)}
-    assert differs_at is None

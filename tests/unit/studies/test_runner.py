@@ -173,14 +173,6 @@ def test_progress_hears_stages_and_steps() -> None:
     assert log.details == ["step 1", "step 7"] * 2
 
 
-def test_silent_progress_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    progress = SilentProgress()
-    progress.begin("recording", expected_s=3.0)
-    progress.detail("step 1")
-    progress.end()
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_run_is_expected_to_take_as_long_as_the_one_before() -> None:
     log = ProgressLog()
     runner = Runner(ScriptedLauncher((traced_run(), plain_run())), SCRIPT, 60.0, log)

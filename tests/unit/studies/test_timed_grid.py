@@ -116,11 +116,6 @@ def test_each_number_of_threads_has_a_curve_of_its_own() -> None:
     assert [cpu and cpu[1].step_ns for cpu in found] == [4_000, 8_000]
 
 
-def test_number_of_gpus_is_not_measured() -> None:
-    _, engine, _ = measure(lambda _: plain_run(), "n=1..8", "num_devices=1..4", arguments=("{n}",))
-    assert len(engine.requests) == 4
-
-
 def test_gpu_of_this_machine_is_measured_at_the_same_points() -> None:
     grid, _, done = measure(
         lambda request: plain_run(100 if request.on_gpu else 1_000),
@@ -191,11 +186,6 @@ def test_each_point_has_the_threads_that_suit_it() -> None:
     assert all(request.tries_threads for request in engine.requests)
     found = {key: (run.num_threads, run.measurement.median_ns) for key, run in grid.cpu.items()}
     assert found == {(500,): (1, 500_000), (2_000,): (4, 1_000_000)}
-
-
-def test_threads_that_are_an_axis_are_not_tried() -> None:
-    _, engine, _ = measure(lambda _: plain_run(), "threads=1,2")
-    assert not any(request.tries_threads for request in engine.requests)
 
 
 def test_a_batch_size_that_cannot_be_set_is_measured_once_and_others_follow() -> None:
