@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
-from breakeven.device import DeviceSpec, HostSpec, find_device, select_devices
+from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat, StoredDataError
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
@@ -22,7 +22,6 @@ from breakeven.studies.study import host_as_told, start_study
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import (
     Configuration,
-    Op,
     StepTrace,
 )
 from breakeven.verdict import (
@@ -154,9 +153,20 @@ def try_cpu_settings(
     """
     if plain.measurement.median_ns > LONGEST_STEP_NS:
         return None
+    # Other numbers of threads: one, half of the processors, all of them.
+    num_cores = trace.facts.num_cores
+    numbers = sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads})
+    settings = {f"{CpuSetting.THREADS}={n}": Configuration(num_threads=n) for n in numbers}
+    # And what the step gives cause for.
+    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+        settings[CpuSetting.FLUSH_DENORMAL] = Configuration(flushes_denormals=True)
+    convolutions = (op for op in trace.ops if op.name.startswith("aten.convolution."))
+    weights = (op.inputs[1] for op in convolutions if len(op.inputs) > 1)
+    if any(len(each.shape) == 4 and each.layout != "channels_last" for each in weights):
+        settings[CpuSetting.CHANNELS_LAST] = Configuration(channels_last=True)
     trials: list[CpuTrial] = []
     loads = [plain.load_fraction]
-    for setting, configuration in _settings(plain, trace):
+    for setting, configuration in settings.items():
         run = runner.time_under(configuration)
         if run is not None and configuration.num_threads in (0, run.num_threads):
             loads.append(run.load_fraction)
@@ -165,34 +175,12 @@ def try_cpu_settings(
         name=plain.processor,
         estimate=plain.measurement.estimate,
         num_threads=plain.num_threads,
-        num_cores=trace.facts.num_cores,
+        num_cores=num_cores,
         trials=tuple(trials),
         has_bf16=has_half_hardware("bf16"),
         dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
         load_fraction=max(loads),
     )
-
-
-def _settings(plain: PlainRun, trace: StepTrace) -> Iterator[tuple[str, Configuration]]:
-    """Yield what is worth to be tried: other numbers of threads, and what the step gives cause for.
-
-    Of threads: one, half of the processors, all of them.
-    """
-    num_cores = trace.facts.num_cores
-    for number in sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads}):
-        yield f"{CpuSetting.THREADS}={number}", Configuration(num_threads=number)
-    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
-        yield CpuSetting.FLUSH_DENORMAL, Configuration(flushes_denormals=True)
-    if any(_is_channels_first(op) for op in trace.ops):
-        yield CpuSetting.CHANNELS_LAST, Configuration(channels_last=True)
-
-
-def _is_channels_first(op: Op) -> bool:
-    """Return whether a two-dimensional convolution reads weights that are not channels last."""
-    if not op.name.startswith("aten.convolution.") or len(op.inputs) < 2:
-        return False
-    weight = op.inputs[1]
-    return len(weight.shape) == 4 and weight.layout != "channels_last"
 
 
 def explain_run(
@@ -247,7 +235,17 @@ def explain_run(
             f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
             hint=f"explain the script itself: breakeven explain {report.target}",
         ) from error
-    device, specs = _devices(report, devices)
+    predicted = (
+        result
+        for result in report.results
+        if result.kind is DeviceKind.GPU and result.source is Source.PREDICTED
+    )
+    specs = select_devices(devices or [result.device for result in predicted])
+    device = specs[0]
+    if not devices and isinstance(report, ExplainReport):
+        device = find_device(report.device)
+    elif not devices:
+        device = next((spec for spec in specs if spec.name in report.verdict.pair), device)
     measured = tuple(result for result in report.results if result.source is Source.MEASURED)
     missing = [] if recording.cpu is not None else [_NO_CPU_TRIALS]
     missing += [] if recording.sources else [_NO_SOURCE]
@@ -262,23 +260,3 @@ def explain_run(
         program=facts_of(report.program) if report.program else None,
         num_steps=report.program.num_steps if report.program else None,
     )
-
-
-def _devices(
-    report: CheckReport | ExplainReport, names: Sequence[str]
-) -> tuple[DeviceSpec, tuple[DeviceSpec, ...]]:
-    """Return the device that is taken apart, and all to predict."""
-    if names:
-        specs = select_devices(names)
-        return specs[0], specs
-    specs = select_devices(
-        [
-            result.device
-            for result in report.results
-            if result.kind is DeviceKind.GPU and result.source is Source.PREDICTED
-        ]
-    )
-    if isinstance(report, ExplainReport):
-        return find_device(report.device), specs
-    named = (report.verdict.device, report.verdict.over)
-    return next((spec for spec in specs if spec.name in named), specs[0]), specs
