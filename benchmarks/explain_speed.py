@@ -14,9 +14,9 @@ from typing import Any
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.explain.explanation import explained
-from breakeven.session import ComparedStep
 from breakeven.simulate import build_program
+from breakeven.studies.comparison import compare_devices
+from breakeven.studies.explanation import explained
 from breakeven.timing import Source
 from breakeven.trace import (
     Copy,
@@ -128,13 +128,7 @@ def explain_step(trace: StepTrace) -> ExplainReport:
         step_ns=1e9, low_ns=0.9e9, high_ns=1.1e9, bound=None, peak_memory_bytes=None, fits=None,
         num_samples=5,
     )  # fmt: skip
-    step = ComparedStep(
-        program=build_program(trace),
-        devices=DEVICES,
-        host=host,
-        measured=(measured,),
-        sources=recording.sources,
-    )
+    step = compare_devices(build_program(trace), DEVICES, host, (measured,))
     summary = host_summary(host, num_threads=2, torch_version="2", python_version="3")
     return explained(step, DEVICES[0], target=FILE, host=summary, recording=recording)
 

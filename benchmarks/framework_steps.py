@@ -19,8 +19,8 @@ from breakeven.calibrate import find_host
 from breakeven.capture import Launcher, find_target
 from breakeven.device import HERE, find_device
 from breakeven.progress import SilentProgress
-from breakeven.session import DevicePath, Runs
 from breakeven.simulate import build_program, predict_cpu_step, predict_steps
+from breakeven.studies import Runner, as_timed, host_for_prediction
 from breakeven.units import NS_PER_US
 
 FOLDER = Path(__file__).resolve().parent / "frameworks"
@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         host = find_host(HERE, launcher)
         for name, script in SCRIPTS.items():
             target = find_target(str(FOLDER / script))
-            runs = Runs(launcher, target, _TIME_LIMIT_S, SilentProgress(), num_threads=1)
-            traced, plain = runs.trace(), runs.measure()
-            path = DevicePath(traced, plain)
-            (gpu,) = predict_steps(
-                path.step, [find_device(options.device)], path.host_for_prediction(host, host)
-            )
+            runner = Runner(launcher, target, _TIME_LIMIT_S, SilentProgress(), num_threads=1)
+            traced, plain = runner.record(), runner.time()
+            program = build_program(as_timed(traced.trace, traced, plain))
+            seen = host_for_prediction(program, plain, host, host)
+            (gpu,) = predict_steps(program, [find_device(options.device)], seen)
             times_ns = (
                 plain.measurement.median_ns,
                 plain.loader.wait_ns if plain.loader else 0.0,

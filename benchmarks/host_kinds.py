@@ -40,8 +40,9 @@ from breakeven.device import (  # noqa: E402
     load_host_kinds,
 )
 from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of  # noqa: E402
-from breakeven.session import DevicePath  # noqa: E402
 from breakeven.simulate import Program  # noqa: E402
+from breakeven.studies import as_timed  # noqa: E402
+from breakeven.trace import StepTrace  # noqa: E402
 from breakeven.units import NS_PER_MS  # noqa: E402
 
 DATA = HERE / "data"
@@ -92,8 +93,13 @@ def _networks(table: Path) -> Iterator[tuple[str, Step]]:
     for row in read_rows(table):
         name = row["name"]
         if row["kind"] == NETWORK and row["where"] == EAGER and row["value_ms"]:
-            path = DevicePath(trace_step(train_step(create(name))), known.plain[name])
-            yield name, (float(row["value_ms"]), programs_at(path)[EAGER])
+            step = _recorded(name, known)
+            yield name, (float(row["value_ms"]), programs_at(step)[EAGER])
+
+
+def _recorded(name: str, known: Known) -> StepTrace:
+    traced = trace_step(train_step(create(name)))
+    return as_timed(traced.trace, traced, known.plain[name])
 
 
 def _print_told(prior_name: str, prior: FeedingHost, networks: dict[str, Step]) -> None:
@@ -146,8 +152,7 @@ def _pairs(table: Path) -> Iterator[Step]:
         if not _host_decides(row["issue_ms"], row["value_ms"]):
             continue
         if name not in programs:
-            path = DevicePath(trace_step(train_step(create(name))), known.plain[name])
-            programs[name] = programs_at(path)
+            programs[name] = programs_at(_recorded(name, known))
         yield float(row["value_ms"]), programs[name][where]
 
 

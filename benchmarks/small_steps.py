@@ -27,13 +27,13 @@ from small_networks import NETWORKS, Training, create, train_step
 from breakeven.capture import time_step, trace_step
 from breakeven.device import find_device
 from breakeven.measure import measure_host
-from breakeven.session import DevicePath
 from breakeven.simulate import (
     CpuStep,
     build_program,
     predict_cpu_step,
     predict_steps,
 )
+from breakeven.studies import as_timed, host_for_prediction
 from breakeven.units import NS_PER_US
 
 _PHASES = ("zero_grad", "forward", "backward", "optimizer", "step")
@@ -94,10 +94,9 @@ def _compare(name: str, device: str) -> tuple[CpuStep, CpuStep, float]:
     host = measure_host(num_rounds=_HOST_ROUNDS).host
     measured = _measured(create(name))
     traced, plain = trace_step(train_step(create(name))), time_step(train_step(create(name)))
-    path = DevicePath(traced, plain)
-    (prediction,) = predict_steps(
-        path.step, [find_device(device)], path.host_for_prediction(host, host)
-    )
+    program = build_program(as_timed(traced.trace, traced, plain))
+    seen = host_for_prediction(program, plain, host, host)
+    (prediction,) = predict_steps(program, [find_device(device)], seen)
     predicted = predict_cpu_step(build_program(traced.trace), host)
     return measured, predicted, prediction.estimate.value_ns
 

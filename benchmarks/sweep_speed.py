@@ -17,7 +17,7 @@ from unittest import mock
 
 from breakeven.device import load_catalogue
 from breakeven.progress import SilentProgress
-from breakeven.sweep import parse_axis, sweep_target
+from breakeven.studies import parse_axis, sweep_target
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_duration
 from breakeven.verdict import SweepReport

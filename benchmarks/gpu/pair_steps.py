@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,13 +30,15 @@ from breakeven.calibrate.gpu.calibrating import reason_of
 from breakeven.calibrate.gpu.machine import check_gpu, describe_machine, find_gpu
 from breakeven.capture import Launcher, PlainRun, RunFailure, time_step, trace_step
 from breakeven.cost import CalibratedMachine, StepCosts, load_efficiencies, load_step_effects
-from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device
+from breakeven.device import AUTO, DeviceWork, HostSpec, find_device, known_device, select_devices
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer, measure_host
 from breakeven.processor import num_cores
-from breakeven.session import DevicePath, Session, measured_result
-from breakeven.session.measured_step import time_recorded_step
 from breakeven.simulate import CompileMode, Program, build_program, compiled_step, predict_steps
+from breakeven.studies import as_timed, host_for_prediction
+from breakeven.studies.measured_step import measure_target, measured_result
+from breakeven.studies.study import Study, start_study
+from breakeven.trace import StepTrace
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import DeviceKind, decide, device_result
 
@@ -178,13 +180,11 @@ class Book:
         print(kind, name, where, row.get("value_ms", row["note"]), sep=" · ", flush=True)
         return bool(reason)
 
-    def set_predicted(
-        self, name: str, path: DevicePath, captured: DevicePath | None = None
-    ) -> None:
+    def set_predicted(self, name: str, step: StepTrace, captured: StepTrace | None = None) -> None:
         """Predict a step, for the rows that there are and those that follow."""
         if not self.known.device:
             return  # the catalogue lacks the GPU
-        found = self.known.predicted[name] = predicted_cells(self.known, name, path, captured)
+        found = self.known.predicted[name] = predicted_cells(self.known, name, step, captured)
         for row in self.rows:
             if row["name"] == name:
                 row |= found.get(str(row["where"]), {})
@@ -384,11 +384,12 @@ def predict_networks(book: Book, *, are_all: bool) -> None:
         plain = book.known.plain.get(name)
         if plain is not None and (are_all or name not in book.known.predicted):
             book.need(_LEAST_S)
-            path = DevicePath(trace_step(train_step(create(name))), plain)
-            book.set_predicted(name, path, _captured_path(name, plain))
+            traced = trace_step(train_step(create(name)))
+            step = as_timed(traced.trace, traced, plain)
+            book.set_predicted(name, step, _captured_step(name, plain))
 
 
-def _captured_path(name: str, plain: PlainRun) -> DevicePath | None:
+def _captured_step(name: str, plain: PlainRun) -> StepTrace | None:
     """Return a network's step as it is captured, where its optimizers have a switch for that."""
     training = create(name)
     if not make_capturable(training):
@@ -400,7 +401,8 @@ def _captured_path(name: str, plain: PlainRun) -> DevicePath | None:
                     module, "_get_capturable_supported_devices", return_value=["cpu", "cuda"]
                 )
                 patches.enter_context(allowed)
-        return DevicePath(trace_step(train_step(training)), plain)
+        traced = trace_step(train_step(training))
+    return as_timed(traced.trace, traced, plain)
 
 
 def predict_again(book: Book) -> None:
@@ -408,38 +410,40 @@ def predict_again(book: Book) -> None:
     predict_networks(book, are_all=True)
     with Launcher() as launcher:
         for name in book.wanted([case for case in CASES if case in book.known.plain]):
-            with _session(book, name, launcher) as session:
-                traced = session.runs.trace()
-            book.set_predicted(name, DevicePath(traced, book.known.plain[name]))
+            with _study(book, name, launcher) as study:
+                traced = study.runner.record()
+            plain = book.known.plain[name]
+            book.set_predicted(name, as_timed(traced.trace, traced, plain))
 
 
-def programs_at(path: DevicePath, captured: DevicePath | None = None) -> dict[str, Program]:
+def programs_at(step: StepTrace, captured: StepTrace | None = None) -> dict[str, Program]:
     """Return a step with its kernels, by where it runs.
 
     Args:
-        path: The step as it is written.
+        step: The step as it is written.
         captured: As it is captured, where that is another step.
     """
     costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects())
-    program = build_program(path.step, costs=costs)
+    program = build_program(step, costs=costs)
     compiled = program.edited(compiled_step(program, CompileMode.REDUCE_OVERHEAD).edit)
-    replayed = build_program(captured.step, costs=costs) if captured else program
+    replayed = build_program(captured, costs=costs) if captured else program
     return {EAGER: program, CAPTURED: replayed, COMPILED: compiled}
 
 
 def predicted_cells(
-    known: Known, name: str, path: DevicePath, captured: DevicePath | None
+    known: Known, name: str, step: StepTrace, captured: StepTrace | None
 ) -> dict[str, Cells]:
     """Return what is predicted of a step on a GPU of which no calibration is known."""
-    cpu = measured_result(known.plain[name], DeviceKind.CPU)
+    plain, program = known.plain[name], build_program(step)
+    cpu = measured_result(plain, DeviceKind.CPU)
     device = find_device(known.device)
-    programs = programs_at(path, captured)
+    programs = programs_at(step, captured)
     # A case runs as it is written alone.
     wheres = (EAGER, CAPTURED, COMPILED) if name in NETWORKS else (EAGER,)
     cells: dict[str, Cells] = {where: {} for where in wheres}
     for where, some in cells.items():
         for seen, host in known.hosts.items():
-            fed_by = path.host_for_prediction(host_called(AUTO, host), host)
+            fed_by = host_for_prediction(program, plain, host_called(AUTO, host), host)
             (found,) = predict_steps(
                 programs[where], [device], fed_by, is_captured=where == CAPTURED
             )
@@ -458,40 +462,41 @@ def measure_cases(book: Book) -> None:
                 continue
             book.need(_LEAST_CASE_S)
             try:
-                with _session(book, name, launcher) as session:
-                    _measure_case(book, name, session)
+                with _study(book, name, launcher) as study:
+                    _measure_case(book, name, study)
             except BreakevenError as error:
                 for where in (CPU, EAGER):
                     book.add(CASE, name, where, lambda e=error: {"note": reason_of(e)})
 
 
-def _session(book: Book, name: str, launcher: Launcher) -> Session:
-    return Session(
+def _study(book: Book, name: str, launcher: Launcher) -> AbstractContextManager[Study]:
+    return start_study(
         str(_SCRIPTS / f"{name}.py"),
-        devices=[book.known.device or _STANDS_FOR],
+        devices=select_devices([book.known.device or _STANDS_FOR]),
         launcher=launcher,
         budget_s=_CASE_S,
         time_limit_s=min(_CASE_LIMIT_S, book.left_s()),
     )
 
 
-def _measure_case(book: Book, name: str, session: Session) -> None:
-    traced, _, best, _ = time_recorded_step(session.runs, session.runs.trace())
-    book.add(CASE, name, CPU, lambda: _plain_cells(book, name, best))
-    book.set_predicted(name, DevicePath(traced, best))
-    book.add(CASE, name, EAGER, lambda: _on_gpu(book, session))
-    reason = f"not captured: a script's own loop, reads in a step: {len(traced.trace.syncs)}"
+def _measure_case(book: Book, name: str, study: Study) -> None:
+    step = measure_target(study.runner)
+    book.add(CASE, name, CPU, lambda: _plain_cells(book, name, step.plain))
+    book.set_predicted(name, step.program.trace)
+    book.add(CASE, name, EAGER, lambda: _on_gpu(book, study))
+    num_reads = len(step.traced.trace.syncs)
+    reason = f"not captured: a script's own loop, reads in a step: {num_reads}"
     book.add(CASE, name, CAPTURED, lambda: {"note": reason})
     book.add(CASE, name, COMPILED, lambda: {"note": "not compiled: the script does not ask for it"})
 
 
-def _on_gpu(book: Book, session: Session) -> Cells:
-    request = msgspec.structs.replace(session.runs.request, on_gpu=True, has_cuda=False)
-    run = session.launcher.run(request)
+def _on_gpu(book: Book, study: Study) -> Cells:
+    request = msgspec.structs.replace(study.runner.request, on_gpu=True, has_cuda=False)
+    run = study.launcher.run(request)
     if isinstance(run, RunFailure):
         raise BreakevenError(f"{run.kind.value}: {run.exception} {run.message}")
     assert isinstance(run, PlainRun)
-    if run.processor == session.here.name and not book.is_dry:
+    if run.processor == study.here.name and not book.is_dry:
         raise BreakevenError("the script stayed on the CPU")
     return _run_cells(run)
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from breakeven.adapters import training_arguments as training_arguments
     from breakeven.capture import Recording as Recording
     from breakeven.capture import record_steps as record_steps
-    from breakeven.check import check_step as check_step
-    from breakeven.check import check_target as check_target
     from breakeven.device import DeviceSpec as DeviceSpec
     from breakeven.device import find_device as find_device
     from breakeven.device import load_catalogue as load_catalogue
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from breakeven.placement import on_fastest as on_fastest
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
+    from breakeven.studies import check_step as check_step
+    from breakeven.studies import check_target as check_target
     from breakeven.trace import StepTrace as StepTrace
     from breakeven.verdict import CheckReport as CheckReport
     from faststep import fast_sb3 as fast_sb3

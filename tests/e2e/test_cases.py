@@ -15,8 +15,8 @@ import pytest
 
 from breakeven.capture import Launcher
 from breakeven.errors import BreakevenError
-from breakeven.explain import explain_target
 from breakeven.simulate import Bound, Finding
+from breakeven.studies import explain_target
 from breakeven.verdict import Choice, DeviceKind, ExplainReport
 
 # One worker explains a case once, within the first test of it.

@@ -15,7 +15,7 @@ import pytest
 
 from breakeven.capture import Launcher
 from breakeven.errors import BreakevenError
-from breakeven.explain import explain_target
+from breakeven.studies import explain_target
 from corpus_markers import SAMPLE, SCORED_CAUSES, CorpusScript, Fault, read_corpus
 
 pytestmark = pytest.mark.slow

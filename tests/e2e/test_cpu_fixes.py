@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher, find_target
-from breakeven.explain import explain_target
 from breakeven.progress import SilentProgress
-from breakeven.session import Runs
 from breakeven.simulate import Side
+from breakeven.studies import Runner, explain_target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing]
 
@@ -22,7 +21,7 @@ def test_flushing_denormals_gains_what_was_predicted() -> None:
     with Launcher() as launcher:
         report = explain_target(SCRIPT, devices=("T4",), host="reference", launcher=launcher)
         target = find_target(SCRIPT, ("--fixed",), is_module=False)
-        mended = Runs(launcher, target, 60.0, SilentProgress()).measure()
+        mended = Runner(launcher, target, 60.0, SilentProgress()).time()
 
     (finding,) = (each for each in report.findings if each.cause == "DENORMALS")
     as_is_ns = report.results[0].step_ns

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
-from breakeven.session import Runs
+from breakeven.studies import Runner
 
 TRAIN = """
 import sys, torch
@@ -43,9 +43,9 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
 
 def check(launcher: Launcher, request: RunRequest) -> BreakevenError:
     """Return the error with which a check ends."""
-    runs = Runs(launcher, request.target, request.time_limit_s, SilentProgress())
+    runner = Runner(launcher, request.target, request.time_limit_s, SilentProgress())
     with pytest.raises(BreakevenError) as caught:
-        runs.trace()
+        runner.record()
     return caught.value
 
 

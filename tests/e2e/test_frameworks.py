@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Launcher
-from breakeven.explain import explain_target
-from breakeven.session import compared_step
 from breakeven.simulate import Finding, WhatIf
+from breakeven.studies import explain_target, explanation
 from breakeven.trace import HostWork
 from breakeven.verdict import ExplainReport
 
@@ -39,7 +38,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = RuleInput.of(trace, case.device, case.host, sources=case.sources, cpu=case.cpu)
         return diagnose(quiet)
 
-    monkeypatch.setattr(compared_step, "diagnose", diagnose_quiet)
+    monkeypatch.setattr(explanation, "diagnose", diagnose_quiet)
 
 
 def explained(launcher: Launcher, script: Path) -> ExplainReport:

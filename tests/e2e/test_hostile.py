@@ -24,7 +24,7 @@ import breakeven
 from breakeven.capture import Launcher, find_target
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
-from breakeven.session import Runs
+from breakeven.studies import Runner
 
 pytestmark = [
     pytest.mark.slow,
@@ -193,9 +193,9 @@ def run(launcher: Launcher, hostile: Hostile) -> BreakevenError | None:
     """Record and time the script, as a check does; return why there is no answer."""
     target = find_target("train.py")
     limit_s = hostile.time_limit_s
-    runs = Runs(launcher, target, limit_s, SilentProgress(), num_threads=1, budget_s=_BUDGET_S)
+    runner = Runner(launcher, target, limit_s, SilentProgress(), num_threads=1, budget_s=_BUDGET_S)
     try:
-        traced, plain = runs.trace(), runs.measure(watches_program=False)
+        traced, plain = runner.record(), runner.time(watches_program=False)
     except BreakevenError as error:
         return error
     assert len(traced.trace.ops) > 0

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.advise import all_rules
-from breakeven.explain import explain_target
-from breakeven.session import Session
+from breakeven.advise import RuleInput, diagnose
+from breakeven.device import find_device
 from breakeven.simulate import Bound
+from breakeven.source import Sources
+from breakeven.studies import explain_target
+from breakeven.studies.measured_step import measure_target
+from breakeven.studies.study import start_study
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +41,9 @@ def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: s
 def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> None:
     path = SCRIPTS / "reads_pictures_in_loop.py"
     (line,) = _lines_here(path)
-    with Session(str(path), devices=("T4",), budget_s=0.3) as session:
-        step = session.measure()
-        # On a busy machine a report withholds what it cannot be sure of.
-        codes = {rule.code for rule in all_rules()}
-        found = step.compared.diagnosed_again(step.path.program, step.devices[0], codes)
+    with start_study(str(path), devices=[find_device("T4")], budget_s=0.3) as study:
+        step = measure_target(study.runner)
+    # On a busy machine a report withholds what it cannot be sure of.
+    sources = Sources.of(step.traced.sources)
+    found = diagnose(RuleInput.of(step.program, study.devices[0], study.here, sources=sources))
     assert (found[0].finding.cause, found[0].finding.line) == ("ENV_BOUND", line)

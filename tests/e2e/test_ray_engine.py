@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Keep, PlainRun, RunFailure, RunRequest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.store import machine_lock
-from breakeven.sweep import EngineRun, RayEngine, parse_axis, ray_connection, sweep_target
+from breakeven.studies import EngineRun, RayEngine, parse_axis, ray_engine, sweep_target
 from breakeven.timing import Source
 from breakeven.verdict import DeviceKind
 from factories.sampled import sampled
@@ -60,7 +60,7 @@ DRIVER = """
     import sys
     from breakeven.capture import Keep, RunRequest, find_target
     from breakeven.errors import BreakevenError
-    from breakeven.sweep import RayEngine
+    from breakeven.studies import RayEngine
 
     address, kind, *points = sys.argv[1:]
     targets = [
@@ -299,7 +299,7 @@ def test_a_file_that_is_missing_there_is_named_with_the_node(
 def test_another_version_of_breakeven_is_named_with_the_node(
     nodes: Nodes, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_connection, "own_version", lambda: "9.9.9")
+    monkeypatch.setattr(ray_engine, "installed_version", lambda _: "9.9.9")
     with (
         RayEngine(nodes.address) as other,
         pytest.raises(BreakevenError, match=r"the Ray node .+ has breakeven .+ here is 9\.9\.9"),
@@ -316,7 +316,7 @@ def test_a_node_without_breakeven_says_so() -> None:
     """What Ray carries there must bring its own code."""
     from ray import cloudpickle
 
-    carried = cloudpickle.dumps(ray_connection._carried_function())
+    carried = cloudpickle.dumps(ray_engine.carried_function())
     code = (
         "import sys, ray.cloudpickle; sys.modules['breakeven'] = None; "
         "run = ray.cloudpickle.loads(sys.stdin.buffer.read()); "

@@ -19,10 +19,9 @@ from breakeven.capture import KEEP_NOTHING, Keep, Launcher, find_target
 from breakeven.cost import reference_host
 from breakeven.errors import ScriptError, UsageError
 from breakeven.progress import SilentProgress
-from breakeven.sweep import assign_roles, parse_axis, sweep_target
-from breakeven.sweep.grid import GridRuns
-from breakeven.sweep.scaling import _shapes
-from breakeven.sweep.traced_grid import TracedGrid
+from breakeven.studies import Runner, assign_roles, parse_axis, sweep_target
+from breakeven.studies.recorded_grid import RecordedGrid, _shapes
+from breakeven.studies.sweep_axes import Grid
 from breakeven.timing import Source
 from breakeven.trace import StepTrace
 from breakeven.verdict import DeviceKind, SweepPoint, SweepReport
@@ -34,7 +33,7 @@ HOST = reference_host().id
 _DRIVER = """
 import sys
 from breakeven.capture import Keep
-from breakeven.sweep import parse_axis, sweep_target
+from breakeven.studies import parse_axis, sweep_target
 report = sweep_target(sys.argv[1], axes=[parse_axis(sys.argv[2])], arguments=sys.argv[4:],
     devices=["T4"], host=sys.argv[3], keep=Keep(writes=True))
 print(sum(point.source == "measured" for point in report.points))
@@ -93,14 +92,13 @@ def test_told_steps_are_those_that_would_be_recorded() -> None:
         arguments := ["--width={width}", "--batch-size", "{batch}"],
     )
     with Launcher() as launcher:
-        runs = GridRuns(
-            launcher, find_target(str(KNOBS)), arguments, axes, 60.0, progress := Rows()
-        )
-        told = TracedGrid(runs, axes).steps()
+        runner = Runner(launcher, find_target(str(KNOBS)), 60.0, progress := Rows())
+        grid = Grid(axes, tuple(arguments))
+        told = RecordedGrid(runner, grid).record()
         assert len(told) == 9 * 5
         assert sum(stage.startswith("recording") for stage in progress.stages) == 9
         for width, batch in ((24, 8), (56, 16), (72, 32)):
-            true = runs.trace({"width": width, "batch": batch}).trace
+            true = runner.record(grid.change_at({"width": width, "batch": batch}, None)).trace
             step = told[width, batch]
             assert isinstance(step, StepTrace)
             assert _shapes(step) == _shapes(true)

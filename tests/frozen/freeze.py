@@ -33,9 +33,9 @@ from breakeven.capture import HostRun, Launcher, RunRequest  # noqa: E402
 from breakeven.device import HostCalibration  # noqa: E402
 from breakeven.errors import BreakevenError  # noqa: E402
 from breakeven.processor import has_half_hardware  # noqa: E402
-from breakeven.session import runs  # noqa: E402
 from breakeven.simulate import CpuRates  # noqa: E402
 from breakeven.store import read_host  # noqa: E402
+from breakeven.studies import batch_sizes  # noqa: E402
 from frozen.documents import differences  # noqa: E402
 from frozen.questions import QUESTIONS  # noqa: E402
 from frozen.replay import (  # noqa: E402
@@ -138,9 +138,9 @@ def run_and_report(question: Question) -> tuple[FrozenRun, bytes]:
     with pytest.MonkeyPatch.context() as patch, FreezingLauncher() as launcher:
         patch.setenv("BREAKEVEN_CALIBRATIONS", "")
         patch.setattr("breakeven.calibrate.here.read_host", launcher.remembered_host)
-        patch.setattr("breakeven.sweep.engine.read_run", lambda *_: None)
-        patch.setattr("breakeven.sweep.engine.write_run", lambda *_: None)
-        patch.setattr("breakeven.session.session.Launcher", lambda _: nullcontext(launcher))
+        patch.setattr("breakeven.studies.engine.read_run", lambda *_: None)
+        patch.setattr("breakeven.studies.engine.write_run", lambda *_: None)
+        patch.setattr("breakeven.studies.study.Launcher", lambda _: nullcontext(launcher))
         reports = reports_of(question)
         assert launcher.host is not None
         half_formats = tuple(name for name in ("bf16", "fp16") if has_half_hardware(name))
@@ -151,7 +151,7 @@ def run_and_report(question: Question) -> tuple[FrozenRun, bytes]:
                 python=platform.python_version(),
                 kind=kind_here().id,
                 half_formats=half_formats,
-                memory_bytes=runs._memory_bytes(),
+                memory_bytes=batch_sizes._memory_bytes(),
             ),
             ready=launcher.ready(),
             host=launcher.host,

@@ -22,13 +22,16 @@ import pytest
 
 from breakeven.capture import HostRun, PlainRun, RunFailure, RunRequest, TracedRun
 from breakeven.capture.answers import Ready
-from breakeven.check import check_target
 from breakeven.device import find_kind
-from breakeven.explain import explain_target
 from breakeven.report import to_json
-from breakeven.session import TrainingLength
 from breakeven.simulate import CompileMode, CpuRates
-from breakeven.sweep import parse_axis, sweep_target
+from breakeven.studies import (
+    TrainingLength,
+    check_target,
+    explain_target,
+    parse_axis,
+    sweep_target,
+)
 from breakeven.trace import FileWrites
 from factories.terminal import shown
 
@@ -166,17 +169,17 @@ def frozen_machine(run: FrozenRun) -> Iterator[None]:
         # All is measured each time, and nothing is kept of that.
         patch.setattr("breakeven.calibrate.here.read_host", lambda _: None)
         patch.setattr("breakeven.calibrate.here.write_host", lambda *_: None)
-        patch.setattr("breakeven.sweep.engine.read_run", lambda *_: None)
-        patch.setattr("breakeven.sweep.engine.write_run", lambda *_: None)
-        patch.setattr("breakeven.sweep.engine.machine_lock", lambda _: nullcontext())
-        patch.setattr("breakeven.session.session.Launcher", lambda _: FrozenLauncher(run))
+        patch.setattr("breakeven.studies.engine.read_run", lambda *_: None)
+        patch.setattr("breakeven.studies.engine.write_run", lambda *_: None)
+        patch.setattr("breakeven.studies.engine.machine_lock", lambda _: nullcontext())
+        patch.setattr("breakeven.studies.study.Launcher", lambda _: FrozenLauncher(run))
         patch.setattr("breakeven.calibrate.here.kind_here", lambda: find_kind(machine.kind))
         patch.setattr("breakeven.calibrate.elsewhere.datetime", clock)
-        patch.setattr("breakeven.session.runs._memory_bytes", lambda: machine.memory_bytes)
-        patch.setattr("breakeven.session.runs.cpu_name", lambda: run.ready.processor)
+        patch.setattr("breakeven.studies.batch_sizes._memory_bytes", lambda: machine.memory_bytes)
+        patch.setattr("breakeven.studies.runner.cpu_name", lambda: run.ready.processor)
         has_half_hardware = machine.half_formats.__contains__
-        patch.setattr("breakeven.session.runs.has_half_hardware", has_half_hardware)
-        patch.setattr("breakeven.explain.target.has_half_hardware", has_half_hardware)
+        patch.setattr("breakeven.studies.runner.has_half_hardware", has_half_hardware)
+        patch.setattr("breakeven.studies.explain.has_half_hardware", has_half_hardware)
         patch.setattr(platform, "python_version", lambda: machine.python)
         yield
 

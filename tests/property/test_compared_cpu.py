@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from breakeven.capture import PlainRun, ThreadTrial
 from breakeven.progress import SilentProgress
-from breakeven.session import Runs, at_best_thread_count
-from breakeven.session.measured_step import time_recorded_step
+from breakeven.studies.measured_step import at_best_thread_count, measure_target
+from breakeven.studies.runner import Runner
 from breakeven.timing import Measurement
 from breakeven.verdict import decide
 from factories.reports import gpu_wins
@@ -38,8 +38,8 @@ def test_no_number_of_threads_is_faster_than_the_compared_cpu(run: PlainRun) -> 
     measured = [run.measurement, *(trial.measurement for trial in run.trials)]
     fastest_ns = min(each.median_ns for each in measured)
     # A second recording is made of a step that is shorter than its operators.
-    launcher = ScriptedLauncher([run, traced_run()])
-    found = time_recorded_step(Runs(launcher, SCRIPT, 60.0, SilentProgress()), traced_run())
+    launcher = ScriptedLauncher([traced_run(), run, traced_run()])
+    found = measure_target(Runner(launcher, SCRIPT, 60.0, SilentProgress()))
     verdict = decide([*found.results, GPU])
     named = (verdict.device, verdict.over)
     (compared,) = [result for result in found.results if result.device in named]

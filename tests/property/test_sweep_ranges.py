@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from breakeven.errors import UsageError
-from breakeven.sweep import parse_axis
+from breakeven.studies import parse_axis
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(2, 9))

@@ -1,5 +1,6 @@
 """Calibration: what this host and its GPU cost, and hosts elsewhere."""
 
+from breakeven.calibrate.elsewhere import Speed as Speed
 from breakeven.calibrate.elsewhere import anchors_of as anchors_of
 from breakeven.calibrate.elsewhere import as_measured as as_measured
 from breakeven.calibrate.elsewhere import in_measured_machines as in_measured_machines

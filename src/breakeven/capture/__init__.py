@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from breakeven.capture.answers import OwnProcesses as OwnProcesses
     from breakeven.capture.answers import PlainRun as PlainRun
     from breakeven.capture.answers import ProbeRun as ProbeRun
+    from breakeven.capture.answers import Ready as Ready
     from breakeven.capture.answers import RunFailure as RunFailure
     from breakeven.capture.answers import SourceFile as SourceFile
     from breakeven.capture.answers import ThreadTrial as ThreadTrial

@@ -103,10 +103,9 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output}, force=args.force)
 
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.check import check_target
     from breakeven.cli.progress import show_progress
-    from breakeven.session import TrainingLength
     from breakeven.simulate import CompileMode
+    from breakeven.studies import TrainingLength, check_target
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = check_target(

@@ -107,7 +107,7 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
         return _explain_stored(args)
 
     from breakeven.cli.progress import show_progress
-    from breakeven.explain import explain_target
+    from breakeven.studies import explain_target
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         return explain_target(
@@ -117,7 +117,7 @@ def _explain(args: argparse.Namespace) -> ExplainReport:
 
 
 def _explain_stored(args: argparse.Namespace) -> ExplainReport:
-    from breakeven.explain import explain_run
+    from breakeven.studies import explain_run
 
     if args.script_arguments:
         raise UsageError(f"{args.target} is a stored run: nothing after -- can reach its script")
@@ -132,8 +132,8 @@ def _explain_stored(args: argparse.Namespace) -> ExplainReport:
 def _trace(report: ExplainReport) -> bytes:
     from msgspec.structs import replace
 
-    from breakeven.explain import full_timeline
     from breakeven.report import chrome_trace
+    from breakeven.studies import full_timeline
 
     return chrome_trace(replace(report, timeline=full_timeline(report)))
 

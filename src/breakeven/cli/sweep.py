@@ -25,7 +25,7 @@ from breakeven.cli.output import ensure_files, give_answer
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
-    from breakeven.sweep import Engine, SweepProgress
+    from breakeven.studies import Engine, SweepProgress
     from breakeven.verdict import SweepReport
 
 SUMMARY = "find from which batch size, width, ... on a GPU pays off"
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
     from breakeven.simulate import Strategy
-    from breakeven.sweep import parse_axis, sweep_target
+    from breakeven.studies import parse_axis, sweep_target
 
     axes = tuple(parse_axis(text) for text in args.over)
     with _engine(args, progress) as engine:
@@ -175,7 +175,7 @@ def _engine(
     """Return the engine asked for; ``None`` for this machine, whose engine the driver makes."""
     if args.engine == "local":
         return nullcontext()
-    from breakeven.sweep import RayEngine
+    from breakeven.studies import RayEngine
 
     return RayEngine(
         address=args.ray_address, machine=args.machine or "", keep=keep_of(args), progress=progress

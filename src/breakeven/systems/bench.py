@@ -17,9 +17,9 @@ from breakeven.device import HERE, HostSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.progress import Progress, SilentProgress
-from breakeven.session import DevicePath, Runs
-from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
 from breakeven.store import machine_lock
+from breakeven.studies import Runner, as_timed, host_for_prediction
 from breakeven.trace import StepTrace
 from breakeven.verdict import (
     HostSummary,
@@ -69,7 +69,7 @@ class Bench:
         self._plain: dict[tuple[str, tuple[str, ...], int, float], PlainRun] = {}
         self._num_threads = 0
         # What is known of each step that was measured and recorded.
-        self._paths: list[DevicePath] = []
+        self._steps: list[tuple[Program, PlainRun]] = []
 
     def __enter__(self) -> Bench:
         return self
@@ -122,9 +122,9 @@ class Bench:
         """
         key = (script, arguments, num_threads, budget_s)
         if key not in self._plain:
-            runs = self._runs(script, arguments, num_threads=num_threads, budget_s=budget_s)
+            runner = self._runner(script, arguments, num_threads=num_threads, budget_s=budget_s)
             with machine_lock(self._tell_wait):
-                self._plain[key] = runs.measure()
+                self._plain[key] = runner.time()
             if num_threads == 0:
                 self._num_threads = self._plain[key].num_threads
         return self._plain[key]
@@ -144,10 +144,10 @@ class Bench:
             BreakevenError: The script gave no answer.
         """
         plain = self.measure(script, *arguments, num_threads=num_threads)
-        traced = self._runs(script, arguments).trace()
-        path = DevicePath(traced, plain)
-        self._paths.append(path)
-        return path.step
+        traced = self._runner(script, arguments).record()
+        step = as_timed(traced.trace, traced, plain)
+        self._steps.append((build_program(step), plain))
+        return step
 
     def predict(
         self,
@@ -182,9 +182,9 @@ class Bench:
             host: That of the bench by default.
         """
         host = host or self.host
-        for path in self._paths:
-            if path.step is trace:
-                return path.host_for_prediction(host, self._here)
+        for program, plain in self._steps:
+            if program.trace is trace:
+                return host_for_prediction(program, plain, host, self._here)
         return host
 
     def sweep(
@@ -210,7 +210,7 @@ class Bench:
         Raises:
             BreakevenError: The script gave no answer, or a device is unknown.
         """
-        from breakeven.sweep import LocalEngine, sweep_target
+        from breakeven.studies import LocalEngine, sweep_target
 
         progress = BenchProgress(self._progress, _label(script, arguments))
         report = sweep_target(
@@ -241,13 +241,13 @@ class Bench:
     def _tell_wait(self) -> None:
         self._progress.detail("waiting for another breakeven process, which is measuring")
 
-    def _runs(
+    def _runner(
         self, script: str, arguments: Sequence[str], *, num_threads: int = 0, budget_s: float = 1.0
-    ) -> Runs:
+    ) -> Runner:
         path = script_path(script)
         if not path.is_file():
             raise BreakevenError(f"breakeven ships no script {script!r}")
-        return Runs(
+        return Runner(
             self.launcher,
             replace(find_target(str(path), arguments), label=script),
             self._time_limit_s,

@@ -28,9 +28,9 @@ from breakeven.errors import BreakevenError
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress, SilentProgress
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
-from breakeven.session import Runs, why_not_measured
 from breakeven.settings import NO_SCRIPT, StepFacts, all_candidates
 from breakeven.store import this_machine
+from breakeven.studies import Runner, why_not_measured
 from breakeven.tune import default_budget_s
 from breakeven.tune.budget import TimeBudget
 from breakeven.tune.confirm import Confirmation, confirm
@@ -92,11 +92,11 @@ def tune_target(
         progress.begin("starting torch")
         ready = launcher.ready()
         host = find_host(HERE, launcher)
-        runs = Runs(launcher, found, time_limit_s, progress, keeps_compile=True)
-        traced = runs.trace()
+        runner = Runner(launcher, found, time_limit_s, progress, keeps_compile=True)
+        traced = runner.record()
         is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
-        plain = _measure_on_gpu(runs, found) if is_on_cuda else runs.measure(watches_program=False)
-        request = replace(runs.request, on_gpu=is_on_cuda)
+        plain = _measure_on_gpu(runner, found) if is_on_cuda else runner.time(watches_program=False)
+        request = replace(runner.request, on_gpu=is_on_cuda)
         patch = _proposed(found) if uses_fast_step else NoPatch(reason="--no-fast-step is given")
         facts = step_facts(
             traced,
@@ -206,8 +206,8 @@ def _is_on_cuda(device: Device, traced: TracedRun, *, has_cuda: bool) -> bool:
     return has_cuda and traced.trace.uses_device
 
 
-def _measure_on_gpu(runs: Runs, target: Target) -> PlainRun:
-    plain = runs.measure_on_gpu()
+def _measure_on_gpu(runner: Runner, target: Target) -> PlainRun:
+    plain = runner.time_on_gpu()
     if plain is None:
         raise BreakevenError(
             f"{target.label} does not run on this machine's GPU",

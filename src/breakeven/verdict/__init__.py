@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
     from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
     from breakeven.verdict.comparison import DeviceChange as DeviceChange
+    from breakeven.verdict.comparison import PointName as PointName
     from breakeven.verdict.comparison import TimeChange as TimeChange
     from breakeven.verdict.comparison import compare_reports as compare_reports
-    from breakeven.verdict.comparison_parts import PointName as PointName
     from breakeven.verdict.compiled import CapturedStep as CapturedStep
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.generated import GeneratedRun as GeneratedRun
     from breakeven.verdict.generated import GeneratedStep as GeneratedStep
     from breakeven.verdict.generated import generated_step as generated_step
-    from breakeven.verdict.generated import is_worth_it as is_worth_it
     from breakeven.verdict.numerics import compare_numbers as compare_numbers
     from breakeven.verdict.numerics import runs_tolerance as runs_tolerance
     from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs

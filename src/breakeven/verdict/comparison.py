@@ -8,32 +8,36 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import takewhile
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.simulate import Finding
-from breakeven.timing import Source
-from breakeven.verdict.comparison_parts import (
-    ClaimChange,
-    Comparable,
-    CountChange,
-    FactChange,
-    NamedTime,
-    PointName,
-    claim_changes,
-    fact_changes,
-    finding_changes,
-    named_times,
-    settings_key,
-    step_changes,
-)
+from breakeven.timing import Estimate, Source
+from breakeven.verdict.compiled import CompiledResult
 from breakeven.verdict.crossover import log_ratio
-from breakeven.verdict.report import CheckReport, Crossover, NoCrossover, Verdict
-from breakeven.verdict.results import Nanoseconds
-from breakeven.verdict.sweep_report import AxisValue, SweepReport
-from breakeven.verdict.system_report import SystemsReport
+from breakeven.verdict.report import (
+    CheckReport,
+    Crossover,
+    CurvePoint,
+    HostSummary,
+    NoCrossover,
+    Verdict,
+    curve_point,
+)
+from breakeven.verdict.results import DeviceResult, Nanoseconds
+from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport
+from breakeven.verdict.system_report import (
+    ClaimOutcome,
+    ColumnKind,
+    SystemsReport,
+    SystemTable,
+    TableRow,
+)
 
 COMPARISON_SCHEMA_VERSION = 1
 
@@ -60,6 +64,75 @@ class CrossoverShift(StrEnum):
     """There is none any more."""
     NONE = "none"
     """Neither run has one."""
+
+
+class PointName(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells one step time of a run from the others.
+
+    Args:
+        group: The system, where a run has several; else empty.
+        device: Name of the device; of a table, what its row is about.
+        settings: The value of every axis; of a table, its title and column.
+        variant: ``compiled`` for the step as ``torch.compile`` would make it; else empty.
+    """
+
+    group: str
+    device: str
+    settings: dict[str, AxisValue]
+    variant: str = ""
+
+    @property
+    def key(self) -> PointKey:
+        """Return the same as a key of a dictionary, whatever the order of the axes."""
+        return self.group, self.device, self.variant, _settings_key(self.settings)
+
+
+class FactChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A circumstance of the runs that differs.
+
+    Args:
+        name: What it is.
+        before: Of the first run.
+        after: Of the second run.
+    """
+
+    name: str
+    before: str
+    after: str
+
+
+class CountChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of the traced step that differs.
+
+    Args:
+        name: Its key in the report.
+        before: Of the first run; null where it is not known.
+        after: Of the second run; the same.
+    """
+
+    name: str
+    before: int | None
+    after: int | None
+
+
+class ClaimChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A published claim that both runs looked at.
+
+    Args:
+        system: Name of the system.
+        claim: The statement.
+        before: Whether the first run agrees.
+        after: Whether the second does.
+        before_ours: The figure of the first run.
+        after_ours: That of the second.
+    """
+
+    system: str
+    claim: str
+    before: ClaimOutcome
+    after: ClaimOutcome
+    before_ours: str
+    after_ours: str
 
 
 class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,18 +269,37 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
     """
     if type(before) is not type(after):
         raise ValueError("runs of different kinds have nothing to compare")
-    ours, theirs = named_times(before), named_times(after)
+    ours, theirs = ({time.name.key: time for time in _times(run, "")} for run in (before, after))
     changes = {key: _time_change(ours[key], theirs[key]) for key in ours if key in theirs}
     times = tuple(change for change in changes.values() if change is not None)
     gone: tuple[Finding, ...] = ()
     new: tuple[Finding, ...] = ()
     verdicts: VerdictChange | None = None
+    steps: tuple[CountChange, ...] = ()
+    claims: tuple[ClaimChange, ...] = ()
     if isinstance(before, CheckReport) and isinstance(after, CheckReport):
-        gone, new = finding_changes(before.findings, after.findings)
+        gone, new = _finding_changes(before.findings, after.findings)
         verdicts = VerdictChange(before=before.verdict, after=after.verdict)
+        counts = [
+            (name, getattr(before.step, name), getattr(after.step, name))
+            for name in before.step.__struct_fields__
+            if name != "host_ns"  # a time, not a count
+        ]
+        steps = tuple(
+            CountChange(name=name, before=mine, after=other)
+            for name, mine, other in counts
+            if mine != other
+        )
+    if isinstance(before, SystemsReport) and isinstance(after, SystemsReport):
+        claims = tuple(_claim_changes(before, after))
+    facts, other_facts = dict(_facts(before)), dict(_facts(after))
     return ComparisonReport(
         schema_version=COMPARISON_SCHEMA_VERSION,
-        facts=fact_changes(before, after),
+        facts=tuple(
+            FactChange(name=name, before=facts.get(name, ""), after=other_facts.get(name, ""))
+            for name in dict.fromkeys((*facts, *other_facts))
+            if facts.get(name, "") != other_facts.get(name, "")
+        ),
         verdicts=verdicts,
         devices=tuple(_device_changes(times)),
         times=times,
@@ -215,10 +307,10 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
         only_after=tuple(time.name for key, time in theirs.items() if key not in ours),
         incomparable=tuple(ours[key].name for key, change in changes.items() if change is None),
         crossovers=tuple(_crossover_changes(before, after)),
-        steps=step_changes(before, after),
+        steps=steps,
         findings_gone=gone,
         findings_new=new,
-        claims=claim_changes(before, after),
+        claims=claims,
     )
 
 
@@ -297,7 +389,7 @@ def _crossovers(
             return {(group, "", report.crossover.axis, ()): report.crossover}
         case SweepReport():
             return {
-                (group, found.device, found.outcome.axis, settings_key(found.held)): found.outcome
+                (group, found.device, found.outcome.axis, _settings_key(found.held)): found.outcome
                 for found in report.crossovers
             }
         case SystemsReport():
@@ -319,3 +411,138 @@ def _shift(before: Crossover | NoCrossover, after: Crossover | NoCrossover) -> C
     if before.high is not None and before.high < after.low:
         return CrossoverShift.LATER
     return CrossoverShift.NOT_SHOWN
+
+
+Comparable = CheckReport | SweepReport | SystemsReport
+# Of columns on the left of a table, those that say what a row is about.
+_NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
+PointKey = tuple[str, str, str, tuple[tuple[str, AxisValue], ...]]
+
+
+def _settings_key(settings: Mapping[str, AxisValue]) -> tuple[tuple[str, AxisValue], ...]:
+    """Return settings as a key of a dictionary, whatever the order of the axes."""
+    return tuple(sorted(settings.items(), key=lambda item: item[0]))
+
+
+class NamedTime(NamedTuple):
+    """A step time, and by what another run's is found."""
+
+    name: PointName
+    time: DeviceResult | SweepPoint | CurvePoint
+
+
+def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
+    """Yield every step time of a report that has an interval.
+
+    A check has those of its devices, eager and compiled; systems have those of their sweeps, and
+    the estimates of their tables.
+    """
+    match report:
+        case CheckReport():
+            compiled = (
+                {one.device: one for one in report.compiled.results} if report.compiled else {}
+            )
+            for result in (*report.results, *report.absent_cpus):
+                name = PointName(group=group, device=result.device, settings={})
+                yield NamedTime(name, result)
+                if one := compiled.get(result.device):
+                    yield NamedTime(replace(name, variant="compiled"), _predicted(one))
+        case SweepReport():
+            for point in report.points:
+                name = PointName(group=group, device=point.device, settings=point.settings)
+                yield NamedTime(name, point)
+        case SystemsReport():
+            for system in report.systems:
+                for sweep in system.sweeps:
+                    yield from _times(sweep, system.name)
+                for table in system.tables:
+                    yield from _of_table(table, system.name)
+
+
+def _predicted(step: CompiledResult) -> CurvePoint:
+    return CurvePoint(
+        size=0,
+        step_ns=step.step_ns,
+        low_ns=step.low_ns,
+        high_ns=step.high_ns,
+        source=Source.PREDICTED,
+    )
+
+
+def _of_table(table: SystemTable, group: str) -> Iterator[NamedTime]:
+    for row in table.rows:
+        about = " ".join(_about(row, table))
+        for column, cell in zip(table.columns, row.cells, strict=False):
+            if column.kind is ColumnKind.TIME_NS and isinstance(cell, Estimate):
+                settings: dict[str, AxisValue] = {"table": table.title, "column": column.name}
+                name = PointName(group=group, device=about, settings=settings)
+                yield NamedTime(name, curve_point(0, cell))
+
+
+def _about(row: TableRow, table: SystemTable) -> Iterator[str]:
+    """Yield what a row is about: texts and sizes left of its figures, which runs may change."""
+    columns = takewhile(lambda column: column.kind in _NAMING, table.columns)
+    for column, cell in zip(columns, row.cells, strict=False):
+        if isinstance(cell, str | int):
+            is_bytes = column.kind is ColumnKind.BYTES and isinstance(cell, int)
+            yield f"{cell:,} bytes" if is_bytes else str(cell)
+
+
+def _finding_changes(
+    before: Sequence[Finding], after: Sequence[Finding]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the findings that are gone and those that are new.
+
+    A line that moved is no change: findings of one rule in one file are paired, those of the
+    same line first.
+    """
+    gone, new = list(before), list(after)
+    for same_line in (True, False):
+        for finding in tuple(gone):
+            alike = (f for f in new if (f.code, f.file) == (finding.code, finding.file))
+            twin = next((f for f in alike if f.line == finding.line or not same_line), None)
+            if twin is not None:
+                gone.remove(finding)
+                new.remove(twin)
+    return tuple(gone), tuple(new)
+
+
+def _claim_changes(before: SystemsReport, after: SystemsReport) -> Iterator[ClaimChange]:
+    """Yield the claims of which the outcome or our figure differs."""
+    theirs = {(s.name, claim.claim): claim for s in after.systems for claim in s.claims}
+    for system in before.systems:
+        for mine in system.claims:
+            other = theirs.get((system.name, mine.claim))
+            if other and (mine.outcome, mine.ours) != (other.outcome, other.ours):
+                yield ClaimChange(
+                    system=system.name,
+                    claim=mine.claim,
+                    before=mine.outcome,
+                    after=other.outcome,
+                    before_ours=mine.ours,
+                    after_ours=other.ours,
+                )
+
+
+def _facts(report: Comparable) -> Iterator[tuple[str, str]]:
+    match report:
+        case CheckReport():
+            yield "target", report.target
+            if report.compiled is not None:
+                yield "torch.compile", report.compiled.mode
+            yield from _host_facts(report.host)
+        case SweepReport():
+            yield "target", " ".join((report.target, *report.arguments))
+            yield from _host_facts(report.host)
+        case SystemsReport():
+            yield "systems", ", ".join(system.name for system in report.systems)
+            for system in report.systems[:1]:
+                yield from _host_facts(system.host)
+
+
+def _host_facts(host: HostSummary) -> Iterator[tuple[str, str]]:
+    yield "host", host.name
+    yield "threads", str(host.num_threads)
+    yield "torch", host.torch_version
+    yield "Python", host.python_version
+    yield "host costs", host.source

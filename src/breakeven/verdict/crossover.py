@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from breakeven.timing import Source
 from breakeven.verdict.report import Crossover, Curve, CurvePoint, NoCrossover, curve_point
 from breakeven.verdict.results import DeviceKind, DeviceResult
 from breakeven.verdict.size_curve import SizeCurve
+from breakeven.verdict.sweep_report import SweepPoint
 
 _WORDS = {"num_parameters": "number of parameters", "num_devices": "number of GPUs"}
 
@@ -203,26 +204,10 @@ def _word(axis: str) -> str:
     return _WORDS.get(axis, axis.replace("_", " "))
 
 
+Timed = DeviceResult | CurvePoint | SweepPoint
+"""A step time with its 90 % interval."""
+
 _Timed = TypeVar("_Timed", DeviceResult, CurvePoint)
-
-
-class Timed(Protocol):
-    """A step time with its 90 % interval: a result, or a point of a curve."""
-
-    @property
-    def step_ns(self) -> float:
-        """Time of one step."""
-        ...
-
-    @property
-    def low_ns(self) -> float:
-        """Lower end of its interval."""
-        ...
-
-    @property
-    def high_ns(self) -> float:
-        """Upper end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,14 +40,17 @@ def decide(
     gpus = [result for result in results if result.kind is DeviceKind.GPU]
     if not cpus or not gpus:
         raise ValueError("a verdict needs at least one result of a CPU and one of a GPU")
-    cpu = _compared_cpu(cpus)
+    # Other work only ever adds time: a disturbed one is a bound, and the CPU is never slower.
+    cpu = replace(min(cpus, key=_step_ns), high_ns=min(cpu.high_ns for cpu in cpus))
     fitting = [gpu for gpu in gpus if gpu.fits is not False]
     gpu = min(fitting or gpus, key=_step_ns)
     detail = next((p for p in predictions if p.device.name == gpu.device), None)
 
     ratio = log_ratio(cpu, gpu)
     if not fitting:
-        return _verdict(Choice.CPU, cpu, gpu, because=_because_none_fits(gpus))
+        needs = format_bytes(min(gpu.peak_memory_bytes or 0 for gpu in gpus))
+        because = f"The step needs {needs} of memory, more than any of the GPUs compared has."
+        return _verdict(Choice.CPU, cpu, gpu, because=because)
     is_open = not (ratio.is_won or ratio.is_lost)
     if is_open and (cpu.is_disturbed or cpu.high_ns > _WIDEST * cpu.low_ns):
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(cpu))
@@ -61,15 +64,6 @@ def decide(
     if ratio.is_lost:
         return _verdict(Choice.CPU, cpu, gpu, because=_because_cpu(gpu, cpu, detail))
     return _verdict(Choice.TOO_CLOSE, gpu, cpu, because=_because_close(gpu, cpu, detail))
-
-
-def _compared_cpu(cpus: Sequence[DeviceResult]) -> DeviceResult:
-    """Return the fastest of a CPU's results, with what the others say of its interval.
-
-    Other work only ever adds time: a disturbed one is a bound, and the CPU is never slower.
-    """
-    fastest = min(cpus, key=_step_ns)
-    return replace(fastest, high_ns=min(cpu.high_ns for cpu in cpus))
 
 
 def _step_ns(result: DeviceResult) -> float:
@@ -86,13 +80,6 @@ def _verdict(choice: Choice, device: DeviceResult, over: DeviceResult, *, becaus
         low=math.exp(ratio.low),
         high=math.exp(ratio.high),
         because=because,
-    )
-
-
-def _because_none_fits(gpus: Sequence[DeviceResult]) -> str:
-    needs = min(gpu.peak_memory_bytes or 0 for gpu in gpus)
-    return (
-        f"The step needs {format_bytes(needs)} of memory, more than any of the GPUs compared has."
     )
 
 

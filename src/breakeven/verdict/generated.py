@@ -89,12 +89,6 @@ class GeneratedStep(msgspec.Struct, frozen=True, kw_only=True):
 _LEAST_GAIN = 1.1
 
 
-def is_worth_it(run: GeneratedRun, step_ns: float) -> bool:
-    """Return whether generated code is clearly faster than the best step as it is."""
-    found = generated_step(run, step_ns)
-    return found is not None and found.is_worth_it
-
-
 def generated_step(run: GeneratedRun, step_ns: float) -> GeneratedStep | None:
     """Return what a report says of a run's generated code; None where there is none.
 

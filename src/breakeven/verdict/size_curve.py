@@ -118,9 +118,10 @@ class SizeCurve:
             return self._measured[size]
         position = bisect(self._sizes, size)
         if position == 0:
-            return self._below(size)
+            return self._beyond(size, self._knots[0], self._knots[1 : 1 + _NUM_NEIGHBOURS])
         if position == len(self._sizes):
-            return self._above(size)
+            neighbours = self._knots[-2 : -2 - _NUM_NEIGHBOURS : -1]
+            return self._beyond(size, self._knots[-1], neighbours)
         return self._between(size, self._knots[position - 1], self._knots[position])
 
     def _between(self, size: int, left: _Knot, right: _Knot) -> Estimate:
@@ -143,36 +144,27 @@ class SizeCurve:
         )
         return _predicted(log_time, low, high)
 
-    def _above(self, size: int) -> Estimate:
-        last = self._knots[-1]
-        growth = size / last.size
-        share = _UNKNOWN_ABOVE
-        if len(self._knots) > 1:
-            share = _share(last, self._knots[-2 : -2 - _NUM_NEIGHBOURS : -1])
-        share = share.within(0.0, _LEAST_SHARE, _MOST_SHARE)
-        least, value, most = (
-            math.log1p(part * (growth - 1)) for part in (share.low, share.value, share.high)
-        )
-        faster, slower = (rate * math.sqrt(math.log(growth)) for rate in self._spread.larger)
+    def _beyond(self, size: int, end: _Knot, neighbours: Sequence[_Knot]) -> Estimate:
+        """Return the time at a size beyond the largest or the smallest measured one."""
+        growth, is_above = size / end.size, size > end.size
+        share = _share(end, neighbours) if neighbours else None
+        if is_above:
+            share = (share or _UNKNOWN_ABOVE).within(_LEAST_SHARE, _MOST_SHARE)
+        else:
+            share = (share or _UNKNOWN_BELOW).within(0.0, _MOST_SHARE_BELOW)
+        parts = (share.low, share.value, share.high)
+        one, value, other = (math.log1p(part * (growth - 1)) for part in parts)
+        least, most = sorted((one, other))
+        rates = self._spread.larger if is_above else self._spread.smaller
+        faster, slower = (rate * math.sqrt(abs(math.log(growth))) for rate in rates)
+        low = math.hypot(end.low, faster, value - least)
+        high = math.hypot(end.high, slower, most - value)
         # Neither does time fall here.
-        low = min(math.hypot(last.low, faster, value - least), last.low + value)
-        high = math.hypot(last.high, slower, most - value)
-        return _predicted(last.log_time + value, low, high)
-
-    def _below(self, size: int) -> Estimate:
-        first = self._knots[0]
-        growth = first.size / size
-        share = _UNKNOWN_BELOW
-        if len(self._knots) > 1:
-            share = _share(first, self._knots[1 : 1 + _NUM_NEIGHBOURS])
-        share = share.within(0.0, 0.0, _MOST_SHARE_BELOW)
-        most, value, least = (
-            math.log1p(part * (1 / growth - 1)) for part in (share.low, share.value, share.high)
-        )
-        faster, slower = (rate * math.sqrt(math.log(growth)) for rate in self._spread.smaller)
-        low = math.hypot(first.low, faster, value - least)
-        high = min(math.hypot(first.high, slower, most - value), first.high - value)
-        return _predicted(first.log_time + value, low, high)
+        if is_above:
+            low = min(low, end.low + value)
+        else:
+            high = min(high, end.high - value)
+        return _predicted(end.log_time + value, low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +189,10 @@ class _Share:
     value: float
     high: float
 
-    def within(self, lowest: float, least: float, most: float) -> _Share:
-        """Return the value from ``least`` to ``most``, its interval from ``lowest`` to ``most``."""
+    def within(self, least: float, most: float) -> _Share:
+        """Return the value from ``least`` to ``most``, its interval from 0 to ``most``."""
         return _Share(
-            low=min(max(self.low, lowest), most),
+            low=min(max(self.low, 0.0), most),
             value=min(max(self.value, least), most),
             high=min(max(self.high, least), most),
         )

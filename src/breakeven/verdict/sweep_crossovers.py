@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -97,16 +97,26 @@ def find_sweep_crossovers(
         fitting_gpus = {_key(c): c for c in curves if c.kind is DeviceKind.GPU}
         cpus = [c for c in curves if c.kind is DeviceKind.CPU]
         for gpu in gpus:
-            own = [cpu for cpu in cpus if _matches(cpu, gpu, axes)]
+            # Both curves hold the same, where both depend on it.
+            own = [
+                cpu
+                for cpu in cpus
+                if all(cpu.held.get(name, value) == value for name, value in gpu.held.items())
+            ]
             if not own:
                 continue
             candidate = fitting_gpus.get(_key(gpu))
             cpu = _best(own)
-            outcome = (
-                _does_not_fit(gpu)
-                if candidate is None
-                else _outcome(cpu, candidate, along, _held_devices(gpu, axes))
-            )
+            if candidate is None:
+                outcome = NoCrossover(
+                    none_because=f"The step fits {gpu.device} at none of the sizes searched.",
+                    axis=gpu.axis,
+                    searched=(gpu.points[0].size, gpu.points[-1].size),
+                )
+            else:
+                shared = (a.name for a in axes if a.role is AxisRole.NUM_DEVICES)
+                held = [gpu.held[name] for name in shared if name in gpu.held]
+                outcome = _outcome(cpu, candidate, along, int(held[0]) if held else 1)
             found.append(
                 SweepCrossover(device=gpu.device, cpu=cpu.device, held=gpu.held, outcome=outcome)
             )
@@ -176,12 +186,6 @@ def _key(curve: SweepCurve) -> tuple[str, _Held]:
     return curve.device, tuple(curve.held.items())
 
 
-def _matches(cpu: SweepCurve, gpu: SweepCurve, axes: Iterable[SweepAxis]) -> bool:
-    """Return whether both curves hold the same, where both depend on it."""
-    shared = [axis.name for axis in axes if axis.name in cpu.held and axis.name in gpu.held]
-    return all(cpu.held[name] == gpu.held[name] for name in shared)
-
-
 def _best(curves: Sequence[SweepCurve]) -> Curve:
     """Return the fastest CPU at each size: whoever trains there may choose the threads."""
     fastest: dict[int, tuple[CurvePoint, SweepCurve]] = {}
@@ -210,12 +214,6 @@ def _outcome(
     return find_crossover(cpu, gpu)
 
 
-def _held_devices(gpu: SweepCurve, axes: Iterable[SweepAxis]) -> int:
-    """Return how many GPUs share each step of a curve."""
-    held = [gpu.held.get(axis.name) for axis in axes if axis.role is AxisRole.NUM_DEVICES]
-    return next((number for number in held if isinstance(number, int)), 1)
-
-
 def _scaled(curve: Curve, factor: Callable[[int], float]) -> Curve:
     points = (rescaled(point, factor=factor(point.size)) for point in curve.points)
     return replace(curve, points=tuple(points))
@@ -235,12 +233,3 @@ def _along_threads(cpu: Curve, gpu: Curve) -> NoCrossover:
         )
     opposite = {DeviceKind.CPU: DeviceKind.GPU, DeviceKind.GPU: DeviceKind.CPU, None: None}
     return replace(found, faster=opposite[found.faster])
-
-
-def _does_not_fit(gpu: SweepCurve) -> NoCrossover:
-    sizes = (gpu.points[0].size, gpu.points[-1].size)
-    return NoCrossover(
-        none_because=f"The step fits {gpu.device} at none of the sizes searched.",
-        axis=gpu.axis,
-        searched=sizes,
-    )

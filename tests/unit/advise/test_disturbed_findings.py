@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from breakeven.advise import disturbed_findings
 from breakeven.capture import PlainRun
-from breakeven.explain.target import try_cpu_settings
-from breakeven.session import Runs
+from breakeven.studies.explain import try_cpu_settings
+from breakeven.studies.runner import Runner
 from breakeven.timing import CpuFacts, Estimate, Measurement, Source
 from breakeven.trace import Configuration, RunFacts, StepTrace
 from factories.steps import HOST, op
@@ -47,13 +47,13 @@ def test_trials_tell_the_largest_load_of_any_of_them() -> None:
             load_fraction=load,
         )
 
-    class MadeUpRuns:
-        def measure_under(self, configuration: Configuration) -> PlainRun:
+    class MadeUpRunner:
+        def time_under(self, configuration: Configuration) -> PlainRun:
             return run(configuration.num_threads, 0.3 if configuration.num_threads == 1 else 0.1)
 
     trace = StepTrace(events=(op(100),))
     trace = replace(trace, facts=replace(trace.facts, num_cores=8))
-    facts = try_cpu_settings(cast(Runs, MadeUpRuns()), run(8, 0.2), trace, HOST)
+    facts = try_cpu_settings(cast(Runner, MadeUpRunner()), run(8, 0.2), trace, HOST)
 
     assert facts is not None
     assert [trial.setting for trial in facts.trials] == ["threads=1", "threads=4"]

@@ -17,7 +17,7 @@ from breakeven.capture.record.operators import run_on_cpu
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.sessions.in_process import _request
 from breakeven.capture.sessions.traced import TracedSession
-from breakeven.session.between import before_step
+from breakeven.studies.host_work import before_step
 from breakeven.trace import Copy, HostWork, Op, Phase, Sync
 
 STEPS_PER_ROLLOUT = 4

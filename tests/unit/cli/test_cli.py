@@ -7,7 +7,6 @@ import io
 import json
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from breakeven.cli.dispatch import build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UnknownDeviceError, UsageError
 from breakeven.report import read_report, to_json
-from breakeven.session import TrainingLength
 from breakeven.simulate import CompileMode
+from breakeven.studies import TrainingLength
 from breakeven.trace import SourceText, StepTrace
 from breakeven.verdict import record
 from factories import reports as made_up
@@ -50,9 +49,7 @@ class FakeCheck:
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     fake = FakeCheck()
-    module = types.ModuleType("breakeven.check")
-    module.check_target = fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "breakeven.check", module)
+    monkeypatch.setattr("breakeven.studies.check_target", fake)
     return fake
 
 

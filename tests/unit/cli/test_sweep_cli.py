@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,11 +68,9 @@ def fake_axis(text: str) -> str:
 @pytest.fixture
 def sweep(monkeypatch: pytest.MonkeyPatch) -> FakeSweep:
     fake = FakeSweep()
-    module = types.ModuleType("breakeven.sweep")
-    module.sweep_target = fake  # type: ignore[attr-defined]
-    module.parse_axis = fake_axis  # type: ignore[attr-defined]
-    module.RayEngine = FakeEngine  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "breakeven.sweep", module)
+    monkeypatch.setattr("breakeven.studies.sweep_target", fake)
+    monkeypatch.setattr("breakeven.studies.parse_axis", fake_axis)
+    monkeypatch.setattr("breakeven.studies.RayEngine", FakeEngine)
     return fake
 
 

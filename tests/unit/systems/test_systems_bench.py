@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import breakeven.sweep
+import breakeven.studies
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
 from breakeven.systems import Bench
@@ -90,7 +90,7 @@ def test_a_sweep_has_the_published_points_and_the_name_of_the_script(
         asked.update(options, target=target)
         return batch_sizes()
 
-    monkeypatch.setattr(breakeven.sweep, "sweep_target", fake_sweep)
+    monkeypatch.setattr(breakeven.studies, "sweep_target", fake_sweep)
     bench, _ = bench_with()
     point = PublishedPoint(label="theirs", axis="depth", size=10, step_ns=None, source="a post")
     axis = SweepAxis(name="depth", role=AxisRole.ARGUMENT, values=(2, 3))

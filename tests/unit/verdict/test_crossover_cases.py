@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 from msgspec.structs import replace
@@ -56,6 +55,10 @@ def flat_gpu(time: float, spread: float = 1.0) -> Curve:
     return gpu(dict.fromkeys(SIZES, time), spread)
 
 
+def at_sizes(*times: float) -> dict[int, float]:
+    return dict(zip(SIZES, times, strict=True))
+
+
 def test_crossover_between_two_points_is_interpolated() -> None:
     # The CPU takes 10 per sample, a straight line in logarithms: 10 x 8 is the GPU's 80.
     found = find_crossover(linear_cpu(), flat_gpu(80))
@@ -66,149 +69,116 @@ def test_crossover_between_two_points_is_interpolated() -> None:
     )
 
 
-def test_interval_is_where_the_ratio_may_cross() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(85, spread=2.0))
+SPREAD = math.exp(math.hypot(math.log(2), math.log(2)))
 
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "low", "value", "high"),
+    [
+        (linear_cpu(), flat_gpu(85, spread=2.0), 5, 9, 18),  # beyond 4.25, 8.5, 17
+        # Independent intervals add in squares.
+        (
+            linear_cpu(spread=2.0),
+            flat_gpu(85, spread=2.0),
+            math.floor(8.5 / SPREAD) + 1,
+            9,
+            math.floor(8.5 * SPREAD) + 1,
+        ),
+        # The upper end may lie beyond what was searched, and the lower one be the smallest size.
+        (linear_cpu(), flat_gpu(1000, spread=4.0), 26, 101, None),
+        (linear_cpu(), flat_gpu(20, spread=4.0), 1, 3, 9),
+        # Curves with other sizes meet in between.
+        (cpu({1: 10.0, 256: 2560.0}), gpu({2: 80.0, 128: 80.0}), 9, 9, 9),
+    ],
+)
+def test_interval_is_where_the_ratio_may_cross(
+    ours: Curve, theirs: Curve, low: int, value: int, high: int | None
+) -> None:
+    found = find_crossover(ours, theirs)
     assert isinstance(found, Crossover)
-    assert (found.low, found.value, found.high) == (5, 9, 18)  # beyond 4.25, 8.5, 17
+    assert (found.low, found.value, found.high) == (low, value, high)
 
 
-def test_independent_intervals_add_in_squares() -> None:
-    found = find_crossover(linear_cpu(spread=2.0), flat_gpu(85, spread=2.0))
-    spread = math.exp(math.hypot(math.log(2), math.log(2)))
-
+@pytest.mark.parametrize(
+    ("times", "spread", "least", "most"),
+    [
+        # It wins at 1 and loses at 4: only what lasts counts.
+        ((5.0, 200.0, 80.0, 80.0, 80.0), 1.0, 5, 16),
+        # A dip within noise, 700 against 640, between clear wins is ignored.
+        ((80.0, 80.0, 80.0, 700.0, 80.0), 1.5, 9, 9),
+        # A clear dip is no noise, nor one next to an unclear win, 140 against 160.
+        ((80.0, 80.0, 80.0, 700.0, 80.0), 1.05, 65, 256),
+        ((80.0, 80.0, 140.0, 700.0, 80.0), 1.5, 65, 256),
+    ],
+)
+def test_a_dip_counts_unless_it_is_noise_between_clear_wins(
+    times: tuple[float, ...], spread: float, least: int, most: int
+) -> None:
+    found = find_crossover(linear_cpu(), gpu(at_sizes(*times), spread=spread))
     assert isinstance(found, Crossover)
-    assert (found.low, found.high) == (math.floor(8.5 / spread) + 1, math.floor(8.5 * spread) + 1)
+    assert least <= found.value <= most
+    if most == 9:
+        assert found.high is not None
+        assert found.high > 64  # but it is not certain before
 
 
-def test_upper_end_may_lie_beyond_what_was_searched() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(1000, spread=4.0))
-
-    assert isinstance(found, Crossover)
-    assert found.high is None
-    assert found.low == 26
+CPU, GPU = DeviceKind.CPU, DeviceKind.GPU
+TENS = at_sizes(*(10.0,) * 5)
+UNSURE = "though not everywhere by more than the intervals"
 
 
-def test_lower_end_may_be_the_smallest_size() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(20, spread=4.0))
-
-    assert isinstance(found, Crossover)
-    assert (found.low, found.value) == (1, 3)
-
-
-def test_a_win_counts_only_if_it_lasts() -> None:
-    times = dict(zip(SIZES, (5.0, 200.0, 80.0, 80.0, 80.0), strict=True))  # wins at 1, loses at 4
-    found = find_crossover(linear_cpu(), gpu(times))
-
-    assert isinstance(found, Crossover)
-    assert 4 < found.value <= 16
-
-
-def test_a_dip_within_noise_between_clear_wins_is_ignored() -> None:
-    times = dict(zip(SIZES, (80.0, 80.0, 80.0, 700.0, 80.0), strict=True))  # 700 against 640
-    found = find_crossover(linear_cpu(), gpu(times, spread=1.5))
-
-    assert isinstance(found, Crossover)
-    assert found.value == 9
-    assert found.high is not None
-    assert found.high > 64  # but it is not certain before
-
-
-def test_a_clear_dip_is_not_noise() -> None:
-    times = dict(zip(SIZES, (80.0, 80.0, 80.0, 700.0, 80.0), strict=True))
-    found = find_crossover(linear_cpu(), gpu(times, spread=1.05))
-
-    assert isinstance(found, Crossover)
-    assert found.value > 64
-
-
-def test_a_dip_beside_an_unclear_win_is_not_noise() -> None:
-    times = dict(zip(SIZES, (80.0, 80.0, 140.0, 700.0, 80.0), strict=True))  # 140 against 160
-    found = find_crossover(linear_cpu(), gpu(times, spread=1.5))
-
-    assert isinstance(found, Crossover)
-    assert found.value > 64
-
-
-def test_a_dip_beside_an_unclear_win_between_clear_ones_is_ignored() -> None:
-    times = dict(zip(SIZES, (2.0, 2.0, 140.0, 700.0, 80.0), strict=True))
-    found = find_crossover(linear_cpu(), gpu(times, spread=1.5))
-
+@pytest.mark.parametrize(
+    ("ours", "theirs", "faster", "because"),
+    [
+        # There is no batch below 1.
+        (linear_cpu(), flat_gpu(1), GPU, "GPU is faster at every batch size from 1 to 256."),
+        (
+            cpu({8: 80.0, 16: 160.0}),
+            gpu({8: 1.0, 16: 1.0}),
+            GPU,
+            "GPU is faster at every batch size from 8 to 16; the crossover, if there is one, is "
+            "below.",
+        ),
+        # A dip next to an unclear win, between clear ones, is ignored.
+        (
+            linear_cpu(),
+            gpu(at_sizes(2.0, 2.0, 140.0, 700.0, 80.0), spread=1.5),
+            GPU,
+            "GPU is faster at every batch size",
+        ),
+        # 16 against 10, each within a factor of 2: beyond the interval at 64 and 256 only.
+        (
+            cpu(at_sizes(16.0, 16.0, 16.0, 640.0, 640.0), spread=2.0),
+            gpu(TENS, spread=2.0),
+            GPU,
+            "GPU is faster at every batch size from 1 to 256, clearly so from ",
+        ),
+        (cpu(at_sizes(*(16.0,) * 5), spread=2.0), gpu(TENS, spread=2.0), GPU, UNSURE),
+        (
+            linear_cpu(),
+            flat_gpu(1e6),
+            CPU,
+            "GPU is not faster than CPU at any batch size from 1 to 256, and clearly so.",
+        ),
+        (linear_cpu(), flat_gpu(2700, spread=1.5), CPU, f"{UNSURE}; measure to be sure."),
+        (cpu(TENS), gpu(TENS), CPU, "GPU is not faster"),  # a tie is no win
+        (
+            linear_cpu(),
+            gpu(at_sizes(80.0, 80.0, 80.0, 80.0, 1e5)),
+            None,
+            "GPU is faster at 16 but not at 256, the largest batch size searched; check a larger "
+            "one.",
+        ),
+    ],
+)
+def test_without_a_crossover_it_is_said_who_is_faster(
+    ours: Curve, theirs: Curve, faster: DeviceKind | None, because: str
+) -> None:
+    found = find_crossover(ours, theirs)
     assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.GPU
-
-
-def test_gpu_faster_everywhere() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(1))
-
-    assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.GPU
-    assert found.searched == (1, 256)
-    # There is no batch below 1.
-    assert found.none_because == "GPU is faster at every batch size from 1 to 256."
-
-
-def test_gpu_faster_at_all_sizes_searched() -> None:
-    found = find_crossover(cpu({8: 80.0, 16: 160.0}), gpu({8: 1.0, 16: 1.0}))
-
-    assert isinstance(found, NoCrossover)
-    assert found.none_because == (
-        "GPU is faster at every batch size from 8 to 16; the crossover, if there is one, is below."
-    )
-
-
-def test_cpu_faster_everywhere() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(1e6))
-
-    assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.CPU
-    assert found.none_because == (
-        "GPU is not faster than CPU at any batch size from 1 to 256, and clearly so."
-    )
-
-
-def test_cpu_faster_everywhere_but_not_clearly() -> None:
-    found = find_crossover(linear_cpu(), flat_gpu(2700, spread=1.5))
-
-    assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.CPU
-    assert "measure" in found.none_because
-
-
-def test_gpu_wins_everywhere_but_not_clearly_so() -> None:
-    # 16 against 10, each within a factor of 2: beyond the interval at 64 and 256 only.
-    times = dict.fromkeys(SIZES, 10.0)
-    near = dict(zip(SIZES, (16.0, 16.0, 16.0, 640.0, 640.0), strict=True))
-    found = find_crossover(cpu(near, spread=2.0), gpu(times, spread=2.0))
-    assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.GPU
-    assert re.fullmatch(
-        r"GPU is faster at every batch size from 1 to 256, clearly so from \d+ on\.",
-        found.none_because,
-    )
-
-    found = find_crossover(cpu(dict.fromkeys(SIZES, 16.0), spread=2.0), gpu(times, spread=2.0))
-    assert isinstance(found, NoCrossover)
-    assert found.none_because.endswith("though not everywhere by more than the intervals.")
-
-
-def test_ties_everywhere_are_no_win() -> None:
-    times = dict.fromkeys(SIZES, 10.0)
-    found = find_crossover(cpu(times), gpu(times))
-
-    assert isinstance(found, NoCrossover)
-    assert found.faster is DeviceKind.CPU
-
-
-def test_gpu_wins_but_not_at_the_end() -> None:
-    times = dict(zip(SIZES, (80.0, 80.0, 80.0, 80.0, 1e5), strict=True))
-    found = find_crossover(linear_cpu(), gpu(times))
-
-    assert isinstance(found, NoCrossover)
-    assert found.faster is None
-    assert found.none_because == (
-        "GPU is faster at 16 but not at 256, the largest batch size searched; check a larger one."
-    )
+    assert found.faster is faster
+    assert because in found.none_because
+    assert found.searched == (ours.points[0].size, ours.points[-1].size)
 
 
 @pytest.mark.parametrize("times", [{}, {4: 1.0}, {1000: 1.0, 2000: 1.0}])
@@ -218,14 +188,6 @@ def test_too_little_in_common_is_said(times: dict[int, float]) -> None:
     assert isinstance(found, NoCrossover)
     assert found.faster is None
     assert found.searched is None
-
-
-def test_curves_with_other_sizes_meet_in_between() -> None:
-    found = find_crossover(cpu({1: 10.0, 256: 2560.0}), gpu({2: 80.0, 128: 80.0}))
-
-    assert isinstance(found, Crossover)
-    assert found.searched == (2, 128)
-    assert found.value == 9
 
 
 def test_sizes_between_measured_ones_are_predicted_with_their_own_interval() -> None:

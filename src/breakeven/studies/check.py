@@ -1,0 +1,272 @@
+"""From a training script, or a function that does one step, to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from breakeven.advise import diagnose, disturbed_findings
+from breakeven.calibrate import host_called, in_measured_machines
+from breakeven.capture import KEEP_NOTHING, Keep
+from breakeven.device import HostSpec, split_devices
+from breakeven.errors import Caveat, UsageError
+from breakeven.progress import Progress
+from breakeven.simulate import CompileMode
+from breakeven.source import Sources
+from breakeven.studies.batch_sizes import (
+    AXIS,
+    SizeSearch,
+    search_loader_sizes,
+    search_scaled_sizes,
+)
+from breakeven.studies.comparison import (
+    Comparison,
+    check_absent_cpus,
+    compare_devices,
+    predict_absent_cpus,
+    predict_captured,
+    predict_compiled,
+    rule_input,
+    step_summary,
+)
+from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.measured_step import (
+    UNKNOWN_LENGTH,
+    MeasuredStep,
+    TrainingLength,
+    measure_target,
+    measured_result,
+    measured_step,
+    program_facts,
+    shown_host,
+    step_caveats,
+)
+from breakeven.studies.runner import is_worth_repeating, less_disturbed
+from breakeven.studies.study import host_as_told, start_study
+from breakeven.verdict import (
+    SCHEMA_VERSION,
+    CheckReport,
+    DeviceKind,
+    DeviceResult,
+    NoCrossover,
+    ProgramFacts,
+    generated_step,
+    program_of,
+    record,
+)
+
+_ONE_SIZE = NoCrossover(
+    none_because="A function has the batch size that it was written with. To find out, call "
+    "check_step with functions of several sizes.",
+    axis=AXIS,
+)
+
+
+def check_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    measured: Sequence[str] = (),
+    time_limit_s: float = 300.0,
+    length: TrainingLength = UNKNOWN_LENGTH,
+    keep: Keep = KEEP_NOTHING,
+    tries_generated: bool = True,
+    compile_mode: CompileMode | None = None,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Check whether a GPU pays off for the training step of ``target``.
+
+    The target runs in child processes that end by themselves after enough steps; the files that it
+    writes until then are thrown away.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
+            not here, whose steps are predicted too.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
+        time_limit_s: Limit of each run, in seconds.
+        length: Of the training; if it is known, the report has the time on each device.
+        keep: What of the target's side effects is to be real; by default nothing.
+        tries_generated: Also time a short step with forward, backward and update as generated code,
+            as `breakeven.fast_step` does it.
+        compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. That
+            of a script which compiles its model is predicted in any case.
+        progress: Progress callback.
+
+    Raises:
+        BreakevenError: The target gave no answer, or a device or host is unknown.
+    """
+    gpus, cpus = split_devices(devices)
+    check_absent_cpus(cpus)
+    with start_study(
+        target, arguments=arguments, is_module=is_module, devices=gpus, host=host,
+        measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
+    ) as study:  # fmt: skip
+        step = measure_target(
+            study.runner, has_gpu=bool(study.ready.gpu), tries_generated=tries_generated
+        )
+        feeding, told = host_as_told(study, step)
+        seen = host_for_prediction(step.program, step.plain, feeding, study.here)
+        compared = compare_devices(step.program, study.devices, seen, step.results)
+        loader = step.traced.loader
+        sizes = (
+            search_scaled_sizes(step, compared)
+            if loader is None
+            else search_loader_sizes(study.runner, step, compared, loader)
+        )
+        absent, unpredicted = (), ()
+        if cpus:
+            study.progress.begin("measuring what a core of this CPU can do")
+            rates = study.launcher.measure_cpu_rates()
+            absent, unpredicted = predict_absent_cpus(step, study.here, cpus, rates)
+        study.progress.end()
+        facts = program_facts(step, study.devices, feeding, study.here)
+    report = _report(
+        step, compared, sizes, facts, target=study.target.label, here=study.here,
+        torch_version=study.ready.torch_version, told=told,
+        caveats=(*study.ready.caveats, *sizes.caveats, *_not_generated(step), *unpredicted),
+        absent_cpus=absent, compile_mode=compile_mode, length=length,
+    )  # fmt: skip
+    return replace(report, writes=study.launcher.writes)
+
+
+def check_step(
+    step: Callable[[], object],
+    *,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    budget_s: float = 1.0,
+) -> CheckReport:
+    """Check whether a GPU pays off for ``step``, a function that does one training step.
+
+    The function is called some tens to thousands of times, plainly and then recorded on a
+    pretended GPU; model and optimizer are trained by it as by any other call.
+
+    Args:
+        step: Takes no arguments; forward, backward and update of tensors on the CPU.
+        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
+            not here, whose steps are predicted too.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        budget_s: Seconds of plain steps that are enough when they are short.
+
+    Raises:
+        BreakevenError: A device or host is unknown.
+        UsageError: ``step`` is no function.
+    """
+    # The check of a target leaves torch to its child processes.
+    import torch
+
+    from breakeven.capture import time_step, trace_step
+    from breakeven.measure import measure_cpu_rates, measure_host
+
+    if not callable(step):
+        raise UsageError(
+            f"step is a {type(step).__name__}, not a function",
+            hint="pass the function itself, without calling it: check_step(step)",
+        )
+    specs, cpus = split_devices(devices)
+    check_absent_cpus(cpus)
+    here = measure_host().host
+    feeding = in_measured_machines(host_called(host, here))
+    plain = time_step(step, budget_s=budget_s)
+    if is_worth_repeating(plain):
+        plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
+    results = (measured_result(plain, DeviceKind.CPU),)
+    timed = measured_step(trace_step(step), plain, plain, results)
+    seen = host_for_prediction(timed.program, plain, feeding, here)
+    compared = compare_devices(timed.program, specs, seen, results)
+    absent, unpredicted = (), ()
+    if cpus:
+        absent, unpredicted = predict_absent_cpus(timed, here, cpus, measure_cpu_rates())
+    return _report(
+        timed, compared, SizeSearch(crossover=_ONE_SIZE),
+        program_facts(timed, specs, feeding, here),
+        target=str(getattr(step, "__qualname__", type(step).__name__)), here=here,
+        torch_version=str(torch.__version__), caveats=unpredicted, absent_cpus=absent,
+    )  # fmt: skip
+
+
+def _not_generated(step: MeasuredStep) -> tuple[Caveat, ...]:
+    run = step.as_set.generated
+    if run is None or not run.because:
+        return ()
+    message = f"the step was not timed as generated code: {run.because}"
+    return (Caveat(code="not-generated", message=message),)
+
+
+def _report(
+    step: MeasuredStep,
+    compared: Comparison,
+    sizes: SizeSearch,
+    facts: ProgramFacts,
+    *,
+    target: str,
+    here: HostSpec,
+    torch_version: str,
+    told: Sequence[Caveat] = (),
+    caveats: Sequence[Caveat] = (),
+    absent_cpus: tuple[DeviceResult, ...] = (),
+    compile_mode: CompileMode | None = None,
+    length: TrainingLength = UNKNOWN_LENGTH,
+) -> CheckReport:
+    """Look for what slows the step down, and return the report.
+
+    Args:
+        step: The step, as it was measured.
+        compared: The step on every device.
+        sizes: From which batch size on a GPU wins.
+        facts: What is known of the script besides its steps.
+        target: As the user wrote it.
+        here: This machine, with its costs.
+        torch_version: torch that ran the step.
+        told: What speeds that were measured elsewhere tell.
+        caveats: Of the machine, and of the search for the crossover.
+        absent_cpus: The step on CPUs that are not here.
+        compile_mode: Mode of ``torch.compile`` to predict the step in, if that is asked for.
+        length: Of the training.
+    """
+    best, scaled, sources = compared.best.device, sizes.scaled, tuple(step.traced.sources)
+    found = diagnose(rule_input(compared, best, Sources.of(sources), scaled=scaled))
+    edits = {one.finding.code: one.match.edit for one in found}
+    disturbed = disturbed_findings(compared.trace.facts, None) if found else ()
+    loader, generated = step.as_set.loader, step.as_set.generated
+    return CheckReport(
+        schema_version=SCHEMA_VERSION,
+        target=target,
+        host=shown_host(compared.host, step.plain, torch_version),
+        step=step_summary(compared, best),
+        results=compared.results,
+        verdict=compared.verdict,
+        crossover=sizes.crossover,
+        findings=tuple(one.finding for one in found),
+        caveats=step_caveats(
+            step,
+            facts,
+            compared.host,
+            here,
+            told,
+            (*caveats, *length.caveats(loader), *disturbed),
+        ),
+        curves=sizes.curves,
+        generated=generated and generated_step(generated, compared.results[0].step_ns),
+        generated_crossover=sizes.generated_crossover,
+        absent_cpus=absent_cpus,
+        compiled=predict_compiled(compared, compile_mode),
+        captured=predict_captured(compared, edits.get("OPT002"), compile_mode),
+        recording=record(
+            compared.trace,
+            compared.host,
+            other_size=scaled.second if scaled else None,
+            sources=sources,
+        ),
+        program=program_of(
+            compared.verdict, (*compared.results, *absent_cpus), facts, length.steps(loader)
+        ),
+    )

@@ -1,0 +1,275 @@
+"""One step on every device: predicted or measured, decided, and what else reports show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from breakeven.advise import RuleInput
+from breakeven.calibrate import named_host
+from breakeven.device import DeviceSpec, HostCpu, HostSpec
+from breakeven.errors import Caveat, has_caveat
+from breakeven.simulate import (
+    Bound,
+    CompileMode,
+    CpuRates,
+    Edit,
+    Program,
+    StepPrediction,
+    captured_step,
+    compile_mode_of,
+    compiled_step,
+    issuing_of,
+    optimizer_compile_mode_of,
+    predict_absent_cpu,
+    predict_steps,
+    rates_of,
+)
+from breakeven.source import Sources
+from breakeven.studies.measured_step import MeasuredStep
+from breakeven.timing import EMULATED_ON_CPU, CpuFacts
+from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.verdict import (
+    CapturedStep,
+    CompiledSteps,
+    DeviceResult,
+    StepSummary,
+    Verdict,
+    compiled_steps,
+    cpu_on_cores,
+    cpu_result,
+    decide,
+    device_result,
+)
+
+# Vendors whose GPUs torch captures graphs for.
+_WITH_GRAPHS = ("nvidia", "amd")
+_WITHOUT_TRITON = ("kepler", "maxwell", "pascal")
+# A graph that leaves more of the step than this changes nothing that is worth a row.
+_LEAST_SPED_UP = 0.9
+# A CPU's rates are known in fp32; in fp64 all of them have half of it.
+_PRECISIONS = ("fp32", "tf32", "fp64")
+_ABSENT = Caveat(
+    code="absent-cpu",
+    message="carried over from this CPU by cores, vector width, clock and memory bandwidth. The "
+    "interval was tested on inference by networks of images on one CPU of 14 cores: no other CPU, "
+    "and no training",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A step on every device; made by `compare_devices`.
+
+    Args:
+        program: The step as a GPU would run it, with its kernels.
+        devices: GPUs that are predicted.
+        host: What issues the work.
+        predictions: The step on each of the devices.
+        results: What was measured, and then what is predicted.
+        verdict: Where to train.
+        best: The predicted GPU that the verdict is about, or else the fastest.
+    """
+
+    program: Program
+    devices: tuple[DeviceSpec, ...]
+    host: HostSpec
+    predictions: tuple[StepPrediction, ...]
+    results: tuple[DeviceResult, ...]
+    verdict: Verdict
+    best: StepPrediction
+
+    @property
+    def trace(self) -> StepTrace:
+        """Return the step without its kernels."""
+        return self.program.trace
+
+    @property
+    def measured(self) -> tuple[DeviceResult, ...]:
+        """Return the results of the devices that are here."""
+        return self.results[: len(self.results) - len(self.predictions)]
+
+    def prediction_on(self, device: DeviceSpec) -> StepPrediction:
+        """Return the step on one of the devices."""
+        return self.predictions[self.devices.index(device)]
+
+
+def compare_devices(
+    program: Program,
+    devices: Sequence[DeviceSpec],
+    host: HostSpec,
+    measured: Sequence[DeviceResult],
+    *,
+    is_captured: bool = False,
+) -> Comparison:
+    """Predict a step on GPUs, and decide where to train.
+
+    Args:
+        program: The step as a GPU would run it, with its kernels.
+        devices: GPUs to predict.
+        host: What issues the work.
+        measured: Results of the devices that are here, this CPU first.
+        is_captured: All launches are replayed from one CUDA graph.
+    """
+    predictions = predict_steps(program, devices, host, is_captured=is_captured)
+    results = (*measured, *map(device_result, predictions))
+    verdict = decide(results, predictions=predictions)
+    fastest = min(predictions, key=lambda found: found.estimate.value_ns)
+    named = (found for found in predictions if found.device.name in verdict.pair)
+    return Comparison(
+        program=program,
+        devices=tuple(devices),
+        host=host,
+        predictions=predictions,
+        results=results,
+        verdict=verdict,
+        best=next(named, fastest),
+    )
+
+
+def step_summary(compared: Comparison, device: DeviceSpec) -> StepSummary:
+    """Return the step in numbers, as one of the devices runs it."""
+    prediction, trace = compared.prediction_on(device), compared.trace
+    return StepSummary(
+        num_ops=len(trace.ops),
+        num_kernels=prediction.num_kernels,
+        num_syncs=len(trace.syncs),
+        h2d_bytes=trace.h2d_bytes,
+        d2h_bytes=trace.d2h_bytes,
+        batch_size=trace.batch_size,
+        num_parameters=trace.num_parameters,
+        host_ns=prediction.host_ns,
+    )
+
+
+def rule_input(
+    compared: Comparison,
+    device: DeviceSpec,
+    sources: Sources,
+    *,
+    scaled: ScaledTrace | None = None,
+    cpu: CpuFacts | None = None,
+) -> RuleInput:
+    """Return the step on one of the devices, as rules take it.
+
+    Args:
+        compared: The step.
+        device: The GPU.
+        sources: The user's files.
+        scaled: The step at other batch sizes, if it was recorded at two.
+        cpu: What was measured of the step on the CPU.
+    """
+    return RuleInput(
+        trace=compared.trace,
+        program=compared.program,
+        prediction=compared.prediction_on(device),
+        device=device,
+        host=compared.host.for_device(device),
+        sources=sources,
+        scaled=scaled,
+        cpu=cpu,
+    )
+
+
+def predict_compiled(compared: Comparison, mode: CompileMode | None) -> CompiledSteps | None:
+    """Return the step as ``torch.compile`` would make it; None if nobody asks for that.
+
+    Args:
+        compared: The step.
+        mode: Its mode; None for the script's own, which may compile its model, its optimizer's
+            step, or both.
+    """
+    own = compile_mode_of(compared.trace)
+    if not (mode or own or optimizer_compile_mode_of(compared.trace)):
+        return None
+    step = compiled_step(compared.program, mode or own)
+    edited = compared.program.edited(step.edit)
+    return compiled_steps(
+        step,
+        compared.predictions,
+        predict_steps(edited, compared.devices, compared.host),
+        is_asked_for_by_script=own is not None or mode is None,
+    )
+
+
+def predict_captured(
+    compared: Comparison, fused: Edit | None, mode: CompileMode | None = None
+) -> CapturedStep | None:
+    """Return the fastest GPU's step as one CUDA graph; None if the host does not decide it.
+
+    Args:
+        compared: The step.
+        fused: The update as one fused kernel, if that is possible.
+        mode: In which the step is shown compiled; None for none, or for the script's own.
+    """
+    trace, best = compared.trace, compared.best
+    devices = [each for each in compared.devices if each.vendor in _WITH_GRAPHS]
+    is_of_host = best.bound in (Bound.LAUNCH, Bound.SYNC)
+    if not is_of_host or trace.launches_graph or not devices:
+        return None
+    edit, because, setting = captured_step(trace, fused), "", "CUDA graph"
+    if isinstance(edit, str):
+        # Triton needs compute capability 7.0. What compiles in that way has a row for it.
+        devices = [each for each in devices if each.launch_generation not in _WITHOUT_TRITON]
+        has_row = CompileMode.REDUCE_OVERHEAD in (mode, compile_mode_of(trace))
+        if trace.facts.num_shapes > 1 or has_row or not devices:
+            return CapturedStep(because=edit)
+        compiled = compiled_step(compared.program, CompileMode.REDUCE_OVERHEAD)
+        if compiled.breaks:
+            return CapturedStep(because=edit)
+        edit, because, setting = compiled.edit, edit, "reduce-overhead"
+    predictions = predict_steps(
+        compared.program.edited(edit), devices, compared.host, is_captured=not because
+    )
+    fastest = min(predictions, key=lambda found: (not found.fits, found.estimate.value_ns))
+    is_slow = fastest.estimate.value_ns > _LEAST_SPED_UP * best.estimate.value_ns
+    if is_slow or not fastest.fits:
+        return CapturedStep(because=because) if because else None
+    return CapturedStep(result=replace(device_result(fastest), setting=setting), because=because)
+
+
+def check_absent_cpus(cpus: Iterable[HostCpu]) -> None:
+    """Raise `BreakevenError` for a CPU of which too little is known."""
+    for cpu in cpus:
+        rates_of(cpu)
+
+
+def predict_absent_cpus(
+    step: MeasuredStep, here: HostSpec, cpus: Iterable[HostCpu], core: CpuRates
+) -> tuple[tuple[DeviceResult, ...], tuple[Caveat, ...]]:
+    """Return the step on other CPUs, on all cores of each; or why it is not predicted.
+
+    Args:
+        step: As it was measured here.
+        here: This machine, with its costs.
+        cpus: The other ones.
+        core: What one core of this CPU computes and moves.
+    """
+    measured = step.results[0]
+    is_known = measured.precision in _PRECISIONS
+    if not is_known or has_caveat(measured.caveats, EMULATED_ON_CPU):
+        message = (
+            "the step is not predicted for other CPUs: it computes in "
+            f"{'a 16-bit format' if is_known else measured.precision}, and "
+            "what CPUs compute a second is known in fp32 alone"
+        )
+        return (), (Caveat(code="absent-cpu-not-predicted", message=message),)
+    program, rates = step.program, core.on_cores(step.plain.num_threads)
+    return tuple(
+        cpu_result(
+            cpu_on_cores(cpu.name, cpu.num_cores),
+            predict_absent_cpu(
+                program,
+                step.plain.measurement.estimate,
+                rates,
+                rates_of(cpu),
+                issuing_of(program, here, named_host(cpu.id)),
+            ),
+            precision=measured.precision,
+            fits=None,
+            caveats=(_ABSENT,),
+        )
+        for cpu in cpus
+    ), ()

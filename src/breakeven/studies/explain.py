@@ -1,0 +1,262 @@
+"""What holds a step back: of a script, also under other settings of this CPU, or a stored run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
+from breakeven.device import HostSpec, find_device, select_devices
+from breakeven.errors import Caveat, StoredDataError
+from breakeven.processor import has_half_hardware
+from breakeven.progress import Progress
+from breakeven.report import read_document, report_command
+from breakeven.simulate import build_program
+from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
+from breakeven.studies.comparison import compare_devices
+from breakeven.studies.explanation import chosen_rules, explained
+from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
+from breakeven.studies.runner import Runner
+from breakeven.studies.study import host_as_told, start_study
+from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
+from breakeven.trace import (
+    Configuration,
+    StepTrace,
+)
+from breakeven.verdict import (
+    RECORDING_VERSION,
+    CheckReport,
+    DeviceKind,
+    ExplainReport,
+    NoCrossover,
+    facts_of,
+    record,
+)
+
+# From this part of subnormal values on it is worth to measure the step without them.
+_SUBNORMAL_FRACTION = 0.001
+_NO_CPU_TRIALS = Caveat(
+    code="no-cpu-trials",
+    message="the step was not measured under other settings of the CPU, as `explain` of a script "
+    "does; findings that need that were not looked for",
+)
+_NO_SOURCE = Caveat(
+    code="no-source",
+    message="the stored run holds no source of the script: its lines are not shown, and findings "
+    "that only the source shows were not looked for",
+)
+# Those that each explanation adds by itself.
+_OWN_CAVEATS = frozenset(
+    {"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
+)
+
+
+def explain_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    measured: Sequence[str] = (),
+    time_limit_s: float = 300.0,
+    rules: Sequence[str] = (),
+    tries_cpu: bool = True,
+    budget_s: float = 1.0,
+    keep: Keep = KEEP_NOTHING,
+    progress: Progress | None = None,
+    launcher: Launcher | None = None,
+) -> ExplainReport:
+    """Explain what holds the training step of ``target`` back on a GPU, and on this CPU.
+
+    The target runs in child processes that end by themselves after enough steps; the files that it
+    writes until then are thrown away.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of GPUs; the step is taken apart on the first. By default a choice of six,
+            and the step of the one that the verdict is about.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
+        time_limit_s: Limit of each run, in seconds.
+        rules: Codes or causes of the rules whose findings are wanted; all by default.
+        tries_cpu: Measure the step under other settings of this CPU too, which takes some
+            seconds; without it, findings that need that are not looked for.
+        budget_s: Seconds of plain steps that are enough when they are short.
+        keep: What of the target's side effects is to be real; by default nothing.
+        progress: Progress callback.
+        launcher: Makes the processes, where several targets are explained after one another; each
+            call has its own by default, which takes some seconds to import torch.
+
+    Raises:
+        BreakevenError: The target gave no answer, or a device, host or rule is unknown.
+    """
+    wanted = chosen_rules(rules)
+    with start_study(
+        target, arguments=arguments, is_module=is_module,
+        devices=select_devices(devices), host=host,
+        measured=measured, time_limit_s=time_limit_s, budget_s=budget_s, keep=keep,
+        progress=progress, launcher=launcher,
+    ) as study:  # fmt: skip
+        step = measure_target(study.runner, has_gpu=bool(study.ready.gpu))
+        feeding, told = host_as_told(study, step)
+        loader = step.traced.loader
+        scaled = record_second_size(study.runner, step, loader) if loader else None
+        cpu = None
+        if tries_cpu:
+            cpu = try_cpu_settings(study.runner, step.as_set, step.traced.trace, study.here)
+        study.progress.begin("simulating the step with and without each fix")
+        seen = host_for_prediction(step.program, step.plain, feeding, study.here)
+        compared = compare_devices(step.program, study.devices, seen, step.results)
+        facts = program_facts(step, study.devices, feeding, study.here)
+        unscaled: tuple[Caveat, ...] = ()
+        if isinstance(scaled, NoCrossover):
+            message = f"The step could not be simulated at other batch sizes. {scaled.none_because}"
+            unscaled, scaled = (Caveat(code="one-batch-size", message=message),), None
+        report = explained(
+            compared,
+            # Of several by default, the one that the verdict is about.
+            study.devices[0] if devices else compared.best.device,
+            target=study.target.label,
+            host=shown_host(seen, step.plain, study.ready.torch_version),
+            recording=record(
+                compared.trace,
+                seen,
+                other_size=scaled.second if scaled else None,
+                sources=tuple(step.traced.sources),
+                cpu=cpu,
+            ),
+            rules=wanted,
+            caveats=step_caveats(
+                step, facts, seen, study.here, told, (*study.ready.caveats, *unscaled)
+            ),
+            program=facts,
+            writes=study.launcher.writes,
+        )
+        study.progress.end()
+    return report
+
+
+def try_cpu_settings(
+    runner: Runner, plain: PlainRun, trace: StepTrace, host: HostSpec
+) -> CpuFacts | None:
+    """Return the step under other settings of the CPU; None if it is too slow to try.
+
+    Args:
+        runner: Runs the script.
+        plain: The step as it is.
+        trace: The recorded step.
+        host: The machine of the runs; costs of another one say nothing about this CPU.
+    """
+    if plain.measurement.median_ns > LONGEST_STEP_NS:
+        return None
+    # Other numbers of threads: one, half of the processors, all of them.
+    num_cores = trace.facts.num_cores
+    numbers = sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads})
+    settings = {f"{CpuSetting.THREADS}={n}": Configuration(num_threads=n) for n in numbers}
+    # And what the step gives cause for.
+    if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
+        settings[CpuSetting.FLUSH_DENORMAL] = Configuration(flushes_denormals=True)
+    convolutions = (op for op in trace.ops if op.name.startswith("aten.convolution."))
+    weights = (op.inputs[1] for op in convolutions if len(op.inputs) > 1)
+    if any(len(each.shape) == 4 and each.layout != "channels_last" for each in weights):
+        settings[CpuSetting.CHANNELS_LAST] = Configuration(channels_last=True)
+    trials: list[CpuTrial] = []
+    loads = [plain.load_fraction]
+    for setting, configuration in settings.items():
+        run = runner.time_under(configuration)
+        if run is not None and configuration.num_threads in (0, run.num_threads):
+            loads.append(run.load_fraction)
+            trials.append(CpuTrial(setting=setting, estimate=run.measurement.estimate))
+    return CpuFacts(
+        name=plain.processor,
+        estimate=plain.measurement.estimate,
+        num_threads=plain.num_threads,
+        num_cores=num_cores,
+        trials=tuple(trials),
+        has_bf16=has_half_hardware("bf16"),
+        dispatch_ns=host.op_ns + host.python_ns + host.autograd_ns if host.is_measured else 0.0,
+        load_fraction=max(loads),
+    )
+
+
+def explain_run(
+    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+) -> ExplainReport:
+    """Explain the run in ``path``, as ``breakeven check`` or ``explain`` wrote it with ``-o``.
+
+    Nothing is run or measured again: the host is that of the stored run.
+
+    Args:
+        path: The file.
+        devices: Names of GPUs; the step is taken apart on the first. By default those of the
+            stored run, and the step of the one that its verdict was about.
+        rules: Codes or causes of the rules whose findings are wanted; all by default.
+
+    Raises:
+        BreakevenError: A device or rule is unknown.
+        StoredDataError: The file cannot be read, is cut off, of another version, was changed by
+            hand, or holds no recorded step.
+    """
+    wanted = chosen_rules(rules)
+    report = read_document(path)
+    if not isinstance(report, CheckReport | ExplainReport):
+        raise StoredDataError(
+            f"{path} is a run of breakeven {report_command(report)}, which records no step",
+            hint="explain reads what breakeven check or explain wrote with -o FILE",
+        )
+    recording = report.recording
+    again = "explain the script itself: breakeven explain TARGET"
+    if recording is None:
+        raise StoredDataError(
+            f"{path} holds no recorded step: it was printed with --json, or written by an "
+            "earlier breakeven",
+            hint=f"write it with -o FILE, or {again}",
+        )
+    if recording.version != RECORDING_VERSION:
+        raise StoredDataError(
+            f"{path} holds a step recorded in version {recording.version}; this breakeven reads "
+            f"version {RECORDING_VERSION}",
+            hint=again,
+        )
+    if not recording.is_whole:
+        raise StoredDataError(
+            f"{path} was edited or damaged: its recorded step is not what was written", hint=again
+        )
+    try:
+        program = build_program(recording.trace)
+    # The digest holds, so nobody edited it: another breakeven recorded what this one cannot price,
+    # or somebody made the file up.
+    except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise StoredDataError(
+            f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
+            hint=f"explain the script itself: breakeven explain {report.target}",
+        ) from error
+    predicted = (
+        result
+        for result in report.results
+        if result.kind is DeviceKind.GPU and result.source is Source.PREDICTED
+    )
+    specs = select_devices(devices or [result.device for result in predicted])
+    device = specs[0]
+    if not devices and isinstance(report, ExplainReport):
+        device = find_device(report.device)
+    elif not devices:
+        device = next((spec for spec in specs if spec.name in report.verdict.pair), device)
+    measured = tuple(result for result in report.results if result.source is Source.MEASURED)
+    missing = [] if recording.cpu is not None else [_NO_CPU_TRIALS]
+    missing += [] if recording.sources else [_NO_SOURCE]
+    return explained(
+        compare_devices(program, specs, recording.host, measured),
+        device,
+        target=report.target,
+        host=report.host,
+        recording=recording,
+        rules=wanted,
+        caveats=(*(c for c in report.caveats if c.code not in _OWN_CAVEATS), *missing),
+        program=facts_of(report.program) if report.program else None,
+        num_steps=report.program.num_steps if report.program else None,
+    )

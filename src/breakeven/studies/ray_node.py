@@ -1,0 +1,245 @@
+"""What runs on a node of a Ray cluster: breakeven's own child processes, apart from Ray's worker.
+
+Everything goes in and out as JSON, so that a node with other software can still answer why it
+refuses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from breakeven.capture import (
+    KEEP_NOTHING,
+    Keep,
+    Launcher,
+    PlainRun,
+    RunFailure,
+    RunRequest,
+    TargetKind,
+    file_digest,
+)
+from breakeven.errors import BreakevenError, Caveat
+from breakeven.progress import SilentProgress
+from breakeven.store import MachineKey, machine_key, machine_lock
+from breakeven.studies.engine import TORCH_SETTINGS, time_at_point
+
+_LOW_PRIORITY = Caveat(
+    code="low-priority",
+    message="Ray lowers the priority of its tasks, and breakeven may not raise it again: start "
+    "Ray with RAY_worker_niceness=0",
+)
+SHARED_FILES = "every node needs the same files at the same paths: use a shared folder"
+
+
+class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script finds where it runs, as it would locally.
+
+    Args:
+        raw_folder: Working directory.
+        settings: The environment variables that set up torch and its libraries; others of their
+            kind are unset.
+        keep: What of the script's side effects is to be real.
+    """
+
+    raw_folder: bytes
+    settings: dict[str, str]
+    keep: Keep = KEEP_NOTHING
+
+    @classmethod
+    def here(cls, keep: Keep = KEEP_NOTHING) -> NodePlace:
+        """Return what a script would find here.
+
+        Args:
+            keep: What of its side effects is to be real.
+        """
+        return cls(raw_folder=os.fsencode(Path.cwd()), settings=_settings(), keep=keep)
+
+    @property
+    def folder(self) -> str:
+        """Return the working directory as Python's own functions take it."""
+        return os.fsdecode(self.raw_folder)
+
+
+class NodeTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One run for a node to make.
+
+    Args:
+        request: The run.
+        place: Where it is made.
+        target_sha256: Digest of the target's file in hexadecimal; empty for a module.
+    """
+
+    request: RunRequest
+    place: NodePlace
+    target_sha256: str
+
+
+class NodeMachine(msgspec.Struct, frozen=True, kw_only=True, tag="machine"):
+    """What a node is, and what is installed there."""
+
+    machine: MachineKey
+
+
+class NodeRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """One run that a node has made.
+
+    Args:
+        answer: What came of it.
+        output: The end of what the script printed.
+    """
+
+    answer: PlainRun | RunFailure
+    output: str
+
+
+class NodeRefusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
+    """Why a node cannot do what was asked.
+
+    Args:
+        message: What is wrong there, as the end of a sentence that begins with the node.
+        hint: What to do about it.
+    """
+
+    message: str
+    hint: str
+
+
+NodeAnswer = NodeMachine | NodeRun | NodeRefusal
+
+
+def describe(data: bytes) -> bytes:
+    """Return what this node is.
+
+    Args:
+        data: A ``NodePlace`` as JSON.
+
+    Returns:
+        Its ``NodeMachine``, or a ``NodeRefusal``, as JSON.
+    """
+    try:
+        ready = _WARM.launcher(msgspec.json.decode(data, type=NodePlace)).ready()
+    except BreakevenError as error:
+        return _WARM.give_up(error)
+    machine = machine_key(processor=ready.processor, torch_version=ready.torch_version)
+    return msgspec.json.encode(NodeMachine(machine=machine))
+
+
+def measure(data: bytes) -> bytes:
+    """Make a run as it would be made without Ray, in a process of its own.
+
+    Args:
+        data: A ``NodeTask`` as JSON.
+
+    Returns:
+        Its ``NodeRun``, or a ``NodeRefusal``, as JSON.
+    """
+    task = msgspec.json.decode(data, type=NodeTask)
+    try:
+        _check_target(task)
+        # torch is imported inside of the lock: that too would disturb another measurement.
+        with machine_lock():
+            launcher = _WARM.launcher(task.place)
+            done = time_at_point(launcher, task.request, _WARM.insisting, SilentProgress())
+    except BreakevenError as error:
+        return _WARM.give_up(error)
+    answer = done.answer
+    if isinstance(answer, PlainRun):
+        answer = replace(answer, caveats=(*answer.caveats, *_WARM.caveats))
+    return msgspec.json.encode(NodeRun(answer=answer, output=done.output))
+
+
+class _RefusedError(BreakevenError):
+    """Says why, as the end of a sentence that begins with the node."""
+
+
+class _WarmLauncher:
+    """The launcher of this Ray worker, kept between its tasks: torch is imported but once.
+
+    Its processes see the pipe to the worker close when that ends, and end too.
+    """
+
+    def __init__(self) -> None:
+        self._launcher: Launcher | None = None
+        self._place: NodePlace | None = None
+        self.caveats: tuple[Caveat, ...] = ()
+        # Scripts that refuse to run without a GPU.
+        self.insisting: set[bytes] = set()
+
+    def launcher(self, place: NodePlace) -> Launcher:
+        """Return a launcher whose runs find ``place``."""
+        if self._launcher is None or self._place != place:
+            self._close()
+            with _apart_from_ray(place) as self.caveats:
+                self._launcher, self._place = Launcher(place.keep), place
+        return self._launcher
+
+    def give_up(self, error: BreakevenError) -> bytes:
+        """Return a refusal as JSON; the launcher may be what failed."""
+        self._close()
+        is_refused = isinstance(error, _RefusedError)
+        message = error.message if is_refused else f"cannot run it: {error.message}"
+        return msgspec.json.encode(NodeRefusal(message=message, hint=error.hint or ""))
+
+    def _close(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+
+
+_WARM = _WarmLauncher()
+
+
+def _check_target(task: NodeTask) -> None:
+    """Check that the target is what it is where the task comes from."""
+    target = task.request.target
+    if target.kind is TargetKind.MODULE:
+        return
+    digest = file_digest(target.path)
+    if digest is None:
+        raise _RefusedError(f"has no file {target.path}", hint=SHARED_FILES)
+    if digest != task.target_sha256:
+        raise _RefusedError(f"has another version of {target.path}", hint=SHARED_FILES)
+
+
+@contextmanager
+def _apart_from_ray(place: NodePlace) -> Iterator[tuple[Caveat, ...]]:
+    """Undo inside what Ray does to its workers; yield caveats for what could not be undone."""
+    if not Path(place.folder).is_dir():
+        raise _RefusedError(
+            f"has no folder {place.folder}, where the script runs", hint=SHARED_FILES
+        )
+    folder, environment = Path.cwd(), dict(os.environ)
+    os.chdir(place.folder)
+    for name in _settings():
+        del os.environ[name]
+    os.environ.update(place.settings)
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    is_normal = _set_niceness(os.getpriority(os.PRIO_PROCESS, os.getppid()))
+    try:
+        yield () if is_normal else (_LOW_PRIORITY,)
+    finally:
+        _set_niceness(niceness)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(TORCH_SETTINGS)}
+
+
+def _set_niceness(niceness: int) -> bool:
+    """Set it for processes started from now on; return whether that was allowed."""
+    if os.getpriority(os.PRIO_PROCESS, 0) == niceness:
+        return True
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    except OSError:
+        return False
+    return True

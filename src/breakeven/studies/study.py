@@ -1,0 +1,127 @@
+"""What every study of a script begins with: its target, this machine, and torch started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from breakeven.calibrate import (
+    Speed,
+    anchors_of,
+    check_host_name,
+    find_hosts,
+    in_measured_machines,
+    read_speeds,
+)
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher, Ready, Target, find_target
+from breakeven.device import AUTO, DeviceSpec, HostSpec
+from breakeven.errors import Caveat
+from breakeven.progress import Progress, SilentProgress
+from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.measured_step import MeasuredStep, TrainingLength
+from breakeven.studies.runner import Runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A target, this machine, and what runs the one on the other; made by `start_study`.
+
+    Args:
+        target: What is run.
+        runner: Runs it.
+        launcher: Makes the processes.
+        ready: What the first of them says of torch and of this machine.
+        devices: GPUs to predict.
+        host: What issues their work.
+        here: This machine, with its costs.
+        speeds: Of the step on GPUs elsewhere, by the user's words.
+        progress: Progress callback.
+    """
+
+    target: Target
+    runner: Runner
+    launcher: Launcher
+    ready: Ready
+    devices: tuple[DeviceSpec, ...]
+    host: HostSpec
+    here: HostSpec
+    speeds: Mapping[str, Speed]
+    progress: Progress
+
+
+@contextmanager
+def start_study(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[DeviceSpec] = (),
+    host: str = AUTO,
+    measured: Sequence[str] = (),
+    time_limit_s: float = 300.0,
+    budget_s: float = 1.0,
+    keep: Keep = KEEP_NOTHING,
+    progress: Progress | None = None,
+    launcher: Launcher | None = None,
+) -> Iterator[Study]:
+    """Check what was asked for, start torch, and look at this machine before anything is run.
+
+    Leaving it ends all processes.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: GPUs to predict.
+        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``.
+        time_limit_s: Limit of each run, in seconds.
+        budget_s: Seconds of timed steps that are enough when they are short.
+        keep: What of the target's side effects is to be real; by default nothing.
+        progress: Progress callback.
+        launcher: Makes the processes; the study has its own by default.
+
+    Raises:
+        BreakevenError: A host is unknown, a speed is none, or there is no such target.
+    """
+    check_host_name(host)
+    speeds = read_speeds(measured)
+    found = find_target(target, arguments, is_module=is_module)
+    progress = progress or SilentProgress()
+    with nullcontext(launcher) if launcher else Launcher(keep) as processes:
+        progress.begin("starting torch")
+        ready = processes.ready()
+        kinds = {one.device.id: one.kind for one in speeds.values() if one.kind}
+        fed_by, here = find_hosts(host, processes, kinds)
+        yield Study(
+            target=found,
+            runner=Runner(processes, found, time_limit_s, progress, budget_s=budget_s),
+            launcher=processes,
+            ready=ready,
+            devices=tuple(devices),
+            host=fed_by,
+            here=here,
+            speeds=speeds,
+            progress=progress,
+        )
+
+
+def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Caveat, ...]]:
+    """Return what feeds the GPUs, with speeds that were measured elsewhere; and what they tell.
+
+    Args:
+        study: Of the step.
+        step: The step on this machine.
+
+    Raises:
+        UsageError: A speed counts what is not known, or is far from what is predicted.
+    """
+    host = in_measured_machines(study.host)
+    if not study.speeds:
+        return host, ()
+    size, epoch = step.program.trace.batch_size, TrainingLength(num_epochs=1)
+    counts = {"sample": size and 1 / size, "epoch": epoch.steps(step.as_set.loader)}
+    seen = host_for_prediction(step.program, step.plain, host, study.here)
+    new, told = anchors_of(study.speeds, step.program, seen, study.target.label, counts)
+    return in_measured_machines(study.host, new), told
