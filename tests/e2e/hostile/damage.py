@@ -28,7 +28,7 @@ SCRIPTS = (
         libc = ctypes.CDLL(None)
         assert libc.unlink(b"data/train.csv") == 0
         train()
-    """, needs_layer=True, in_sample=True),
+    """, needs_layer=True),
     answered("deletes through a descriptor of a folder", """
         folder = os.open("data", os.O_RDONLY)
         os.unlink("train.csv", dir_fd=folder)
@@ -38,7 +38,7 @@ SCRIPTS = (
         shutil.move("data", "../outside/data")
         assert Path("../outside/data/train.csv").exists()
         train()
-    """, in_sample=True),
+    """),
     answered("renames its data and puts a file there", """
         os.rename("data", "old")
         Path("data").write_text("no folder any more")
@@ -53,7 +53,7 @@ SCRIPTS = (
         os.chmod("data/train.csv", 0)
         os.chmod("data/deep", 0)
         train()
-    """, in_sample=True),
+    """),
     answered("closes off the folder of temporary files", """
         os.chmod(os.environ["TMPDIR"], 0)
         train()
@@ -78,7 +78,7 @@ SCRIPTS = (
             pages[:] = b"x" * len(pages)
             pages.flush()
         train()
-    """, in_sample=True),
+    """),
     answered("writes through a link out of its folder", """
         Path("link.txt").write_text("gone")
         train()

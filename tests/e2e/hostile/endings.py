@@ -15,7 +15,7 @@ SCRIPTS = (
         for number, _ in enumerate(steps()):
             if number == 3:
                 ctypes.string_at(0)
-    """, in_sample=True),
+    """),
     refused("kills itself", r"signal SIGKILL", "os.kill(os.getpid(), signal.SIGKILL)",
             in_sample=True),
     refused("kills its group", r"signal SIGKILL", "os.killpg(0, signal.SIGKILL)"),
@@ -49,8 +49,7 @@ SCRIPTS = (
     refused("sleeps in C and lets no thread run", r"within 1 s", """
         ctypes.PyDLL(None).sleep(60)
     """, time_limit_s=1.0),
-    refused("asks what to do", r"raised EOFError.*train\.py:6", "input('epochs? ')",
-            in_sample=True),
+    refused("asks what to do", r"raised EOFError.*train\.py:6", "input('epochs? ')"),
     answered("closes its output", """
         sys.stdout.close()
         sys.stderr.close()
@@ -84,7 +83,7 @@ SCRIPTS = (
         import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         train()
-    """, in_sample=True),
+    """),
     answered("lets itself have no process", """
         import resource
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -97,8 +96,7 @@ SCRIPTS = (
         while True:
             pass
     """),
-    refused("says that there is no memory", r"raised MemoryError", "raise MemoryError",
-            in_sample=True),
+    refused("says that there is no memory", r"raised MemoryError", "raise MemoryError"),
     refused("calls itself without end or limit", r"signal SIGSEGV|raised RecursionError", """
         sys.setrecursionlimit(2**31 - 1)
         class Endless:
@@ -145,7 +143,7 @@ SCRIPTS = (
             raise ValueError("late")
         atexit.register(fail)
         train(50)
-    """, in_sample=True),
+    """),
     answered("prints what steers a terminal, and no text", """
         sys.stdout.buffer.write(b"\\x1b[2J\\x1b]0;title\\x07\\x00\\xff\\xfe")
         train()

@@ -25,7 +25,7 @@ SCRIPTS = (
         except PermissionError as error:
             print(error)
         train()
-    """, in_sample=True),
+    """),
     answered("writes to the system", f"""
         for path in ("/etc/hosts", "/etc/{MARK}", "/{MARK}", "/opt/{MARK}"):
             try:
@@ -86,7 +86,7 @@ SCRIPTS = (
         for number, loss in enumerate(steps()):
             database.execute("INSERT INTO losses VALUES (?, ?)", (number, loss.item()))
             database.commit()
-    """, in_sample=True),
+    """),
     answered("logs to files that it turns over", """
         import logging.handlers
         handler = logging.handlers.RotatingFileHandler("log.txt", maxBytes=200, backupCount=3)

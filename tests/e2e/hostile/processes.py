@@ -87,7 +87,7 @@ SCRIPTS = (
         from multiprocessing.shared_memory import SharedMemory
         memory = SharedMemory(create=True, size=1 << 20)
         train()
-    """, in_sample=True),
+    """),
     answered("leaves shared memory that nobody tracks", """
         from multiprocessing import resource_tracker
         from multiprocessing.shared_memory import SharedMemory
@@ -119,7 +119,7 @@ SCRIPTS = (
         except PermissionError:
             print("leads a group")
         train()
-    """, in_sample=True),
+    """),
     answered("goes to the group of its parent", """
         os.setpgid(0, os.getpgid(os.getppid()))
         train()

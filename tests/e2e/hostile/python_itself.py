@@ -14,7 +14,7 @@ SCRIPTS = (
             flush = write
         sys.stdout = sys.stderr = Broken()
         train()
-    """, in_sample=True),
+    """),
     answered("has an output that never ends", """
         class Slow:
             def write(self, text):
@@ -27,7 +27,7 @@ SCRIPTS = (
     answered("empties its environment", """
         os.environ.clear()
         train()
-    """, in_sample=True),
+    """),
     answered("has an environment of nonsense", """
         for name in ("HOME", "TMPDIR", "PATH", "LANG", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"):
             os.environ[name] = "/nowhere\\udcff"
@@ -65,7 +65,7 @@ SCRIPTS = (
         sys.settrace(lambda frame, event, argument: lambda *_: None)
         threading.settrace(lambda frame, event, argument: None)
         train()
-    """, in_sample=True),
+    """),
     answered("takes warnings for errors", """
         import warnings
         warnings.simplefilter("error")
@@ -118,7 +118,7 @@ SCRIPTS = (
                 raise ValueError("too late")
         for _ in steps():
             Fails()
-    """, in_sample=True),
+    """),
     answered("has classes that answer to everything", """
         class Any(type):
             def __getattr__(cls, name):

@@ -55,7 +55,7 @@ SCRIPTS = (
             thread.start()
         for thread in threads:
             thread.join()
-    """, in_sample=True),
+    """),
     answered("trains in a callback of a signal", """
         signal.signal(signal.SIGUSR1, lambda *_: train())
         signal.raise_signal(signal.SIGUSR1)
@@ -63,7 +63,7 @@ SCRIPTS = (
     answered("makes a new model at every step", """
         while True:
             train(1)
-    """, in_sample=True),
+    """),
     answered("has no optimizer", """
         weight = torch.zeros(4, requires_grad=True)
         while True:
