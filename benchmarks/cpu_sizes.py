@@ -112,15 +112,17 @@ def _time_step(step: Callable[[], None]) -> tuple[int, int, bool]:
     return wall_ns, own_ns, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == switches
 
 
-def measure(path: Path, num_threads: int, num_rounds: int) -> None:
-    """Time all networks; add one row for each network, size and round to the file."""
+def measure(path: Path, num_threads: int, num_rounds: int, only: str | None) -> None:
+    """Time all networks, or one; add one row for each network, size and round to the file."""
     context = multiprocessing.get_context("fork")  # torch is imported once, and has run nothing yet
     past = read_rows(path) if path.exists() else []
     largest = {row.network: row.size for row in sorted(past, key=lambda row: row.size)}
     first = 1 + max((row.round for row in past if row.num_threads == num_threads), default=-1)
     if not path.exists():
         path.write_text(f"# {_machine()}\n{','.join(COLUMNS)}\n")
-    for number, network in itertools.product(range(first, first + num_rounds), NETWORKS):
+    for number, network in itertools.product(
+        range(first, first + num_rounds), [only] if only else NETWORKS
+    ):
         size = 1
         while size <= largest.get(network, LARGEST_SIZE):
             if num_threads > 1:
@@ -179,13 +181,14 @@ def main() -> None:
     measuring.add_argument("-o", dest="path", type=Path, required=True, help="CSV file to add to")
     measuring.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     measuring.add_argument("--rounds", type=int, default=NUM_ROUNDS, help="default: %(default)s")
+    measuring.add_argument("--only", choices=NETWORKS, help="one network")
     reporting = commands.add_parser("report", help="errors of predictions from a few sizes")
     reporting.add_argument("path", type=Path, help="CSV file that was measured")
     arguments = parser.parse_args()
     if arguments.command == "report":
         report(arguments.path)
         return
-    measure(arguments.path, arguments.threads, arguments.rounds)
+    measure(arguments.path, arguments.threads, arguments.rounds, arguments.only)
 
 
 if __name__ == "__main__":

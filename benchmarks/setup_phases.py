@@ -8,11 +8,12 @@ quickest of several runs counts. Those named ``... after .cuda()`` work while a 
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import process_time
 
 import numpy as np
@@ -21,8 +22,6 @@ import torch._dynamo  # every optimizer needs it: importing it is no part of a p
 from torch import nn
 
 from breakeven.capture import record_steps
-
-_RUNS = 3
 
 
 def generate_samples() -> None:
@@ -103,13 +102,18 @@ _PHASES = (
 _BEYOND = (act_before_learning,)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print processor times and their ratios."""
+    phases = {phase.__name__: phase for phase in (*_PHASES, *_BEYOND)}
+    parser = argparse.ArgumentParser(description="Time what precedes a first step.")
+    parser.add_argument("--only", choices=phases, help="one phase")
+    parser.add_argument("--runs", type=int, default=3, help="of each (3)")
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     print(f"{'phase':30} {'plain':>9} {'recorded':>9} {'ratio':>6}")
-    for phase in (*_PHASES, *_BEYOND):
+    for phase in [phases[args.only]] if args.only else phases.values():
         plain, recorded = [], []
-        for _ in range(_RUNS):
+        for _ in range(args.runs):
             plain.append(_timed(_on_cpu(phase)))
             recorded.append(_timed(_recorded(phase)))
         ratio = min(recorded) / min(plain)

@@ -7,6 +7,7 @@ what is left of it when all measurements are kept.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import tempfile
@@ -24,7 +25,6 @@ from breakeven.verdict import SweepReport
 
 SCRIPT = resources.files("breakeven.workloads") / "scripts" / "disc_mlp.py"
 AXIS = "batch_size=10..1000+10"
-NUM_DEVICES = 10
 # The first words of a stage, and what it is part of.
 PARTS = {
     "starting": "... starting torch and knowing this host",
@@ -55,13 +55,13 @@ class StageTimes(SilentProgress):
         self._since_s = now_s
 
 
-def sweep(devices: Sequence[str]) -> tuple[SweepReport, StageTimes, float]:
+def sweep(axis: str, devices: Sequence[str]) -> tuple[SweepReport, StageTimes, float]:
     """Return the report of a sweep, the times of its stages, and its time in all."""
     times = StageTimes()
     started_s = time.perf_counter()
     report = sweep_target(
         str(SCRIPT),
-        axes=[parse_axis(AXIS)],
+        axes=[parse_axis(axis)],
         arguments=["--batch-size", "{batch_size}"],
         devices=devices,
         progress=times,
@@ -76,14 +76,18 @@ def show(name: str, text: str) -> None:
 
 def main() -> None:
     """Sweep twice, and print what it took."""
-    devices = [device.id for device in load_catalogue()][:NUM_DEVICES]
+    parser = argparse.ArgumentParser(description="Print how long a sweep takes.")
+    parser.add_argument("--over", default=AXIS, help="batch sizes (%(default)s)")
+    parser.add_argument("--devices", type=int, default=10, metavar="N", help="GPUs (10)")
+    args = parser.parse_args()
+    devices = [device.id for device in load_catalogue()][: args.devices]
     show("Python", platform.python_version())
     with (
         tempfile.TemporaryDirectory() as cache,
         mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}),
     ):
         for name in ("sweep of disc_mlp.py, nothing kept", "the same sweep again"):
-            report, times, duration_s = sweep(devices)
+            report, times, duration_s = sweep(args.over, devices)
             measured = sum(point.source is Source.MEASURED for point in report.points)
             show(name, format_duration(duration_s * NS_PER_S))
             for part, part_s in times.durations_s.items():

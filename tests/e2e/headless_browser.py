@@ -35,18 +35,10 @@ class Browser:
         to_browser, self._write_end = os.pipe()
         self._read_end, from_browser = os.pipe()
         command = [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-            f"--user-data-dir={profile}",
-            "--remote-debugging-pipe",
-            "about:blank",
-        ]
-
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}",
+            "--remote-debugging-pipe", "about:blank",
+        ]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-c", _HAND_ON, str(to_browser), str(from_browser), *command],
             pass_fds=(to_browser, from_browser),
@@ -60,6 +52,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self._buffer = b""
         self._session: str | None = None
+        self._answer: dict[str, Any] | None = None
         self.messages: list[str] = []
         self.requests: list[str] = []
         try:
@@ -81,13 +74,8 @@ class Browser:
         self.messages.clear()
         self.requests.clear()
         self._is_loaded = False
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Page.navigate", url=url)
         self._read_until(lambda: self._is_loaded)
 
@@ -108,25 +96,12 @@ class Browser:
         codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                code=key,
-                windowsVirtualKeyCode=codes[key],
-                **text,
-            )
+            press = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], **text}
+            self.call("Input.dispatchKeyEvent", type=kind, **press)
 
     def point_at(self, x: float, y: float) -> None:
         """Move the pointer there, in pixels of the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def screenshot(self) -> bytes:
-        """Return the whole page as a PNG."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        taken = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        return base64.b64decode(taken["data"])
 
     def pdf(self) -> bytes:
         """Return the page as it prints."""
@@ -139,16 +114,11 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._write_end, json.dumps(message).encode() + b"\0")
-        answers: list[dict[str, Any]] = []
-
-        def is_answered() -> bool:
-            return bool(answers)
-
-        self._read_until(
-            is_answered, lambda m: answers.append(m) if m.get("id") == number else None
-        )
-        assert "error" not in answers[0], answers[0]
-        return answers[0]["result"]
+        self._answer = None
+        self._read_until(lambda: (self._answer or {}).get("id") == number)
+        assert self._answer is not None
+        assert "error" not in self._answer, self._answer
+        return self._answer["result"]
 
     def close(self) -> None:
         """End the browser and its children."""
@@ -166,11 +136,7 @@ class Browser:
         os.close(self._write_end)
         os.close(self._read_end)
 
-    def _read_until(
-        self,
-        is_done: Callable[[], bool],
-        handle: Callable[[dict[str, Any]], object] = lambda _: None,
-    ) -> None:
+    def _read_until(self, is_done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
         while not is_done():
             while b"\0" not in self._buffer:
@@ -181,12 +147,12 @@ class Browser:
                 assert data, "the browser went away"
                 self._buffer += data
             line, _, self._buffer = self._buffer.partition(b"\0")
-            message = json.loads(line)
-            self._note(message)
-            handle(message)
+            self._note(json.loads(line))
 
     def _note(self, message: dict[str, Any]) -> None:
         parameters = message.get("params", {})
+        if "id" in message:
+            self._answer = message
         match message.get("method"):
             case "Page.loadEventFired":
                 self._is_loaded = True

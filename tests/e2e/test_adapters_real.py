@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,22 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU, torch.device("meta")))
+def has_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that gives the machine these devices."""
+    return lambda *names: monkeypatch.setattr(
+        automatic, "devices_present", lambda: tuple(map(torch.device, names))
+    )
 
 
 def measured_in(caplog: pytest.LogCaptureFixture) -> str:
     return next(text for text in caplog.messages if text.startswith("trains on"))
 
 
-@pytest.mark.usefixtures("two_devices")
 def test_lightning_trains_on_the_accelerator(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, has_devices: Callable[..., None]
 ) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
+    has_devices("cpu", "meta")
 
     class Regressor(lightning.LightningModule):
         def __init__(self) -> None:
@@ -70,127 +74,100 @@ def test_lightning_trains_on_the_accelerator(
     assert "meta: " in measured_in(caplog), "the step ran there, self.device and all"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     trainer = lightning.Trainer(
-        accelerator=chosen,
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+        accelerator=chosen, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
     trainer.fit(model, loader)
     assert trainer.global_step == 4
     # Also when a trainer is attached, after a first fit.
     assert accelerator(model, batch, budget_s=0.1) == "cpu"
 
 
-def tiny_bert() -> tuple[Any, dict[str, torch.Tensor]]:
+@pytest.fixture
+def bert() -> tuple[Any, Any]:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=32,
-    )
-    model = transformers.BertForSequenceClassification(config)
-    batch = transformers.BatchEncoding(
-        {
-            "input_ids": torch.randint(0, 50, (4, 8)),
-            "attention_mask": torch.ones(4, 8, dtype=torch.long),
-            "labels": torch.tensor([0, 1, 0, 1]),
-        }
-    )
-    return model, batch
+    )  # fmt: skip
+    batch = {
+        "input_ids": torch.randint(0, 50, (4, 8)),
+        "attention_mask": torch.ones(4, 8, dtype=torch.long),
+        "labels": torch.tensor([0, 1, 0, 1]),
+    }
+    return transformers.BertForSequenceClassification(config), transformers.BatchEncoding(batch)
 
 
-def train_bert(model: Any, batch: Any, arguments: Any, callback: Any) -> Any:
+def num_trained(model: Any, batch: Any, arguments: Any) -> int:
+    """Train with the callback, and return the number of steps."""
     import transformers
 
     data = [{name: values[row] for name, values in batch.items()} for row in range(4)]
     trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=data, callbacks=[callback]
+        model=model, args=arguments, train_dataset=data, callbacks=[device_callback(batch)]
     )
     trainer.train()
-    return trainer
+    return trainer.state.global_step
 
 
 def test_transformers_trains_with_the_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert: tuple[Any, Any], tmp_path: Path, has_devices: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
-    model, batch = tiny_bert()
-    choice = choose_device(model, batch, optimizer=torch.optim.AdamW, thread_counts=(2, 1))
+    has_devices("cpu")
+    choice = choose_device(*bert, optimizer=torch.optim.AdamW, thread_counts=(2, 1))
     assert len(choice.times) == 2, choice.reason
     arguments = training_arguments(
-        model,
-        batch,
-        output_dir=str(tmp_path),
-        max_steps=2,
-        per_device_train_batch_size=4,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+        *bert, output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4,
+        report_to=[], save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
     assert arguments.use_cpu is True
     assert arguments.max_steps == 2
-    trainer = train_bert(model, batch, arguments, device_callback(batch))
-    assert trainer.state.global_step == 2
+    assert num_trained(*bert, arguments) == 2
 
 
-@pytest.mark.usefixtures("two_devices")
-def test_the_callback_warns_where_another_device_is_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_callback_measures_with_the_optimizer_of_the_trainer_and_warns(
+    bert: tuple[Any, Any],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_devices: Callable[..., None],
 ) -> None:
-    transformers = pytest.importorskip("transformers")
-    model, batch = tiny_bert()
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True
-    )
-    callback = device_callback(batch)
-    monkeypatch.setattr(automatic, "devices_present", lambda: (torch.device("meta"),))
-    with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
-        trainer = train_bert(model, batch, arguments, callback)
-    assert trainer.state.global_step == 1, "and the training went on"
+    import transformers
 
-
-@pytest.mark.usefixtures("two_devices")
-def test_the_callback_measures_with_the_optimizer_of_the_trainer(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    model, batch = tiny_bert()
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path), max_steps=2, report_to=[], save_strategy="no", use_cpu=True
     )
+    has_devices("meta")
+    with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
+        assert num_trained(*bert, arguments) == 2, "and the training went on"
+
+    has_devices("cpu", "meta")
     seen: list[torch.optim.Optimizer] = []
-    with pytest.MonkeyPatch.context() as patch:
 
-        def choose(*args: Any, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
-            seen.append(optimizer)
-            options["num_steps"] = None  # two steps are too few to start another device
-            return choose_device(*args, optimizer=optimizer, thread_counts=(2, 1), **options)
+    def choose(*args: Any, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
+        seen.append(optimizer)
+        options["num_steps"] = None  # two steps are too few to start another device
+        return choose_device(*args, optimizer=optimizer, thread_counts=(2, 1), **options)
 
-        patch.setattr("breakeven.adapters.transformers.choose_device", choose)
-        with (
-            caplog.at_level(logging.INFO, logger="breakeven"),
-            pytest.warns(RuntimeWarning, match="leaves out meta: .*item"),
-        ):
-            trainer = train_bert(model, batch, arguments, device_callback(batch))
+    monkeypatch.setattr("breakeven.adapters.transformers.choose_device", choose)
+    with (
+        caplog.at_level(logging.INFO, logger="breakeven"),
+        pytest.warns(RuntimeWarning, match="leaves out meta: .*item"),
+    ):
+        assert num_trained(*bert, arguments) == 2
     assert isinstance(seen[0], torch.optim.Optimizer)
     assert "cpu, 2 threads: " in measured_in(caplog)
-    assert trainer.state.global_step == 2
 
 
 @pytest.mark.parametrize("policy", ["PPO", "A2C"])
 def test_stable_baselines_trains_on_the_device(
-    policy: str, monkeypatch: pytest.MonkeyPatch
+    policy: str, has_devices: Callable[..., None]
 ) -> None:
     baselines = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is absent")
-    monkeypatch.setattr(automatic, "devices_present", lambda: (CPU,))
-    algorithm = getattr(baselines, policy)
-    agent = algorithm("MlpPolicy", "CartPole-v1", device="cpu", n_steps=64, seed=0)
+    has_devices("cpu")
+    make = getattr(baselines, policy)
+    agent = make("MlpPolicy", "CartPole-v1", device="cpu", n_steps=64, seed=0)
     observations = np.stack([agent.observation_space.sample() for _ in range(64)])
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
     states = random.getstate(), torch.get_rng_state().tolist()
@@ -201,8 +178,7 @@ def test_stable_baselines_trains_on_the_device(
     assert (random.getstate(), torch.get_rng_state().tolist()) == states
     after = agent.policy.state_dict()
     assert all(torch.equal(value, before[name]) for name, value in after.items())
-    agent = algorithm(
-        "MlpPolicy", "CartPole-v1", device=auto(agent.policy, observations), n_steps=64, seed=0
-    )
+    device = auto(agent.policy, observations)
+    agent = make("MlpPolicy", "CartPole-v1", device=device, n_steps=64, seed=0)
     agent.learn(64)
     assert agent.policy.device == CPU

@@ -20,124 +20,78 @@ from factories.sampled import sampled
 
 RunCheck = Callable[..., CheckRun]
 
-needs_proc = pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc"
-)
+FULL = pytest.mark.full
 
 
-def assert_refused(run: CheckRun, *expected: str, hint: str) -> None:
+def assert_refused(run: CheckRun, *expected: str, hint: str = "") -> None:
     """Assert exit code 3, and stderr with all of ``expected`` and a hint that matches ``hint``."""
     assert run.returncode == 3, run.stderr
     assert re.search(r"^error: ", run.stderr, re.MULTILINE), run.stderr
     for text in expected:
-        assert text in run.stderr
+        assert re.search(text, run.stderr), run.stderr
     found = re.search(r"^hint: (.*)", run.stderr, re.MULTILINE | re.DOTALL)
     assert found is not None, run.stderr
     assert re.search(hint, found[1], re.IGNORECASE), found[1]
 
 
-# Targets that are no script.
-
-
-def test_a_script_that_does_not_exist(run_check: RunCheck, work_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "options", "expected", "hint"),
+    [
+        ("trian.py", (), "trian.py", "path|name|exist|did you mean|train.py"),
+        ("project", (), "project.*director", r"script|\.py|-m"),
+        ("no_such.train", ("-m",), "no_such", "module|directory|folder|install"),
+        (f"{SCRIPTS / 'functions.py'}:on_step", (), "one_step", ""),
+        (f"{SCRIPTS / 'functions.py'}:not_a_step", (), "factor", ""),
+    ],
+    ids=["no file", "a directory", "no module", "no function", "a function with an argument"],
+)
+def test_a_target_that_cannot_be_run(
+    run_check: RunCheck,
+    work_folder: Path,
+    target: str,
+    options: tuple[str, ...],
+    expected: str,
+    hint: str,
+) -> None:
     (work_folder / "train.py").touch()
-    run = run_check("trian.py")
-    assert_refused(run, "trian.py", hint="path|name|exist|did you mean|train.py")
-
-
-def test_a_directory(run_check: RunCheck, work_folder: Path) -> None:
     (work_folder / "project").mkdir()
-    run = run_check("project")
-    assert_refused(run, "project", "director", hint=r"script|\.py|-m")
+    assert_refused(run_check(target, *options), expected, hint=hint)
 
 
-def test_a_module_that_does_not_exist(run_check: RunCheck) -> None:
-    run = run_check("no_such_package.train", "-m")
-    assert_refused(run, "no_such_package", hint="module|directory|folder|install")
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected", "hint", "text"),
+    [  # what else ends a script is tried by the hostile ones
+        ("raises_at_step_3.py", (), "ZeroDivisionError.*no step after the third",
+         "python|run|fix", "raise ZeroDivisionError"),
+        ("absent_module.py", (), "wonderful_optimizers", "for this Python",
+         "import wonderful_optimizers"),
+        ("too_much_memory.py", (), "memory", "memory|smaller", "cache = torch.empty"),
+        ("kills_itself.py", ("SIGKILL",), r"SIGKILL|signal 9\b", "", ""),
+        # What the script said last tells why.
+        ("exits_early.py", (), "(?s)step.*nothing to do", "argument|--|step|function", ""),
+        ("reads_stdin.py", (), "", "input|stdin|argument", "input("),
+        ("distributed.py", (), "", "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1", 'os.environ["LOCAL_RANK"]'),
+    ],
+)  # fmt: skip
+def test_a_script_that_fails_by_itself(
+    run_check: RunCheck, name: str, arguments: tuple[str, ...], expected: str, hint: str, text: str
+) -> None:
+    run = run_check(SCRIPTS / name, arguments=arguments)
+    assert_refused(run, expected, hint=hint)
+    assert not text or run.names_line(SCRIPTS / name, line_of(SCRIPTS / name, text))
+    if name == "reads_stdin.py":
+        assert run.elapsed_s < 30  # nobody answers; it does not wait for the time limit
 
 
-# Scripts that fail by themselves.
-
-
-def test_an_import_that_fails(run_check: RunCheck) -> None:
+def test_what_fails_before_the_script_runs(run_check: RunCheck, work_folder: Path) -> None:
     run = run_check(SCRIPTS / "import_fails.py")
     assert_refused(run, "ValueError", "the learning rate is missing", hint="python|run|fix")
     assert run.names_line(SCRIPTS / "broken_sibling.py", 1)
-
-
-def test_a_syntax_error(run_check: RunCheck, work_folder: Path) -> None:
     script = work_folder / "train.py"
     script.write_text("import torch\n\nfor step in range(10)\n    print(step)\n")
     run = run_check("train.py")
     assert_refused(run, "SyntaxError", hint="python|syntax|fix")
     assert run.names_line(script, 3)
-
-
-def test_an_exception_at_step_3(run_check: RunCheck) -> None:
-    script = SCRIPTS / "raises_at_step_3.py"
-    run = run_check(script)
-    assert_refused(run, "ZeroDivisionError", "no step after the third", hint="python|run|fix")
-    assert run.names_line(script, line_of(script, "raise ZeroDivisionError"))
-
-
-def test_an_absent_module(run_check: RunCheck) -> None:
-    script = SCRIPTS / "absent_module.py"
-    run = run_check(script)
-    assert_refused(run, "wonderful_optimizers", hint="for this Python")
-    assert run.names_line(script, line_of(script, "import wonderful_optimizers"))
-
-
-def test_an_absent_data_file(run_check: RunCheck) -> None:
-    script = SCRIPTS / "absent_data.py"
-    run = run_check(script)
-    assert_refused(run, "data/train.csv", hint="director|folder|path|file")
-    assert run.names_line(script, line_of(script, 'Path("data/train.csv")'))
-
-
-def test_more_memory_than_there_is(run_check: RunCheck) -> None:
-    script = SCRIPTS / "too_much_memory.py"
-    run = run_check(script)
-    assert_refused(run, "memory", hint="memory|smaller")
-    assert run.names_line(script, line_of(script, "cache = torch.empty"))
-
-
-@pytest.mark.parametrize(("signal_name", "number"), [("SIGKILL", 9), ("SIGSEGV", 11)])
-def test_a_script_that_dies_by_a_signal(run_check: RunCheck, signal_name: str, number: int) -> None:
-    run = run_check(SCRIPTS / "kills_itself.py", arguments=(signal_name,))
-    assert run.returncode == 3
-    assert re.search(rf"{signal_name}|signal {number}\b", run.stderr), run.stderr
-    assert "hint: " in run.stderr
-
-
-# Scripts without a step.
-
-
-def test_no_optimizer(run_check: RunCheck) -> None:
-    """What updates its weights by hand has steps all the same, and the report says which."""
-    run = run_check(SCRIPTS / "no_optimizer.py")
-    assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
-    assert "own-update" in [caveat["code"] for caveat in report["caveats"]]
-    assert report["step"]["num_ops"] > 0
-
-
-def test_sys_exit_before_any_step(run_check: RunCheck) -> None:
-    run = run_check(SCRIPTS / "exits_early.py")
-    # What the script said last tells why.
-    assert_refused(run, "step", "nothing to do", hint="argument|--|step|function")
-
-
-@pytest.mark.parametrize("status", ["0", "7"])
-def test_os_exit_before_any_step(run_check: RunCheck, status: str) -> None:
-    run = run_check(SCRIPTS / "hard_exit.py", arguments=(status,))
-    assert run.returncode == 3
-    assert re.search(rf"(status|code) {status}\b", run.stderr), run.stderr
-    assert "hint: " in run.stderr
-
-
-def test_os_exit_after_some_steps(run_check: RunCheck) -> None:
-    run = run_check(SCRIPTS / "hard_exit.py", arguments=("0", "5"))
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.slow
@@ -155,63 +109,62 @@ def test_a_script_that_hangs(run_check: RunCheck, name: str, arguments: tuple[st
     assert run.elapsed_s < 120
 
 
-def test_a_script_that_asks_at_the_terminal(run_check: RunCheck) -> None:
-    script = SCRIPTS / "reads_stdin.py"
-    run = run_check(script)
-    assert_refused(run, hint="input|stdin|argument")
-    assert run.names_line(script, line_of(script, "input("))
-    assert run.elapsed_s < 30  # nobody answers; it does not wait for the time limit
+# Scripts that are odd but train. What is recorded of each is in its own test elsewhere.
 
 
-# Several GPUs.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "caveat", "batch_size"),
+    sampled(
+        [
+            ("threads.py", (), "", None),
+            ("needs_workers.py", (), "", 32),
+            ("hard_exit.py", ("0", "5"), "", None),
+            # What updates its weights by hand has steps all the same, and the report says which.
+            ("no_optimizer.py", (), "own-update", None),
+            ("compiles.py", (), "compile-ignored", None),
+        ],
+        "no_optimizer.py",
+    ),
+)
+def test_odd_scripts_are_answered(
+    run_check: RunCheck,
+    name: str,
+    arguments: tuple[str, ...],
+    caveat: str,
+    batch_size: int | None,
+) -> None:
+    run = run_check(SCRIPTS / name, arguments=arguments)
+    assert run.returncode == 0, run.stderr
+    assert run.document["step"]["num_ops"] > 0
+    assert batch_size is None or run.document["step"]["batch_size"] == batch_size
+    assert 1 <= len(run.cpus) <= 3
+    assert run.cpus[0]["source"] == "measured"
+    assert not caveat or caveat in run.caveat_codes
 
 
-def test_a_second_gpu_is_answered_for_one(run_check: RunCheck) -> None:
+@pytest.mark.slow
+def test_several_gpus_are_answered_for_one(
+    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = SCRIPTS / "second_device.py"
     run = run_check(script)
-    assert run.returncode == 0, run.stderr
     (caveat,) = (one for one in run.document["caveats"] if one["code"] == "second-device")
     line = line_of(script, "second = nn.Linear")
     assert f"cuda:1 ({script}:{line})" in caveat["message"]
 
-
-def test_a_script_for_torchrun_is_told_its_environment(run_check: RunCheck) -> None:
-    script = SCRIPTS / "distributed.py"
-    run = run_check(script)
-    assert_refused(run, hint="RANK=0 LOCAL_RANK=0 WORLD_SIZE=1")
-    assert run.names_line(script, line_of(script, 'os.environ["LOCAL_RANK"]'))
-
-
-@pytest.mark.full
-def test_a_script_for_torchrun_is_answered_for_one_gpu(
-    run_check: RunCheck, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = {
-        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-    }  # fmt: skip
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    run = run_check(SCRIPTS / "distributed.py")
-    assert run.returncode == 0, run.stderr
-    assert "one-process" in {caveat["code"] for caveat in run.document["caveats"]}
-    assert run.document["step"]["batch_size"] == 32
-
-
-@pytest.mark.full
-def test_a_data_set_that_needs_its_workers(run_check: RunCheck) -> None:
-    run = run_check(SCRIPTS / "needs_workers.py")
-    assert run.returncode == 0, run.stderr
-    assert run.document["step"]["batch_size"] == 32
-
-
-def test_data_parallel_is_answered_for_one_gpu(run_check: RunCheck) -> None:
     script = SCRIPTS / "data_parallel.py"
     run = run_check(script)
-    assert run.returncode == 0, run.stderr
-    assert "one-device" in {caveat["code"] for caveat in run.document["caveats"]}
+    assert "one-device" in run.caveat_codes
     (finding,) = (each for each in run.document["findings"] if each["cause"] == "DATAPARALLEL")
     assert finding["line"] == line_of(script, "nn.DataParallel")
+
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}
+    for name, value in {**ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    run = run_check(SCRIPTS / "distributed.py")
+    assert "one-process" in run.caveat_codes
+    assert run.document["step"]["batch_size"] == 32
 
 
 @pytest.mark.slow
@@ -226,85 +179,19 @@ def test_a_tensor_on_the_wrong_device_is_a_finding(run_check: RunCheck) -> None:
     assert finding["fix"]
 
 
-# Scripts that are odd but train.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    sampled(
-        [
-            "ignores_signals.py",
-            "leaves_child.py",
-            "loader_workers.py",
-            "spawns.py",
-            "swallows_exceptions.py",
-            "threads.py",
-        ],
-        "leaves_child.py",
-    ),
-)
-def test_odd_scripts_are_answered(run_check: RunCheck, name: str, marker: Path) -> None:
-    run = run_check(SCRIPTS / name)
-    assert run.returncode == 0, run.stderr
-    assert run.document["step"]["num_ops"] > 0
-    assert 1 <= len(run.cpus) <= 3
-    assert run.cpus[0]["source"] == "measured"
-    assert run.elapsed_s < 240
-
-
-@pytest.mark.full
-def test_exit_handlers_do_not_run_and_the_documentation_says_so(
-    run_check: RunCheck, pytestconfig: pytest.Config
-) -> None:
-    run = run_check(SCRIPTS / "cleans_up.py")  # the fixture finds any file that is written
-    assert run.returncode == 0, run.stderr
-    pages = (pytestconfig.rootpath / "docs").glob("*.md")
-    assert any("atexit" in page.read_text() for page in pages)
-
-
-@pytest.mark.full
-@needs_proc
+@FULL
 def test_a_talkative_script_fills_no_memory(run_check: RunCheck) -> None:
     talkative = run_check(SCRIPTS / "prints_megabytes.py")
     assert talkative.returncode == 0, talkative.stderr
     assert "xxxx" not in talkative.stdout
     assert len(talkative.stderr) < 100_000
-    assert talkative.elapsed_s < 240
-
     quiet = run_check(SCRIPTS / "leaves_marker.py")
-    assert talkative.peak_rss_bytes is not None
-    assert quiet.peak_rss_bytes is not None
-    # At least 150 MB were printed.
-    assert talkative.peak_rss_bytes - quiet.peak_rss_bytes < 50e6
+    if talkative.peak_rss_bytes is not None and quiet.peak_rss_bytes is not None:
+        # At least 150 MB were printed.
+        assert talkative.peak_rss_bytes - quiet.peak_rss_bytes < 50e6
 
 
-def assert_stored(path: Path, run: CheckRun) -> None:
-    """Assert that a file holds the answer, and the recorded step besides."""
-    stored = json.loads(path.read_text())
-    assert stored["recording"]["trace"]["events"]
-    assert {**stored, "recording": None} == run.document
-
-
-@pytest.mark.full
-def test_a_script_that_changes_the_directory(run_check: RunCheck, work_folder: Path) -> None:
-    # Both paths are relative to where the command was given.
-    for name in ("changes_directory.py", "tiny_training.py"):
-        shutil.copy(SCRIPTS / name, work_folder)
-    run = run_check("changes_directory.py", "-o", "report.json", new_files=("report.json",))
-    assert run.returncode == 0, run.stderr
-    assert_stored(work_folder / "report.json", run)
-
-
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_model_has_a_caveat(run_check: RunCheck) -> None:
-    run = run_check(SCRIPTS / "compiles.py")
-    assert run.returncode == 0, run.stderr
-    assert any("compile" in code for code in run.caveat_codes), run.caveat_codes
-
-
-@pytest.mark.full
+@FULL
 def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "slow_steps.py")
     assert run.returncode == 0, run.stderr
@@ -315,7 +202,6 @@ def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_json", [True, False], ids=["json", "terminal"])
 @pytest.mark.parametrize(
     "name",
     sampled(
@@ -329,22 +215,17 @@ def test_slow_steps_are_answered_from_a_few(run_check: RunCheck) -> None:
     ),
     ids=["odd", "escapes", "markup", "not UTF-8"],
 )
-def test_odd_file_names(run_check: RunCheck, work_folder: Path, name: str, as_json: bool) -> None:
+def test_odd_file_names(run_check: RunCheck, work_folder: Path, name: str) -> None:
     try:
         shutil.copy(SCRIPTS / "leaves_marker.py", work_folder / name)
     except OSError:  # file systems that take UTF-8 only
         pytest.skip("this file system does not take the name")
     shutil.copy(SCRIPTS / "tiny_training.py", work_folder)
-    run = run_check(name, as_json=as_json)
-    assert run.returncode == 0, run.stderr
-    for text in (run.stdout, run.stderr):
-        assert "\x1b" not in text
-        assert "\x07" not in text
-    if name.startswith("["):
-        assert "[bold]markup[/].py" in run.stdout
-
-
-# Ctrl-C, and what else asks the command to end.
+    for as_json in (True, False):
+        run = run_check(name, as_json=as_json)
+        assert run.returncode == 0, run.stderr
+        assert not re.search("[\x1b\x07]", run.stdout + run.stderr)
+        assert not name.startswith("[") or "[bold]markup[/].py" in run.stdout
 
 
 @pytest.mark.slow
@@ -372,73 +253,60 @@ def test_ending_signal(
 # Options: what is wrong is found before the script is run.
 
 
-@pytest.mark.parametrize("output", ["absent/report.json", "a-file/report.json", "a-folder"])
-def test_an_unwritable_output(
-    run_check: RunCheck, work_folder: Path, marker: Path, output: str
+@pytest.mark.parametrize(
+    ("options", "codes", "said"),
+    [
+        (("-o", "absent/report.json"), (2, 3), ["absent"]),
+        (("-o", "a-file/report.json"), (2, 3), ["a-file"]),
+        (("-o", "a-folder"), (2, 3), ["a-folder"]),
+        (("-o", "report.json"), (2, 3), ["report.json", "--force"]),
+        (("--device", "RTX 4091"), (3,), ["RTX 4091", "RTX 4090", "hint: .*breakeven devices"]),
+        (("--device", "T4", "--device", "T5 Ultra"), (3,), ["T5 Ultra", "hint: .*breakeven dev"]),
+        (("--device", "i9-10941X"), (3,), ["Core i9-10940X", "breakeven devices --hosts"]),
+        (("--device", "EPYC 7313"), (3,), ["no step can be predicted for the CPU EPYC 7313",
+                                           "EPYC 7R13"]),
+        *(((f"--time-limit={limit}",), (2,), ["--time-limit"])
+          for limit in ("0", "-3", "soon", "nan")),
+        # Arguments of the script without dashes.
+        (("--lr", "3"), (2,), ["--lr", " -- "]),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_found_before_the_script_runs(
+    run_check: RunCheck,
+    work_folder: Path,
+    marker: Path,
+    options: tuple[str, ...],
+    codes: tuple[int, ...],
+    said: list[str],
 ) -> None:
     (work_folder / "a-file").touch()
     (work_folder / "a-folder").mkdir()
-    run = run_check(SCRIPTS / "leaves_marker.py", "-o", output)
-    assert run.returncode in (2, 3)
-    assert output.split("/")[0] in run.stderr
-    assert not marker.exists()
-
-
-def test_an_output_that_exists_is_kept(
-    run_check: RunCheck, work_folder: Path, marker: Path
-) -> None:
     (work_folder / "report.json").write_text("precious")
-    run = run_check(SCRIPTS / "leaves_marker.py", "-o", "report.json")
-    assert run.returncode in (2, 3)
-    assert "report.json" in run.stderr
-    assert "--force" in run.stderr
+    run = run_check(SCRIPTS / "leaves_marker.py", *options)
+    assert run.returncode in codes
+    for text in said:
+        assert re.search(text, run.stderr), run.stderr
     assert (work_folder / "report.json").read_text() == "precious"
     assert not marker.exists()
 
 
-@pytest.mark.full
-def test_an_output_that_exists_is_replaced_with_force(
+@FULL
+def test_a_report_is_written_where_the_command_was_given(
     run_check: RunCheck, work_folder: Path
 ) -> None:
-    (work_folder / "report.json").write_text("obsolete")
-    run = run_check(SCRIPTS / "leaves_marker.py", "-o", "report.json", "--force")
-    assert run.returncode == 0, run.stderr
-    assert_stored(work_folder / "report.json", run)
-
-
-def test_an_unknown_device(run_check: RunCheck, marker: Path) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", "--device", "RTX 4091")
-    assert_refused(run, "RTX 4091", "RTX 4090", hint="breakeven devices")
-    assert not marker.exists()
-
-
-def test_a_known_device_does_not_excuse_an_unknown_one(run_check: RunCheck, marker: Path) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", "--device", "T4", "--device", "T5000 Ultra")
-    assert_refused(run, "T5000 Ultra", hint="breakeven devices")
-    assert not marker.exists()
-
-
-@pytest.mark.full
-def test_only_the_devices_asked_for_are_compared(run_check: RunCheck) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", "--device", "t4", "--device", "rtx 4090")
-    assert run.returncode == 0, run.stderr
+    """The script changes the directory; both paths are relative to the first one."""
+    for name in ("changes_directory.py", "tiny_training.py"):
+        shutil.copy(SCRIPTS / name, work_folder)
+    (work_folder / "old.json").write_text("obsolete")
+    devices = ("--device", "t4", "--device", "rtx 4090")
+    run = run_check(
+        "changes_directory.py", "-o", "report.json", *devices, new_files=["report.json"]
+    )
+    again = run_check("changes_directory.py", "-o", "old.json", "--force")
+    for name, answered in {"report.json": run, "old.json": again}.items():
+        assert answered.returncode == 0, answered.stderr
+        stored = json.loads((work_folder / name).read_text())
+        assert stored["recording"]["trace"]["events"]
+        assert {**stored, "recording": None} == answered.document
     predicted = [result["device"] for result in run.gpus if result["source"] == "predicted"]
-    assert len(predicted) == 2
-    assert any("t4" in device.casefold() for device in predicted)
-    assert any("4090" in device for device in predicted)
-
-
-@pytest.mark.parametrize("limit", ["0", "-3", "soon", "nan"])
-def test_a_time_limit_that_is_none(run_check: RunCheck, marker: Path, limit: str) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", f"--time-limit={limit}")
-    assert run.returncode == 2
-    assert "--time-limit" in run.stderr
-    assert not marker.exists()
-
-
-def test_arguments_of_the_script_without_dashes(run_check: RunCheck, marker: Path) -> None:
-    run = run_check(SCRIPTS / "leaves_marker.py", "--lr", "3")
-    assert run.returncode == 2
-    assert "--lr" in run.stderr
-    assert " -- " in run.stderr
-    assert not marker.exists()
+    assert sorted(predicted) == ["RTX 4090", "T4"]

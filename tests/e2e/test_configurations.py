@@ -1,27 +1,29 @@
-"""Whole scripts under configurations, each in a process of its own."""
+"""Whole scripts under configurations, each in a process of its own, and what a plain run tells."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from script_runs import request_of, timed
 
-from breakeven.capture import Launcher, PlainRun, RunFailure, RunRequest, find_target
+from breakeven.capture import Launcher, PlainRun, RunFailure
 from breakeven.trace import Configuration
 
 TRAINING = """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
+    from own import width
 
     {before}
-    data = TensorDataset(torch.randn(640, 4), torch.randint(0, 3, (640,)))
+    data = TensorDataset(torch.randn(640, width), torch.randint(0, 3, (640,)))
     loader = DataLoader(data, batch_size=32, shuffle=True)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(width, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     {model}
     optimizer = torch.optim.Adam(model.parameters())
     {optimizer}
@@ -33,41 +35,46 @@ TRAINING = """
             loss.backward()
             optimizer.step()
 """
+# torch's first compilation on a machine also tries its compiler: minutes if it is busy.
+_LIMIT_S = 400.0
 PROCESSES = Path("/proc")
 Run = Callable[..., PlainRun]
 
 
 @pytest.fixture
-def request_of(tmp_path: Path) -> Callable[..., RunRequest]:
-    """Return a function that writes the script and returns the request to run it."""
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes the script."""
 
-    def write(configuration: Configuration, *, keeps_compile: bool = False, **lines: str) -> Any:
+    def write(**lines: str) -> Path:
         parts = {"before": "", "model": "", "optimizer": "", "around": "torch.enable_grad()"}
         path = tmp_path / "script.py"
         path.write_text(textwrap.dedent(TRAINING).format_map(parts | lines))
-        return RunRequest(
-            target=find_target(str(path)), is_traced=False, budget_s=0.05,
-            # torch's first compilation on a machine also tries its compiler: minutes if it is busy.
-            time_limit_s=400.0,
-            configuration=configuration, keeps_compile=keeps_compile,
-        )  # fmt: skip
+        (tmp_path / "own.py").write_text("width = 4\n")
+        return path
 
     return write
 
 
 @pytest.fixture
-def run(launcher: Launcher, request_of: Callable[..., RunRequest]) -> Run:
+def run(launcher: Launcher, script: Callable[..., Path]) -> Run:
     """Return a function that runs the script under a configuration."""
 
-    def start(configuration: Configuration, **options: Any) -> PlainRun:
-        answer = launcher.run(request_of(configuration, **options))
-        assert isinstance(answer, PlainRun), (answer, launcher.output)
-        return answer
+    def start(
+        configuration: Configuration, *, keeps_compile: bool = False, **lines: str
+    ) -> PlainRun:
+        return timed(
+            launcher, script(**lines), time_limit_s=_LIMIT_S, configuration=configuration,
+            keeps_compile=keeps_compile,
+        )  # fmt: skip
 
     return start
 
 
-def test_all_quick_settings_at_once_take_hold(run: Run) -> None:
+def codes(run: PlainRun) -> set[str]:
+    return {caveat.code for caveat in run.caveats}
+
+
+def test_all_quick_settings_at_once_take_hold(run: Run, tmp_path: Path) -> None:
     wanted = Configuration(
         num_threads=2, num_interop_threads=1, flushes_denormals=True, optimizer="fused",
         autocast="bfloat16", gathers_batches=True, num_workers=1, prefetch_factor=3,
@@ -76,6 +83,7 @@ def test_all_quick_settings_at_once_take_hold(run: Run) -> None:
     answer = run(wanted)
     assert answer.effects == dict.fromkeys(wanted.changes, 1)
     assert answer.num_threads == 2
+    assert "own-threads" not in codes(answer)
     assert answer.loader is not None
     assert (answer.loader.batch_size, answer.loader.num_workers) == (64, 1)
     assert answer.startup_ns > 0
@@ -84,6 +92,11 @@ def test_all_quick_settings_at_once_take_hold(run: Run) -> None:
     assert plain.effects == {}
     assert plain.loader is not None
     assert (plain.loader.batch_size, plain.loader.num_workers) == (32, 0)
+    # Files of libraries are not the user's.
+    assert {source.path: source.sha256 for source in plain.sources} == {
+        str(file.resolve()): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (tmp_path / "own.py", tmp_path / "script.py")
+    }
 
 
 def test_settings_of_the_script_win(run: Run) -> None:
@@ -91,24 +104,26 @@ def test_settings_of_the_script_win(run: Run) -> None:
         num_threads=2, num_interop_threads=2, flushes_denormals=True, autocast="bfloat16",
         optimizer="foreach", channels_last=True,
     )  # fmt: skip
-    answer = run(
-        wanted,
-        before="torch.set_num_threads(3); torch.set_num_interop_threads(3); "
+    own = {
+        "before": "torch.set_num_threads(3); torch.set_num_interop_threads(3); "
         "torch.set_flush_denormal(False)",
-        optimizer="optimizer = torch.optim.Adam(model.parameters(), fused=True)",
-        around="torch.autocast('cpu', torch.bfloat16)",
-    )
+        "optimizer": "optimizer = torch.optim.Adam(model.parameters(), fused=True)",
+        "around": "torch.autocast('cpu', torch.bfloat16)",
+    }
+    answer = run(wanted, **own)
     # The first of the two optimizers leaves the choice, the one that trains does not.
     assert answer.effects == dict.fromkeys(wanted.changes, 0) | {"optimizer": 1}
     assert answer.num_threads == 3
-    assert [caveat.code for caveat in answer.caveats if caveat.code == "own-threads"]
+    assert "own-threads" in codes(answer)
+    assert "own-threads" not in codes(run(Configuration(), **own))
 
 
 def test_interop_threads_that_cannot_be_set_end_the_run_with_the_reason(
-    launcher: Launcher, request_of: Callable[..., RunRequest]
+    launcher: Launcher, script: Callable[..., Path]
 ) -> None:
-    script = "torch._C.set_num_interop_threads(3)"
-    failure = launcher.run(request_of(Configuration(num_interop_threads=5), before=script))
+    path = script(before="torch._C.set_num_interop_threads(3)")
+    wanted = Configuration(num_interop_threads=5)
+    failure = launcher.run(request_of(path, configuration=wanted))
     assert isinstance(failure, RunFailure)
     assert failure.exception == "BreakevenError"
     assert "inter-op threads cannot be set" in failure.message
@@ -127,13 +142,11 @@ def test_startup_ends_with_the_first_step_and_warnings_are_told(run: Run) -> Non
 @pytest.mark.timeout(1_200)
 @pytest.mark.timing
 def test_compiled_code_is_kept_for_the_next_run_of_the_same_launcher(
-    request_of: Callable[..., RunRequest],
+    script: Callable[..., Path],
 ) -> None:
-    request = request_of(Configuration(compile_mode="default"))
+    wanted = {"configuration": Configuration(compile_mode="default"), "time_limit_s": _LIMIT_S}
     with Launcher() as cold_launcher:
-        cold, warm = cold_launcher.run(request), cold_launcher.run(request)
-    assert isinstance(cold, PlainRun)
-    assert isinstance(warm, PlainRun)
+        cold, warm = (timed(cold_launcher, script(), **wanted) for _ in range(2))
     for answer in (cold, warm):
         assert answer.effects == {"compile_mode": 1}
         assert len(answer.measurement.steady_ns) >= 5
@@ -144,53 +157,48 @@ def test_compiled_code_is_kept_for_the_next_run_of_the_same_launcher(
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(not PROCESSES.exists(), reason="needs /proc")
-def test_compiling_leaves_no_process_behind(request_of: Callable[..., RunRequest]) -> None:
-    request = request_of(
-        Configuration(compile_mode="default", autocast="bfloat16", cpp_wrapper=True),
-        # What inductor starts ahead of time on machines with a GPU.
-        before="from torch._inductor.async_compile import AsyncCompile; AsyncCompile.warm_pool()",
+def test_compiling_leaves_no_process_behind(script: Callable[..., Path]) -> None:
+    wanted = Configuration(compile_mode="default", autocast="bfloat16", cpp_wrapper=True)
+    # What inductor starts ahead of time on machines with a GPU.
+    path = script(
+        before="from torch._inductor.async_compile import AsyncCompile; AsyncCompile.warm_pool()"
     )
     with Launcher() as started:
         started.ready()
-        ends_s = time.monotonic() + 5.0
         # What asks for the machine's GPU and tries the overlay ends soon after the start.
-        while len(before := processes_with(started)) > 1 and time.monotonic() < ends_s:
-            time.sleep(0.05)
-        answer = started.run(request)
-        assert isinstance(answer, PlainRun), (answer, started.output)
+        before = processes_after(started, lambda found: len(found) <= 1)
+        answer = timed(started, path, configuration=wanted, time_limit_s=_LIMIT_S)
         assert answer.effects == {"compile_mode": 1, "autocast": 1, "cpp_wrapper": 1}
-        ends_s = time.monotonic() + 5.0
-        while (left := processes_with(started) - before) and time.monotonic() < ends_s:
-            time.sleep(0.05)
-        assert not left
+        assert not processes_after(started, lambda found: not found - before) - before
         assert len(before) == 1
 
 
-def processes_with(launcher: Launcher) -> set[str]:
-    """Return the processes that know the launcher's folder of temporary files."""
-    name = os.fsencode(launcher._scratch.name)
-    found: set[str] = set()
-    for file in PROCESSES.glob("[0-9]*/environ"):
-        try:
-            is_ours = b"TMPDIR=" + name + b"\0" in file.read_bytes()
-        except OSError:
-            continue
-        if is_ours and file.parent.name != str(os.getpid()):
-            found.add(file.parent.name)
-    return found
+def processes_after(launcher: Launcher, is_done: Callable[[set[str]], bool]) -> set[str]:
+    """Return the processes that know the launcher's folder, once that is so, or 5 s later."""
+    tag = b"TMPDIR=" + os.fsencode(launcher._scratch.name) + b"\0"
+    ends_s = time.monotonic() + 5.0
+    while True:
+        found: set[str] = set()
+        for file in PROCESSES.glob("[0-9]*/environ"):
+            try:
+                is_ours = tag in file.read_bytes()
+            except OSError:
+                continue
+            if is_ours and file.parent.name != str(os.getpid()):
+                found.add(file.parent.name)
+        if is_done(found) or time.monotonic() > ends_s:
+            return found
+        time.sleep(0.05)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize(
-    "line",
-    ["model = torch.compile(model)", "model.compile()"],
-)
+@pytest.mark.parametrize("line", ["model = torch.compile(model)", "model.compile()"])
 def test_compilation_of_the_script_is_kept_or_ignored(run: Run, line: str) -> None:
     ignored = run(Configuration(), model=line)
-    assert [caveat.code for caveat in ignored.caveats if caveat.code == "compile-ignored"]
+    assert "compile-ignored" in codes(ignored)
     kept = run(Configuration(), model=line, keeps_compile=True)
-    assert not [caveat for caveat in kept.caveats if caveat.code == "compile-ignored"]
+    assert "compile-ignored" not in codes(kept)
     assert kept.startup_ns > 2 * ignored.startup_ns
     both = run(Configuration(compile_mode="max-autotune", autocast="bfloat16"), model=line)
     assert both.effects == {"compile_mode": 0, "autocast": 1}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from script_runs import request_of
 
-from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest, find_target
+from breakeven.capture import FailureKind, Launcher, PlainRun, RunFailure, RunRequest
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
 from breakeven.studies import Runner
@@ -35,8 +36,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     def write(text: str) -> RunRequest:
         path = tmp_path / "train.py"
         path.write_text(TRAIN + textwrap.dedent(text))
-        target = find_target(str(path))
-        return RunRequest(target=target, is_traced=False, time_limit_s=30.0, budget_s=0.05)
+        return request_of(path, time_limit_s=30.0)
 
     return write
 

@@ -33,85 +33,15 @@ pytestmark = [
 
 FULL = pytest.mark.full
 FAMILIES = (damage, endings, files, network, processes, python_itself, texts, training)
-# `.ci/run` tries these scripts alone, one of each kind; `.ci/full` tries all of them.
-SAMPLE = {
-    # Damage: by Python, a shell, the C library, a map, a link; to content, place and rights.
-    "deletes all of its folder",
-    "deletes its data by a shell",
-    "deletes its data by the C library",
-    "moves its data away",
-    "needs what it has just deleted",
-    "closes its data off",
-    "saves over a good checkpoint at every step",
-    "maps its data for writing, as memory",
-    "writes through a link out of its folder",
-    # Endings: by a status, a signal, an alarm, a fault, an exception, not at all; input, output,
-    # descriptors and limits.
-    "ends by a status after steps",
-    "kills itself",
-    "is interrupted by alarms without end",
-    "reads memory that is not there after steps",
-    "ignores what asks it to end, and hangs",
-    "asks what to do",
-    "closes all descriptors, takes their numbers",
-    "lets itself write no file",
-    "says that there is no memory",
-    "raises with words that are no text",
-    "raises at its exit",
-    "prints what looks like an answer",
-    # Files: beside it, in the home, of the system, of no usual kind, in large numbers.
-    "writes to the home of its user",
-    "installs a package of its own",
-    "makes a fifo",
-    "is not let write",
-    "makes 10,000 files",
-    "keeps a database with a journal",
-    # The network.
-    "calls where nobody listens",
-    "leaves a server listening",
-    # Processes: that stay, of Python's libraries, threads, groups, its parent, another program.
-    "leaves a program running",
-    "leaves a daemon",
-    "leaves a pool of processes",
-    "leaves shared memory",
-    "leaves threads that never end",
-    "goes to a session of its own",
-    "becomes another program",
-    "stops its parent",
-    # Python: output, environment, modules, clock, tracing, built-ins, torch, hooks, limits.
-    "has an output that fails",
-    "empties its environment",
-    "forgets all modules of breakeven",
-    "stops the clock",
-    "traces every line",
-    "replaces open",
-    "replaces the step of the optimizer",
-    "has finalizers that raise",
-    "has an auditor that allows nothing",
-    # Texts: no Python, another encoding, long, without what it imports.
-    "is half of a script",
-    "is UTF-16",
-    "has a line of 2 MB",
-    "imports what is not there",
-    # Training: none, wrong, in odd places, odd models and data, without a GPU.
-    "takes no step",
-    "raises at its third step",
-    "trains in two threads at once",
-    "makes a new model at every step",
-    "has workers that end",
-    "has data that never comes",
-    "wants a GPU",
-}
 SCRIPTS = [
     pytest.param(
         script,
         id=f"{family.__name__.rpartition('.')[2]}: {script.name}",
-        marks=() if script.name in SAMPLE else FULL,
+        marks=() if script.in_sample else FULL,
     )
     for family in FAMILIES
     for script in family.SCRIPTS
 ]
-_LEAST_SCRIPTS = 150
 # These are given to the whole command too, which runs each ten times.
 OF_COMMAND = {
     "deletes all of its folder",
@@ -228,14 +158,10 @@ def test_hostile_script_of_the_command_line(
         assert checked.document["step"]["num_ops"] > 0
 
 
-def test_they_are_many_and_different() -> None:
+def test_scripts_differ_and_each_family_is_in_the_sample_answered_and_refused() -> None:
     scripts = [script for family in FAMILIES for script in family.SCRIPTS]
-    assert len({script.text for script in scripts}) == len(scripts) >= _LEAST_SCRIPTS
-
-
-def test_each_family_is_in_the_sample_answered_and_refused() -> None:
-    scripts = [script for family in FAMILIES for script in family.SCRIPTS]
-    assert {script.name for script in scripts} >= SAMPLE | OF_COMMAND
+    assert len({script.text for script in scripts}) == len(scripts)
+    assert {script.name for script in scripts} >= OF_COMMAND
     for family in FAMILIES:
         reasons = {bool(one.reason) for one in family.SCRIPTS}
-        assert {bool(one.reason) for one in family.SCRIPTS if one.name in SAMPLE} == reasons
+        assert {bool(one.reason) for one in family.SCRIPTS if one.in_sample} == reasons

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,30 +49,6 @@ def load(browser: Browser, tmp_path: Path) -> Callable[..., Browser]:
     return load
 
 
-def pixels(png: bytes) -> tuple[int, int, set[bytes]]:
-    """Return width, height and the colours of a PNG without filters undone: of its first column.
-
-    The first byte triple of each line is stored as it is under every filter but ``Up``, whose
-    sums are undone here.
-    """
-    width, height = struct.unpack(">II", png[16:24])
-    bytes_per_pixel = {2: 3, 6: 4}[png[25]]
-    data, position = b"", 8
-    while position < len(png):
-        (length,) = struct.unpack(">I", png[position : position + 4])
-        if png[position + 4 : position + 8] == b"IDAT":
-            data += png[position + 8 : position + 8 + length]
-        position += 12 + length
-    raw, stride = zlib.decompress(data), width * bytes_per_pixel + 1
-    colours, above = set(), bytes(3)
-    for line in range(height):
-        kind, first = raw[line * stride], raw[line * stride + 1 : line * stride + 4]
-        factor = {0: 0.0, 1: 0.0, 2: 1.0, 3: 0.5, 4: 1.0}[kind]
-        above = bytes((f + int(a * factor)) % 256 for f, a in zip(first, above, strict=True))
-        colours.add(above)
-    return width, height, colours
-
-
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_script_runs_without_a_complaint_or_a_request(
     name: str, load: Callable[..., Browser]
@@ -85,27 +59,28 @@ def test_the_script_runs_without_a_complaint_or_a_request(
     assert len(browser.requests) == 1
     assert browser.requests[0].startswith("file://")
     assert browser.evaluate("document.title").startswith(("Does", "When", "Systems", "Where"))
-    # Nothing sticks out to the side of the window.
+    # Nothing sticks out to the side of the window, nor of a phone.
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if name in ("check", "hostile", "large", "explain"):
+        load(name, width=360, height=700)
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", ["check", "hostile", "large", "explain"])
-def test_the_page_fits_a_phone(name: str, load: Callable[..., Browser]) -> None:
-    browser = load(name, width=360, height=700)
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-@pytest.mark.parametrize(("scheme", "paper"), [("light", "ffffff"), ("dark", "15181d")])
+@pytest.mark.parametrize(
+    ("scheme", "paper", "blue"),
+    [
+        ("light", "rgb(255, 255, 255)", "rgb(0, 114, 178)"),
+        ("dark", "rgb(21, 24, 29)", "rgb(86, 180, 233)"),
+    ],
+)
 def test_the_colours_follow_the_preference(
-    scheme: str, paper: str, load: Callable[..., Browser]
+    scheme: str, paper: str, blue: str, load: Callable[..., Browser]
 ) -> None:
     browser = load("widths", scheme)
-    _, height, colours = pixels(browser.screenshot())
-    assert height > 1_000
-    assert colours == {bytes.fromhex(paper)}
-    line = "getComputedStyle(document.querySelector('.c1 .line')).stroke"
-    blues = {"light": "rgb(0, 114, 178)", "dark": "rgb(86, 180, 233)"}
-    assert browser.evaluate(line) == blues[scheme]
+    style = "getComputedStyle(document.{})"
+    assert browser.evaluate(style.format("body") + ".backgroundColor") == paper
+    line = style.format("querySelector('.c1 .line')")
+    assert browser.evaluate(f"{line}.stroke") == blue
 
 
 def test_arrow_keys_reach_every_point_and_read_it_out(load: Callable[..., Browser]) -> None:
@@ -197,8 +172,6 @@ def test_the_page_is_whole_without_its_script(load: Callable[..., Browser]) -> N
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         load("check")
-        _, height, _ = pixels(browser.screenshot())
-        assert height > 1_000
         root = browser.call("DOM.getDocument")["root"]["nodeId"]
 
         def count(selector: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from script_runs import request_of
 
 from breakeven.capture import (
     FailureKind,
@@ -21,7 +22,6 @@ from breakeven.capture import (
     RunRequest,
     TracedRun,
     alternate,
-    find_target,
 )
 from breakeven.capture.process.run_processes import ForkServer
 from breakeven.capture.process.spawned_processes import SpawnedProcesses
@@ -68,8 +68,7 @@ def prepare(tmp_path: Path) -> Prepare:
     def write(text: str, *arguments: str, is_traced: bool = False) -> RunRequest:
         path = tmp_path / "script.py"
         path.write_text(textwrap.dedent(text))
-        target = find_target(str(path), arguments)
-        return RunRequest(target=target, is_traced=is_traced, time_limit_s=30.0, budget_s=0.05)
+        return request_of(path, *arguments, is_traced=is_traced, time_limit_s=30.0)
 
     return write
 
@@ -221,13 +220,10 @@ def test_steps_are_told_as_they_pass(launcher: Launcher, prepare: Prepare) -> No
     assert numbers
 
 
-def test_host_is_measured_in_the_server(launcher: Launcher) -> None:
+def test_host_and_a_core_are_measured_in_processes_of_their_own(launcher: Launcher) -> None:
     host = launcher.measure_host(10).calibration.host
     assert host.id == "here"
     assert 0 < host.view_ns < 2 * host.op_ns
-
-
-def test_a_core_is_measured_in_a_process_of_its_own(launcher: Launcher) -> None:
     core = launcher.measure_cpu_rates()
     assert core.num_cores == 1
     # A product reuses what a copy has from memory once.

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from check_process import BREAKEVEN, SCRIPTS, TAG_NAME, end_leftovers, processes_with
-from msgspec.structs import replace
+from script_runs import request_of
 
-from breakeven.capture import (
-    FailureKind,
-    Keep,
-    Launcher,
-    PlainRun,
-    RunFailure,
-    RunRequest,
-    find_target,
-)
+from breakeven.capture import FailureKind, Keep, Launcher, PlainRun, RunFailure
 from breakeven.errors import BreakevenError
 
 pytestmark = [
@@ -36,7 +25,6 @@ pytestmark = [
 ]
 
 HELPERS = SCRIPTS / "leaves_helpers.py"
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -47,11 +35,6 @@ def tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     end_leftovers(str(tmp_path))
 
 
-def request_for(script: Path, *arguments: str) -> RunRequest:
-    target = find_target(str(script), arguments)
-    return RunRequest(target=target, is_traced=False, time_limit_s=30.0, budget_s=0.05)
-
-
 @pytest.mark.parametrize("arguments", [(), ("--short",)], ids=["is stopped", "comes to its end"])
 def test_helpers_end_with_the_run(
     arguments: tuple[str, ...], tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +42,7 @@ def test_helpers_end_with_the_run(
     monkeypatch.setenv("SEMAPHORE_FILE", str(tmp_path / "semaphore"))
     # In a layer of its own a run has shared memory of its own, too.
     with Launcher(Keep(writes=True)) as launcher:
-        answer = launcher.run(request_for(HELPERS, *arguments))
+        answer = launcher.run(request_of(HELPERS, *arguments))
         assert isinstance(answer, PlainRun | RunFailure)
         assert getattr(answer, "kind", FailureKind.NO_STEP) is FailureKind.NO_STEP
         left = [line for line in processes(tag) if "breakeven.capture.process.server" not in line]
@@ -75,7 +58,7 @@ def test_where_the_server_is_killed_its_run_ends(tag: str) -> None:
         folder = launcher.folder
 
         # Long enough that it tells of its steps.
-        request = replace(request_for(HELPERS), budget_s=20.0)
+        request = request_of(HELPERS, budget_s=20.0)
 
         def kill_server(told: str) -> None:
             launcher._processes.process.kill()
@@ -114,18 +97,6 @@ def test_ended_while_torch_is_imported(name: str, tag: str, tmp_path: Path) -> N
         assert stderr == ("interrupted\n" if number is signal.SIGINT else "terminated\n")
     assert stdout == ""
     assert list(temporary.iterdir()) == []
-
-
-def test_a_dozen_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    harness: Any = importlib.import_module("kill_harness")
-    cases = harness.draw_cases(12, ["check"], harness.SIGNALS, seed=0)
-    assert {case.ending for case in cases} == set(harness.SIGNALS)
-    with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(lambda case: harness.run_case(case, 6.0), cases))
-    for outcome in outcomes:
-        assert (outcome.orphans, outcome.left, outcome.corrupt) == ((), (), ()), outcome
-    assert sum(outcome.was_in_time for outcome in outcomes) >= 6
 
 
 def processes(tag: str) -> list[str]:

@@ -22,9 +22,10 @@ from check_process import BREAKEVEN, TAG_NAME, end_leftovers
 from breakeven.errors import Caveat
 from breakeven.store import this_machine, write_tuned
 from breakeven.trace import Configuration
-from breakeven.verdict import Numerics, TuneReport
+from factories import tuned
 
 CONFIGURATION = Configuration(num_threads=1, optimizer="fused")
+FAST = Configuration(fast_step=True)
 TRAINING = """
 import torch
 from torch import nn
@@ -37,84 +38,81 @@ def train(num_steps):
         model(x).square().mean().backward()
         optimizer.step()
 """
-
-
-def tune_report(target: str, **changes: Any) -> TuneReport:
-    values: dict[str, Any] = {
-        "target": target,
-        "device": "cpu",
-        "machine": this_machine(gpu=""),
-        "num_steps": 1000,
-        "baseline_step_ns": 300e3,
-        "tuned_step_ns": 200e3,
-        "speedup": 1.5,
-        "low": 1.4,
-        "high": 1.6,
-        "configuration": CONFIGURATION,
-        "numerics": Numerics.REORDERED,
-        "pays_off_after_steps": 0,
-        "trials": (),
-        "code_change": None,
-        "duration_ns": 1,
-    }
-    return TuneReport(**{**values, **changes})
+Ended = subprocess.CompletedProcess[str]
+Script = Callable[..., Path]
+Start = Callable[..., Ended]
+RUN = (str(BREAKEVEN), "run", "train.py")
+PLAIN = (sys.executable, "train.py")
 
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    folder = tmp_path / "cache"
     # Buffered, as it is for users.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return {**kept, "XDG_CACHE_HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a script, and the file of its configuration beside it."""
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
 
-    def write(text: str, *, target: str = "train.py", **changes: Any) -> Path:
-        folder = tmp_path / "work"
-        path = folder / "train.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        write_tuned(folder / "breakeven.toml", tune_report(target, **changes), force=False)
-        return path
+
+@pytest.fixture
+def script(folder: Path) -> Script:
+    """Return a function that writes ``train.py``, and the file of its configuration beside it."""
+
+    def write(
+        text: str,
+        configuration: Configuration = CONFIGURATION,
+        *,
+        target: str = "train.py",
+        **changes: Any,
+    ) -> Path:
+        report = tuned.report(
+            target=target,
+            machine=this_machine(gpu=""),
+            configuration=configuration,
+            **changes,
+        )
+        write_tuned(folder / "breakeven.toml", report, force=False)
+        (folder / "train.py").write_text(text)
+        return folder / "train.py"
 
     return write
 
 
-Ended = subprocess.CompletedProcess[bytes]
-
-
 @pytest.fixture
-def run_both(variables: dict[str, str]) -> Callable[..., tuple[Ended, Ended]]:
-    """Return a function that runs a script by plain Python, and by ``breakeven run``."""
+def start(folder: Path, variables: dict[str, str]) -> Start:
+    """Return a function that runs a command in the folder of the script, to its end."""
 
-    def run(
-        folder: Path,
-        arguments: Sequence[str | bytes] = (),
-        *,
-        target: Sequence[str] = ("train.py",),
-        stdin: bytes = b"",
-        program: Sequence[str] = (str(BREAKEVEN),),
-    ) -> tuple[Ended, Ended]:
-        def start(command: Sequence[str | bytes]) -> Ended:
-            return subprocess.run(
-                command, cwd=folder, env=variables, input=stdin, capture_output=True, timeout=120
-            )
-
-        plain = start([sys.executable, *target, *arguments])
-        ours = start([*program, "run", "-q", *target, "--", *arguments])
-        return plain, ours
+    def run(*command: str | bytes, stdin: str = "") -> Ended:
+        return subprocess.run(
+            command, cwd=folder, env=variables, input=stdin, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
 
     return run
 
 
-def assert_same(plain: Ended, ours: Ended) -> None:
-    """Assert that neither output nor ending tells who ran the script."""
-    assert ours.stderr.decode() == plain.stderr.decode()
-    assert ours.stdout == plain.stdout
-    assert ours.returncode == plain.returncode
+@pytest.fixture
+def assert_same(start: Start) -> Callable[..., Ended]:
+    """Return a function that asserts that neither output nor ending tells who ran the script."""
+
+    def run_both(
+        *arguments: str | bytes,
+        target: Sequence[str] = ("train.py",),
+        program: Sequence[str] = (str(BREAKEVEN),),
+        stdin: str = "",
+    ) -> Ended:
+        plain = start(sys.executable, *target, *arguments, stdin=stdin)
+        ours = start(*program, "run", "-q", *target, "--", *arguments, stdin=stdin)
+        assert ours.stderr == plain.stderr
+        assert ours.stdout == plain.stdout
+        assert ours.returncode == plain.returncode
+        return ours
+
+    return run_both
 
 
 ENDINGS = {
@@ -148,11 +146,9 @@ finally:
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_ends_as_plain_python(
-    name: str, script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
-) -> None:
-    path = script(ENDINGS[name], configuration=Configuration())
-    assert_same(*run_both(path.parent))
+def test_ends_as_plain_python(name: str, script: Script, assert_same: Callable[..., Ended]) -> None:
+    path = script(ENDINGS[name], Configuration())
+    assert_same()
     if name == "orderly":
         assert (path.parent / "left_open.txt").read_text() == "kept"
 
@@ -162,8 +158,8 @@ import inspect, os, pickle, signal, sys
 print(sys.flags, sys.stdout.errors, sys.stderr.errors)
 print(*map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
 print(__name__, __file__, __spec__, __package__, sorted(globals()))
-print(sys.argv, sys.path, sys.orig_argv[1:], os.getcwd(), sorted(os.environ))
-print(sys.stdin.read(), sys.flags.dev_mode)
+print(list(map(ascii, sys.argv)), sys.path, list(map(ascii, sys.orig_argv[1:])), os.getcwd())
+print(sorted(os.environ), sys.stdin.read(), sys.flags.dev_mode)
 import beside
 print(beside.__file__)
 class Own:
@@ -172,30 +168,30 @@ print(pickle.loads(pickle.dumps(Own())).__class__ is Own, inspect.getsource(Own)
 """
 
 
-@pytest.mark.parametrize("configuration", [CONFIGURATION, Configuration()])
-@pytest.mark.parametrize("program", [(str(BREAKEVEN),), (sys.executable, "-m", "breakeven")])
+@pytest.mark.parametrize(
+    ("configuration", "program"),
+    [(CONFIGURATION, (str(BREAKEVEN),)), (Configuration(), (sys.executable, "-m", "breakeven"))],
+)
 def test_surroundings_are_those_of_plain_python(
-    program: Sequence[str],
     configuration: Configuration,
-    script: Callable[..., Path],
-    run_both: Callable[..., tuple[Ended, Ended]],
+    program: Sequence[str],
+    script: Script,
+    assert_same: Callable[..., Ended],
     variables: dict[str, str],
 ) -> None:
     variables["CUDA_VISIBLE_DEVICES"] = ""  # the one that is set where the step runs on the CPU
-    folder = script(SURROUNDINGS, configuration=configuration).parent
+    folder = script(SURROUNDINGS, configuration).parent
     (folder / "beside.py").write_text("")
     # Takes the place of no module that breakeven needs.
     (folder / "msgspec.py").write_text("raise SystemExit('the wrong one')")
     arguments = ["--lr", "0.1", "", "--", b"\xff", "-q", "ä b"]
-    plain, ours = run_both(folder, arguments, stdin=b"typed\n", program=program)
-    assert_same(plain, ours)
-    assert b"typed" in ours.stdout
+    assert "typed" in assert_same(*arguments, program=program, stdin="typed\n").stdout
 
 
 def test_module_as_plain_python(
-    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
+    folder: Path, script: Script, assert_same: Callable[..., Ended]
 ) -> None:
-    folder = script("", target="package.train").parent
+    script("", target="package.train")
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").write_text("")
     (folder / "package" / "other.py").write_text("VALUE = 3")
@@ -204,9 +200,7 @@ def test_module_as_plain_python(
         "print(other.VALUE, top is other, __name__, __file__, __package__, __spec__.name)\n"
         "print(sys.argv, sys.path, sys.orig_argv[1:])\nsys.exit(6)"
     )
-    plain, ours = run_both(folder, ["--lr", "1"], target=("-m", "package.train"))
-    assert_same(plain, ours)
-    assert ours.returncode == 6
+    assert assert_same("--lr", "1", target=("-m", "package.train")).returncode == 6
 
 
 IMPORTED = """
@@ -217,11 +211,9 @@ print(*(name for name in sys.modules if name.startswith(('breakeven.', 'faststep
 """
 
 
-def test_script_waits_for_what_its_start_needs(
-    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
-) -> None:
-    _, ours = run_both(script(IMPORTED, configuration=Configuration()).parent)
-    slow, own = (set(line.split()) for line in ours.stdout.decode().splitlines())
+def test_script_waits_for_what_its_start_needs(script: Script, start: Start) -> None:
+    script(IMPORTED, Configuration())
+    slow, own = (set(line.split()) for line in start(*RUN).stdout.splitlines())
     assert not slow
     # It is the process of the command, which knows of no other one.
     commands = own & {f"breakeven.cli.{name}" for name in ("check", "explain", "run", "tune")}
@@ -247,17 +239,20 @@ if __name__ == '__main__':
 """
 
 
-def test_processes_of_the_script(
-    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(PROCESSES, "child\n3\n"), ("import torch\ntorch.optim.Adam([])", "empty parameter list\n")],
+    ids=["processes", "traceback through a changed optimizer"],
+)
+def test_configured_script_as_plain_python(
+    text: str, told: str, script: Script, assert_same: Callable[..., Ended]
 ) -> None:
-    plain, ours = run_both(script(PROCESSES).parent)
-    assert_same(plain, ours)
-    assert ours.stdout.decode().splitlines()[-2:] == ["child", "3"]
+    script(text)
+    ours = assert_same()
+    assert (ours.stdout + ours.stderr).endswith(told)
 
 
-def test_training_runs_under_the_configuration(
-    script: Callable[..., Path], variables: dict[str, str]
-) -> None:
+def test_training_runs_under_the_configuration(script: Script, start: Start) -> None:
     workers = """
 from torch.utils.data import DataLoader, TensorDataset
 if __name__ == '__main__':
@@ -273,13 +268,7 @@ if __name__ == '__main__':
     )
     path = script(first + TRAINING + workers)
     before = path.read_bytes()
-    ended = subprocess.run(
-        [str(BREAKEVEN), "run", "train.py"],
-        cwd=path.parent,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
+    ended = start(*RUN)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [str(list(range(8))), "True 1"]
     first, last = ended.stderr.splitlines()
@@ -290,44 +279,29 @@ if __name__ == '__main__':
     assert path.read_bytes() == before
 
 
-def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(
-    script: Callable[..., Path], variables: dict[str, str]
-) -> None:
-    text = TRAINING.replace("nn.Linear(8, 4))", "nn.Linear(8, 4)).cuda()") + (
-        "x = x.to('cuda')\ntrain(3)\nprint(x.device, torch.cuda.is_available())"
-    )
-    path = script(
-        text,
-        configuration=Configuration(num_threads=1, num_workers=0),
+def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(script: Script, start: Start) -> None:
+    script(
+        TRAINING.replace("nn.Linear(8, 4))", "nn.Linear(8, 4)).cuda()")
+        + "x = x.to('cuda')\ntrain(3)\nprint(x.device, torch.cuda.is_available())",
+        Configuration(num_threads=1, num_workers=0),
         # How the tuning has measured it.
         caveats=(Caveat(code="needs-cuda", message="it refuses to run without a GPU"),),
     )
-    command = [str(BREAKEVEN), "run", "train.py"]
-    ended = subprocess.run(command, cwd=path.parent, env=variables, capture_output=True, text=True)
+    ended = start(*RUN)
     assert ended.stdout == "cpu True\n", ended.stderr
     # A setting that found nothing to change is not passed over in silence.
     assert ended.stderr.splitlines()[-1].endswith("(without effect: num_workers)")
 
 
-def test_traceback_through_a_changed_optimizer(
-    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
-) -> None:
-    plain, ours = run_both(script("import torch\ntorch.optim.Adam([])").parent)
-    assert_same(plain, ours)
-    assert b"empty parameter list" in ours.stderr
-
-
-def test_read_only_folder(script: Callable[..., Path], variables: dict[str, str]) -> None:
-    folder = script("print('done')").parent
+def test_read_only_folder(folder: Path, script: Script, start: Start) -> None:
+    script("print('done')")
     before = sorted(folder.iterdir())
     folder.chmod(0o555)
     try:
-        command = [str(BREAKEVEN), "run", "train.py"]
-        ended = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+        ended = start(*RUN)
     finally:
         folder.chmod(0o755)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "done\n"
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
     assert sorted(folder.iterdir()) == before
 
 
@@ -337,29 +311,21 @@ child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
 print('ready', flush=True)
 time.sleep(60)
 """
-INTERRUPTIONS = {
-    # All of it is tried: the signal may come as soon as the word is out.
-    "handled": f"try:{textwrap.indent(WAITS, '    ')}except KeyboardInterrupt:\n    sys.exit(9)",
-    "unhandled": WAITS,
-}
+# All of it is tried: the signal may come as soon as the word is out.
+HANDLES = f"try:{textwrap.indent(WAITS, '    ')}except KeyboardInterrupt:\n    sys.exit(9)"
 
 
-@pytest.mark.parametrize(("name", "status"), [("handled", 9), ("unhandled", -signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("text", "status"), [(HANDLES, 9), (WAITS, -signal.SIGINT)], ids=["handled", "unhandled"]
+)
 def test_interrupt_reaches_the_script_and_its_children(
-    name: str, status: int, script: Callable[..., Path], variables: dict[str, str]
+    text: str, status: int, tmp_path: Path, script: Script, variables: dict[str, str]
 ) -> None:
-    path = script(INTERRUPTIONS[name])
-    tag = variables[TAG_NAME] = f"run-{name}-{os.getpid()}"
-    process = subprocess.Popen(
-        [str(BREAKEVEN), "run", "train.py"],
-        cwd=path.parent,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
+    path = script(text)
+    with subprocess.Popen(
+        RUN, cwd=path.parent, env={**variables, TAG_NAME: str(tmp_path)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
@@ -367,22 +333,21 @@ def test_interrupt_reaches_the_script_and_its_children(
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=20) == status
         errors = process.stderr.read()
-    assert end_leftovers(tag) == []
+    assert end_leftovers(str(tmp_path)) == []
     assert "breakeven/" not in errors
     assert "breakeven: no optimizer step, " in errors
 
 
 def run_at_terminal(
     command: Sequence[str], folder: Path, variables: dict[str, str], typed: bytes = b""
-) -> tuple[bytes, int]:
-    """Run at a terminal of 80 columns; return all that it received, and the status."""
+) -> str:
+    """Run at a terminal of 80 columns, to the end; return all that it received."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
         os.execvpe(command[0], list(command), variables)
     received, deadline = b"", time.monotonic() + 120
-    if typed:
-        os.write(terminal, typed)
+    os.write(terminal, typed)
     while time.monotonic() < deadline:
         if not select.select([terminal], [], [], 1.0)[0]:
             continue
@@ -394,15 +359,17 @@ def run_at_terminal(
             break
         received += data
     os.close(terminal)
-    return received, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0, received
+    return received.decode()
 
 
-def screen_of(received: bytes) -> list[str]:
+def screen_of(received: str) -> list[str]:
     """Return the lines that a terminal shows in the end, with no more than it is sent here."""
     lines, column = [""], 0
-    for part in re.findall(r"\x1b\[2K|\r|\n|[^\x1b\r\n]+", received.decode()):
+    for part in re.findall(r"\x1b\[2K|\r|\n|[^\x1b\r\n]+", received):
         if part == "\n":
             lines.append("")
+            column = 0
         elif part == "\r":
             column = 0
         elif part == "\x1b[2K":
@@ -410,13 +377,10 @@ def screen_of(received: bytes) -> list[str]:
         else:
             lines[-1] = lines[-1][:column].ljust(column) + part + lines[-1][column + len(part) :]
             column += len(part)
-        column = 0 if part == "\n" else column
     return lines
 
 
-AT_TERMINAL = (
-    TRAINING
-    + """
+AT_TERMINAL = f"""{TRAINING}
 import logging, os, sys, time
 logging.basicConfig(format='%(message)s')
 for epoch in range(4):
@@ -430,7 +394,7 @@ for epoch in range(4):
         os._exit(sys.stdout.flush() or 0)
     os.wait()
 for part in range(6):
-    sys.stderr.write(f'\\rown bar {part}')
+    sys.stderr.write('\\rown bar %d' % part)
     sys.stderr.flush()
     train(10)
     time.sleep(0.1)
@@ -438,45 +402,41 @@ print(' end')
 train(10); time.sleep(0.3); train(10)
 print('hello', input('name? '))
 """
-)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("buffering", ["", "1"])
 def test_live_line_leaves_the_output_of_the_script_alone(
-    buffering: str, script: Callable[..., Path], variables: dict[str, str]
+    buffering: str, folder: Path, script: Script, variables: dict[str, str]
 ) -> None:
-    path = script(AT_TERMINAL)
-    command = [str(BREAKEVEN), "run", "train.py", "--steps", "1000"]
+    script(AT_TERMINAL)
     variables |= {"TERM": "xterm", "COLUMNS": "80", "PYTHONUNBUFFERED": buffering}
-    received, status = run_at_terminal(command, path.parent, variables, typed=b"me\n")
-    assert status == 0, received
-    drawn = re.findall(
-        r"breakeven: \S+ it/s \| cpu \| [\d,]+ of 1,000 steps \| \S+ left", received.decode()
-    )
+    received = run_at_terminal((*RUN, "--steps", "1000"), folder, variables, typed=b"me\n")
+    drawn = re.findall(r"breakeven: \S+ it/s \| cpu \| [\d,]+ of 1,000 steps \| \S+ left", received)
     assert len(drawn) >= 4
-    shown = [line for line in screen_of(received) if not line.startswith("breakeven: ")]
-    expected = [line for n in range(4) for line in (f"epoch {n}", f"logged {n}", f"forked {n}")]
     # What is typed early is echoed at once, wherever that is.
-    shown = [line for line in shown if line not in ("", "me")]
+    shown = [
+        line
+        for line in screen_of(received)
+        if line not in ("", "me") and not line.startswith("breakeven: ")
+    ]
+    expected = [line for n in range(4) for line in (f"epoch {n}", f"logged {n}", f"forked {n}")]
     assert shown == [*expected, "own bar 5 end", "name? hello me"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [{"TERM": "dumb"}, {"quiet": "yes"}])
+@pytest.mark.parametrize(("term", "options"), [("dumb", ()), ("xterm", ("-q",))])
 def test_no_live_line_where_it_is_not_wanted(
-    change: dict[str, str], script: Callable[..., Path], variables: dict[str, str]
+    term: str, options: tuple[str, ...], folder: Path, script: Script, variables: dict[str, str]
 ) -> None:
-    path = script(TRAINING + "import time\nfor _ in range(5):\n    train(5)\n    time.sleep(0.1)")
-    options = ["-q"] if "quiet" in change else []
-    variables |= {"TERM": "xterm", **change}
-    command = [str(BREAKEVEN), "run", "train.py", *options]
-    received, status = run_at_terminal(command, path.parent, variables)
-    assert status == 0, received
-    assert b"\x1b" not in received
-    assert b"it/s |" not in received
-    assert (received == b"") == bool(options)
+    script(TRAINING + "import time\nfor _ in range(5):\n    train(5)\n    time.sleep(0.1)")
+    received = run_at_terminal((*RUN, *options), folder, {**variables, "TERM": term})
+    assert "\x1b" not in received
+    assert "it/s |" not in received
+    assert (received == "") == bool(options)
 
+
+# Loops whose step becomes one compiled call.
 
 LOOP = """
 import torch
@@ -496,83 +456,6 @@ def train():
         running += loss.item()
     return running
 """
-FAST = Configuration(fast_step=True)
-
-
-def test_the_loop_runs_with_a_fast_step_and_the_lines_of_its_file(
-    script: Callable[..., Path], variables: dict[str, str]
-) -> None:
-    text = LOOP + (
-        "import inspect\n"
-        "source = inspect.getsource(train)\n"
-        "print(f'{train():.3f}', source.count('backward'), 'breakeven' in globals())\n"
-        "1 / 0\n"
-    )
-    path = script(text, configuration=FAST)
-    ended = subprocess.run(
-        [str(BREAKEVEN), "run", "train.py"],
-        cwd=path.parent,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    plain = subprocess.run(
-        [sys.executable, "-c", f"{LOOP}\nprint(f'{{train():.3f}}')"],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.stdout.split() == [plain.stdout.strip(), "1", "True"]
-    assert f"line {text.splitlines().index('1 / 0') + 1}, in <module>\n    1 / 0\n" in ended.stderr
-    assert "fast_step: each step is one compiled call" in ended.stderr
-    assert "--no-fast-step" in ended.stderr
-    assert "30 steps" in ended.stderr
-    assert "without effect" not in ended.stderr
-    assert ended.returncode == 1
-    assert path.read_text() == text
-
-
-@pytest.mark.parametrize(
-    ("change", "after", "options", "said"),
-    [
-        (("loss.backward()", "loss.backward(); 1"), "", [], "holds more than one statement"),
-        (("", ""), "", ["--no-fast-step"], ""),
-        (
-            ("", ""),
-            "model.register_forward_hook(lambda *_: None)\nprint(f'{train():.4f}')\n",
-            [],
-            "never again",
-        ),
-    ],
-    ids=["loop that has changed", "left out", "hooks in the middle"],
-)
-def test_a_loop_without_its_fast_step_runs_as_it_is(
-    change: tuple[str, str],
-    after: str,
-    options: list[str],
-    said: str,
-    script: Callable[..., Path],
-    variables: dict[str, str],
-) -> None:
-    text = LOOP.replace(*change) + "print(f'{train():.4f}')\n" + after
-    path = script(text, configuration=FAST)
-    ended, plain = (
-        subprocess.run(
-            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
-        )
-        for command in ([str(BREAKEVEN), "run", "train.py", *options], [sys.executable, "train.py"])
-    )
-    assert plain.returncode == ended.returncode == 0
-    assert ended.stdout == plain.stdout
-    is_said = "fast_step is left out, and the loop runs as it is: " in ended.stderr
-    assert is_said == bool(said)
-    assert said in ended.stderr
-    assert said == "" or "(without effect: fast_step)" in ended.stderr
-    assert said != "" or "less fast_step" in ended.stderr
-
-
 TWO_UPDATES = """
 import torch
 from torch import nn
@@ -599,55 +482,83 @@ def train():
         g_optimizer.step()
         fooled += g_loss.item()
     return told, fooled
-print(*(f"{value:.3f}" for value in (*train(), torch.randn(1).item())))
 """
+PRINT_ALL = "print(*(f'{value:.3f}' for value in (*train(), torch.randn(1).item())))\n"
 
 
-def test_a_loop_with_two_updates_runs_with_one_call_for_both(
-    script: Callable[..., Path], variables: dict[str, str]
+def test_the_loop_runs_with_a_fast_step_and_the_lines_of_its_file(
+    script: Script, start: Start
 ) -> None:
-    path = script(TWO_UPDATES, configuration=FAST)
-    ended, plain = (
-        subprocess.run(
-            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
-        )
-        for command in ([str(BREAKEVEN), "run", "train.py"], [sys.executable, "train.py"])
+    text = LOOP + (
+        "import inspect\n"
+        "source = inspect.getsource(train)\n"
+        "print(f'{train():.3f}', source.count('backward'), 'breakeven' in globals())\n"
+        "1 / 0\n"
     )
-    assert ended.returncode == plain.returncode == 0, ended.stderr
-    assert ended.stdout == plain.stdout
-    assert "fast_step: each step is one compiled call" in ended.stderr
-    assert "30 steps" in ended.stderr
-    assert "left out" not in ended.stderr
+    path = script(text, FAST)
+    ended = start(*RUN)
+    plain = start(sys.executable, "-c", f"{LOOP}\nprint(f'{{train():.3f}}')")
+    assert ended.stdout.split() == [plain.stdout.strip(), "1", "True"]
+    assert f"line {text.splitlines().index('1 / 0') + 1}, in <module>\n    1 / 0\n" in ended.stderr
+    for said in ("fast_step: each step is one compiled call", "--no-fast-step", "30 steps"):
+        assert said in ended.stderr
     assert "without effect" not in ended.stderr
+    assert ended.returncode == 1
+    assert path.read_text() == text
 
 
-SHORT = """
-import torch
-from torch import nn
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
-optimizer = torch.optim.Adam(model.parameters())
-x, y = torch.randn(64, 32), torch.randn(64, 1)
-for _ in range(100):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-print(loss.item())
-"""
+LEFT_OUT = "fast_step is left out, and the loop runs as it is: "
+NO_EFFECT = "(without effect: fast_step)"
 
 
-def test_step_that_waits_until_it_pays_imports_no_compiler(
-    script: Callable[..., Path], run_both: Callable[..., tuple[Ended, Ended]]
+@pytest.mark.parametrize(
+    ("text", "options", "said", "not_said"),
+    [
+        (
+            LOOP.replace("loss.backward()", "loss.backward(); 1") + "print(f'{train():.4f}')",
+            (),
+            [LEFT_OUT, "holds more than one statement", NO_EFFECT],
+            [],
+        ),
+        (LOOP + "print(f'{train():.4f}')", ("--no-fast-step",), ["less fast_step"], [LEFT_OUT]),
+        (
+            LOOP + "print(f'{train():.4f}')\nmodel.register_forward_hook(lambda *_: None)\n"
+            "print(f'{train():.4f}')",
+            (),
+            [LEFT_OUT, "never again", NO_EFFECT],
+            [],
+        ),
+        (
+            TWO_UPDATES + PRINT_ALL,
+            (),
+            ["fast_step: each step is one compiled call", "30 steps"],
+            ["left out", "without effect"],
+        ),
+    ],
+    ids=["loop that has changed", "left out", "hooks in the middle", "two updates in one call"],
+)
+def test_a_loop_prints_what_it_prints_without_a_fast_step(
+    text: str,
+    options: tuple[str, ...],
+    said: list[str],
+    not_said: list[str],
+    script: Script,
+    start: Start,
 ) -> None:
-    path = script(
-        LOOP + "train()\nimport sys\nprint(*sys.modules)",
-        configuration=FAST,
-        pays_off_after_steps=12_000_000,
-        is_length_known=False,
-    )
-    _, ours = run_both(path.parent)
-    imported = ours.stdout.decode().split()
+    script(text, FAST)
+    ended, plain = start(*RUN, *options), start(*PLAIN)
+    assert plain.returncode == ended.returncode == 0, ended.stderr
+    assert ended.stdout == plain.stdout
+    assert all(part in ended.stderr for part in said), ended.stderr
+    assert not any(part in ended.stderr for part in not_said), ended.stderr
+
+
+def test_step_that_waits_until_it_pays_imports_no_compiler(script: Script, start: Start) -> None:
+    script(
+        LOOP + "train()\nimport sys\nprint(*sys.modules)", FAST,
+        pays_off_after_steps=12_000_000, is_length_known=False,
+    )  # fmt: skip
+    imported = start(*RUN).stdout.split()
     assert "faststep.fallback" in imported
     assert "faststep.fast" not in imported
     assert not [name for name in imported if name.startswith("faststep.codegen.")]
@@ -655,30 +566,22 @@ def test_step_that_waits_until_it_pays_imports_no_compiler(
 
 @pytest.mark.full
 def test_run_that_is_too_short_to_compile_is_as_quick_as_python(
-    script: Callable[..., Path], variables: dict[str, str]
+    script: Script, start: Start
 ) -> None:
-    folder = script(
-        SHORT,
-        configuration=Configuration(fast_step=True),
+    script(
+        LOOP.replace("range(30)", "range(100)") + "print(train())", FAST,
         # An hour of them.
-        pays_off_after_steps=12_000_000,
-        num_steps=90,
-        is_length_known=False,
-    ).parent
-
-    def run(*command: str) -> tuple[float, Ended]:
+        pays_off_after_steps=12_000_000, num_steps=90, is_length_known=False,
+    )  # fmt: skip
+    ratios: list[float] = []
+    for _ in range(3):
         begun_s = time.perf_counter()
-        done = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, check=True, timeout=120
-        )
-        return time.perf_counter() - begun_s, done
-
-    pairs = [
-        (run(sys.executable, "train.py"), run(str(BREAKEVEN), "run", "train.py")) for _ in range(3)
-    ]
-    for (_, plain), (_, ours) in pairs:
+        plain = start(*PLAIN)
+        between_s = time.perf_counter()
+        ours = start(*RUN)
+        ratios.append((time.perf_counter() - between_s) / (between_s - begun_s))
         assert ours.stdout == plain.stdout
-        assert b"begins after" in ours.stderr
-        assert b"(without effect: fast_step)" in ours.stderr
+        assert "begins after" in ours.stderr
+        assert NO_EFFECT in ours.stderr
     # Half a second of our own imports, and compiling, would each be more.
-    assert median(ours_s / plain_s for (plain_s, _), (ours_s, _) in pairs) <= 1.15
+    assert median(ratios) <= 1.15

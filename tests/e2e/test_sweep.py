@@ -168,10 +168,12 @@ def test_first_point_that_cannot_be_timed_ends_no_sweep(tmp_path: Path) -> None:
     assert measured == {16, 32}
 
 
-def test_script_that_fails_everywhere_is_an_error() -> None:
+def test_script_that_fails_everywhere_and_axis_that_does_not_enter_it_are_errors() -> None:
     with pytest.raises(ScriptError, match="too much") as caught:
         sweep(KNOBS, "width=8,16", arguments=["--width", "{width}", "--fails-from", "1"])
     assert caught.value.exit_code == 3
+    with pytest.raises(UsageError, match="changes nothing"):
+        sweep(KNOBS, "width=8,16")
 
 
 @pytest.mark.slow
@@ -190,11 +192,6 @@ def test_batch_sizes_that_cannot_be_told_are_refused_with_the_reason_and_what_to
     with pytest.raises(ScriptError, match="as large as a dimension of the model") as caught:
         sweep(SCRIPTS / "hand_fed.py", "batch_size=8,16", arguments=["128"])
     assert "{batch_size}" in (caught.value.hint or "")
-
-
-def test_axis_that_does_not_enter_the_script_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UsageError, match="changes nothing"):
-        sweep(KNOBS, "width=8,16")
 
 
 @pytest.fixture

@@ -1,27 +1,35 @@
-"""Systems with published figures, run for real on this machine."""
+"""Systems with published figures, run for real on this machine, at small sizes if that suffices."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from breakeven.systems import script_path
+from breakeven.systems import Bench, script_path
+from breakeven.systems import shi2016 as system
+from breakeven.systems.published import networks
+from breakeven.systems.shi2016_runs import SCRIPT as SHI2016
+from breakeven.timing import Estimate
+from breakeven.verdict import RowSource
+from factories.sampled import sampled
 
 pytestmark = pytest.mark.slow
 FULL = partial(pytest.param, marks=pytest.mark.full)
 
-ROOT = Path(__file__).parents[2]
-SCHEMA_FILE = ROOT / "docs" / "schema" / "workloads.schema.json"
+SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema" / "workloads.schema.json"
 COMMAND = [sys.executable, "-m", "breakeven", "workloads"]
 
 
@@ -32,18 +40,22 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
 
 
-def run_system(environment: dict[str, str], *names: str) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench(time_limit_s=240) as bench:
+        yield bench
+
+
+def run_system(environment: dict[str, str], name: str) -> dict[str, Any]:
     done = subprocess.run(
-        [*COMMAND, *names, "--json", "-q"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+        [*COMMAND, name, "--json", "-q"], env=environment, capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, json.loads(SCHEMA_FILE.read_bytes()))
-    return document
+    (one,) = document["systems"]
+    return one
 
 
 def cells(table: dict[str, Any], name: str, source: str) -> list[Any]:
@@ -52,18 +64,16 @@ def cells(table: dict[str, Any], name: str, source: str) -> list[Any]:
 
 
 @pytest.mark.full
-def test_the_update_on_the_host_costs_more_than_on_any_device(
-    environment: dict[str, str],
-) -> None:
-    (system,) = run_system(environment, "weight-update")["systems"]
-    assert system["tables"][0]["title"].startswith("GTX 960")
-    for table in system["tables"]:
+def test_the_update_on_the_host_costs_more_than_on_any_device(environment: dict[str, str]) -> None:
+    found = run_system(environment, "weight-update")
+    assert found["tables"][0]["title"].startswith("GTX 960")
+    for table in found["tables"]:
         on_host, *on_device = cells(table, "step", "predicted")
         assert all(on_host["value_ns"] > other["value_ns"] for other in on_device)
         shares = cells(table, "in update", "predicted")
         assert shares[0] == max(shares) > 0.2
         assert all(0 <= share <= 1 for share in cells(table, "GPU idle", "predicted"))
-    (claim,) = system["claims"]
+    (claim,) = found["claims"]
     assert claim["outcome"] in ("agrees", "disagrees", "open")
 
 
@@ -71,27 +81,22 @@ def test_the_update_on_the_host_costs_more_than_on_any_device(
 def test_the_stream_pays_off_at_the_large_batch_more_than_at_the_small(
     environment: dict[str, str],
 ) -> None:
-    (system,) = run_system(environment, "rnn-stream")["systems"]
-    small, large = system["tables"]
-    for few, many in zip(
-        cells(small, "vs CPU", "predicted"), cells(large, "vs CPU", "predicted"), strict=True
-    ):
-        assert many > 3 * few
-    assert len(system["claims"]) == 4
+    found = run_system(environment, "rnn-stream")
+    small, large = (cells(table, "vs CPU", "predicted") for table in found["tables"])
+    assert all(many > 3 * few for few, many in zip(small, large, strict=True))
+    assert len(found["claims"]) == 4
 
 
 @pytest.mark.full
-def test_the_disc_has_a_time_at_every_depth(
-    environment: dict[str, str],
-) -> None:
-    (system,) = run_system(environment, "disc-mlp")["systems"]
-    (sweep,) = system["sweeps"]
+def test_the_disc_has_a_time_at_every_depth(environment: dict[str, str]) -> None:
+    found = run_system(environment, "disc-mlp")
+    (sweep,) = found["sweeps"]
     assert sweep["failures"] == []
     sizes = {point["settings"]["depth"]: point["num_parameters"] for point in sweep["points"]}
     assert sizes[8] == 44_710
     assert list(sizes) == list(range(2, 13))
     # An order that holds on any machine: more parameters, more advantage for the GPU.
-    ratios = cells(system["tables"][0], "GPU vs CPU", "measured")
+    ratios = cells(found["tables"][0], "GPU vs CPU", "measured")
     assert ratios[-1] > ratios[0]
     axes = {crossover["outcome"]["axis"] for crossover in sweep["crossovers"]}
     assert axes == {"depth", "num_parameters"}
@@ -99,13 +104,9 @@ def test_the_disc_has_a_time_at_every_depth(
 
 def test_an_interrupt_ends_every_process(environment: dict[str, str]) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "weight-update"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        [*COMMAND, "weight-update"], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline().startswith("weight-update")
     time.sleep(4)  # a script runs by now, or torch is being imported for it
@@ -116,28 +117,123 @@ def test_an_interrupt_ends_every_process(environment: dict[str, str]) -> None:
     assert "Traceback" not in err
 
 
+def run_by_itself(environment: dict[str, str], script: str, *options: str) -> list[float]:
+    """Return the losses that a script prints."""
+    done = subprocess.run(
+        [sys.executable, str(script_path(script)), *options], env=environment,
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    return [float(loss) for loss in re.findall(r"loss +([\d.]+)", done.stdout)]
+
+
 @pytest.mark.parametrize(
     "command",
     [
         ("disc_mlp.py", "--depth", "3", "--epochs", "3"),
         FULL(("rnn_stream.py", "--batch-size", "10", "--steps", "50")),
         ("mnist_mlp.py", "--update", "host", "--batch-size", "500"),
-        FULL(("mnist_mlp.py", "--update", "single", "--batch-size", "500")),
-        FULL(("mnist_mlp.py", "--update", "foreach", "--batch-size", "500")),
-        FULL(("mnist_mlp.py", "--update", "fused", "--batch-size", "500")),
+        *(FULL(("mnist_mlp.py", "--update", update, "--batch-size", "500"))
+          for update in ("single", "foreach", "fused")),
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_a_script_runs_by_itself_to_its_end(
     environment: dict[str, str], command: tuple[str, ...]
 ) -> None:
-    script, *options = command
-    done = subprocess.run(
-        [sys.executable, str(script_path(script)), *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    run_by_itself(environment, *command)
+
+
+# The networks of the benchmark of 2016.
+
+OPERATORS = {  # which must be in its step; the LSTM is one operator on a GPU
+    "FCN-S": "aten.addmm",
+    "AlexNet-S": "aten.convolution",
+    "ResNet-50": "batch_norm",
+    "FCN-R": "aten.sigmoid",
+    "AlexNet-R": "avg_pool2d",
+    "ResNet-56": "constant_pad_nd",
+    "LSTM": "cudnn_rnn",
+}
+
+
+@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
+def test_a_network_of_2016_trains_and_its_step_is_known_in_full(
+    environment: dict[str, str], bench: Bench, name: str
+) -> None:
+    options = ("--network", name, "--batch-size", "2")
+    losses = run_by_itself(environment, SHI2016, *options, "--steps", "3", "--threads", "1")
+    assert len(losses) == 3
+    assert losses[2] < losses[0]  # the same samples each time
+    trace = bench.step(SHI2016, *options)
+    assert trace.batch_size == 2 or name == "LSTM"
+    assert any(OPERATORS[name] in op.name for op in trace.ops), {op.name for op in trace.ops}
+    k80, gtx_980, h100 = bench.predict(trace, ["K80", "GTX 980", "H100 SXM5 80GB"])
+    assert h100.estimate.value_ns < min(k80.estimate.value_ns, gtx_980.estimate.value_ns)
+    codes = {caveat.code for found in (k80, gtx_980, h100) for caveat in found.caveats}
+    assert "uncosted-op" not in codes
+
+
+@pytest.mark.full
+def test_a_network_of_2016_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
+    monkeypatch.setattr(system, "num_physical_cores", lambda: 1)
+    report = system.run(bench)
+    cpu_table, gpu_table = report.tables[:2]
+    (cpu_row, *_) = [row for row in cpu_table.rows if row.source is RowSource.MEASURED]
+    cpu = cpu_row.cells[1]
+    assert isinstance(cpu, Estimate)
+    today, of_2016 = [row for row in gpu_table.rows if row.source is RowSource.PREDICTED]
+    for cell in (*today.cells[1:], *of_2016.cells[1:]):
+        assert isinstance(cell, Estimate)
+        assert cell.value_ns < cpu.value_ns  # 87 GFLOP on one core
+    assert len(report.claims) == 2
+
+
+# The neural ODE: it trains, its ways agree with each other, and it is recorded whole.
+
+NEURAL_ODE = "neural_ode.py"
+TORCHDIFFEQ = ("--solver", "torchdiffeq")
+needs_torchdiffeq = pytest.mark.skipif(
+    find_spec("torchdiffeq") is None, reason="compares with torchdiffeq"
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options",
+    [("--fast-step",), pytest.param(TORCHDIFFEQ, marks=needs_torchdiffeq)],
+    ids=" ".join,
+)
+def test_training_lowers_the_loss_alike_in_another_way_and_goes_on(
+    environment: dict[str, str], options: tuple[str, ...], tmp_path: Path
+) -> None:
+    steps = ("--iterations", "51")
+    weights = str(tmp_path / "weights.pt")
+    first = run_by_itself(environment, NEURAL_ODE, *steps, "--save", weights)
+    second = run_by_itself(environment, NEURAL_ODE, *steps, *options)
+    for start, end in (first, second):
+        assert end < 0.5 * start
+    assert second[0] == pytest.approx(first[0], rel=1e-3)
+    assert second[1] == pytest.approx(first[1], rel=0.05)
+    again = run_by_itself(environment, NEURAL_ODE, *steps, "--load", weights)
+    assert again[0] == pytest.approx(first[1], rel=0.2)
+
+
+def test_step_is_recorded_with_the_syncs_of_an_adaptive_solver(bench: Bench) -> None:
+    own = bench.step(NEURAL_ODE)
+    assert own.faults == ()
+    assert own.num_parameters == 703
+    # Our own solver asks once a step whether it was precise enough.
+    assert 1 < len(own.syncs) < 101
+    for prediction in bench.predict(own, ("K40", "RTX 4090")):
+        assert prediction.bound in ("launch", "sync")
+        assert prediction.device_busy_ns < 0.5 * prediction.estimate.value_ns
+    if find_spec("torchdiffeq") is not None:
+        # That asks at each time whether it is there yet.
+        trace = bench.step(NEURAL_ODE, *TORCHDIFFEQ)
+        assert trace.faults == ()
+        assert trace.num_parameters == 703
+        assert len(trace.syncs) > 101
+        assert len(own.ops) < len(trace.ops) / 2

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from factories.processes import is_running, wait_until
 
 ROOT = Path(__file__).parents[2]
 HIDING = Path(__file__).with_name("without_posix")
@@ -88,17 +88,6 @@ def test_a_script_is_checked(hidden: dict[str, str]) -> None:
     assert sum(result["kind"] == "gpu" for result in report["results"]) == 6
 
 
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    # One that has ended is there until its parent has looked at it.
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows ends jobs by itself")
 def test_a_spawned_run_ends_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
@@ -117,12 +106,7 @@ def test_a_spawned_run_ends_with_a_launcher_that_is_killed(tmp_path: Path) -> No
     with subprocess.Popen(
         command, env={**os.environ, "BREAKEVEN_SPAWN": "1"}, stderr=subprocess.DEVNULL
     ) as checking:
-        deadline_s = time.monotonic() + 120
-        while not told.exists() and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        wait_until(told.exists)
         checking.kill()
     process = int(told.read_text())
-    deadline_s = time.monotonic() + 30
-    while is_alive(process) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert not is_alive(process)
+    wait_until(lambda: not is_running(process), limit_s=30)

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from pathlib import Path
 
 import pytest
 
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.trace import NumberFormat, ScaledTrace, StepCase, TimedPhase
 from breakeven.workloads import trace_case, trace_cases, trace_pool
+from factories.processes import is_running, wait_until
 
 SMALL = "breakeven:mlp?input=4&width=4&depth=2&classes=2"
 
@@ -138,24 +137,9 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
         """)
     )
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
-    pids = wait_for_pids(tmp_path, 2)
+    wait_until(lambda: len([*tmp_path.glob("pid-*")]) == 2)
+    pids = [int(path.name.partition("-")[2]) for path in tmp_path.glob("pid-*")]
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert b"KeyboardInterrupt" in errors
     assert not [pid for pid in pids if is_running(pid)]
-
-
-def wait_for_pids(folder: Path, count: int) -> list[int]:
-    for _ in range(1200):
-        pids = [int(path.name.partition("-")[2]) for path in folder.glob("pid-*")]
-        if len(pids) == count:
-            return pids
-        time.sleep(0.05)
-    raise AssertionError("the processes did not start")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 # Every script but those of bytes begins so; `training` lies beside it.
 _START = """\
@@ -25,7 +26,8 @@ class Hostile:
         reason: What the message must match where it is refused; empty where it is answered.
         needs_layer: It changes files from outside of Python, which only an overlay keeps from being
             real.
-        time_limit_s: Of each run of it.
+        time_limit_s: Of each run; short if it is what ends them.
+        in_sample: `.ci/run` tries these alone; `.ci/full` tries all.
     """
 
     name: str
@@ -33,43 +35,23 @@ class Hostile:
     reason: str = ""
     needs_layer: bool = False
     time_limit_s: float = 20.0
+    in_sample: bool = False
 
 
-def answered(name: str, text: str | bytes, *, needs_layer: bool = False) -> Hostile:
+def answered(name: str, text: str | bytes, **options: Any) -> Hostile:
     """Return a script that is answered.
 
     Args:
         name: What it does.
         text: What follows the imports; or the whole file, as bytes.
-        needs_layer: See `Hostile`.
+        options: Fields of `Hostile`.
     """
-    return Hostile(name=name, text=_whole(text), needs_layer=needs_layer)
+    return Hostile(name=name, text=_whole(text), **options)
 
 
-def refused(
-    name: str,
-    reason: str,
-    text: str | bytes,
-    *,
-    needs_layer: bool = False,
-    time_limit_s: float = 20.0,
-) -> Hostile:
-    """Return a script that is refused.
-
-    Args:
-        name: What it does.
-        reason: Regular expression for the message.
-        text: What follows the imports; or the whole file, as bytes.
-        needs_layer: See `Hostile`.
-        time_limit_s: Of each run; short where it is what ends them.
-    """
-    return Hostile(
-        name=name,
-        text=_whole(text),
-        reason=reason,
-        needs_layer=needs_layer,
-        time_limit_s=time_limit_s,
-    )
+def refused(name: str, reason: str, text: str | bytes, **options: Any) -> Hostile:
+    """Return a script that is refused for a reason, a regular expression; see `answered`."""
+    return Hostile(name=name, text=_whole(text), reason=reason, **options)
 
 
 def _whole(text: str | bytes) -> bytes:

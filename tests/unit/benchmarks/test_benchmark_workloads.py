@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import math
 import sys
@@ -20,23 +19,14 @@ from breakeven.errors import BreakevenError
 from breakeven.timing import Measurement, compare_pairs, compare_runs
 from breakeven.trace import Configuration
 from breakeven.verdict import TuneReport
+from factories.loaded_scripts import BENCHMARKS, load_benchmark
 from factories.sampled import sampled
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 MACHINE = {"processor": "some", "num_cores": "2"}
 
 
-def _load(name: str) -> Any:
-    """Import a module of the benchmarks as a benchmark does: from its own folder."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
-
-TUNE: Any = _load("tune_workloads")
-RESULTS: Any = _load("tune_results")
+TUNE: Any = load_benchmark("tune_workloads")
+RESULTS: Any = load_benchmark("tune_results")
 WORKLOAD = TUNE.WORKLOADS[1]
 TRIAL = {"title": "", "numerics": "exact", "reason": ""}
 KEEPS_ONE_THREAD = {
@@ -69,18 +59,14 @@ KEEPS_ONE_THREAD = {
 KEEPS_NOTHING = KEEPS_ONE_THREAD | {"configuration": {}, "trials": [], "speedup": 1.0}
 
 
-def _said(document: dict[str, Any]) -> TuneReport:
-    return msgspec.convert(document, TuneReport)
+def said(document: dict[str, Any], name: str = "disc_mlp", **changes: Any) -> Any:
+    """Return a result that the command has answered so."""
+    report = msgspec.convert(document, TuneReport)
+    return RESULTS.Result(name=name, tune_s=9.0, said=report, **changes)
 
 
-def _result(name: str, ratio: float, pairs: int = 5) -> Any:
-    return RESULTS.Result(
-        name=name,
-        tune_s=9.0,
-        said=_said(KEEPS_ONE_THREAD),
-        baseline_ns=(ratio * 1e6,) * pairs,
-        tuned_ns=(1e6,) * pairs,
-    )
+def confirmed(name: str, ratio: float) -> Any:
+    return said(KEEPS_ONE_THREAD, name, baseline_ns=(ratio * 1e6,) * 5, tuned_ns=(1e6,) * 5)
 
 
 class FakeRunner:
@@ -184,48 +170,41 @@ def test_a_failed_tuning_is_a_failure_with_its_reason(fake_tune: Callable[..., l
 
 def test_pairs_are_interleaved_in_alternating_order() -> None:
     runner = FakeRunner(default_ns=3_000_000, one_thread_ns=1_000_000)
-    before = RESULTS.Result(name="disc_mlp", tune_s=1.0, said=_said(KEEPS_ONE_THREAD))
-    after = TUNE.confirm(runner, WORKLOAD, before, 3)
+    after = TUNE.confirm(runner, WORKLOAD, said(KEEPS_ONE_THREAD), 3)
     assert runner.order == [0, 1, 1, 0, 0, 1]
-    assert after.baseline_ns == (3e6,) * 3
-    assert after.tuned_ns == (1e6,) * 3
+    assert (after.baseline_ns, after.tuned_ns) == ((3e6,) * 3, (1e6,) * 3)
     # What is measured here counts, not what the command said.
     assert after.confirmed.value == pytest.approx(3.0)
     assert after.confirmed == compare_pairs([compare_runs(3e6, 1e6)] * 3)
 
 
-def test_where_nothing_is_kept_nothing_is_run_and_nothing_is_gained() -> None:
-    runner = FakeRunner(default_ns=3_000_000, one_thread_ns=1_000_000)
-    before = RESULTS.Result(name="disc_mlp", tune_s=1.0, said=_said(KEEPS_NOTHING))
-    after = TUNE.confirm(runner, WORKLOAD, before, 3)
-    assert runner.order == []
-    assert (after.confirmed.low, after.confirmed.value, after.confirmed.high) == (1.0, 1.0, 1.0)
-    assert "unchanged" in RESULTS.render([after])
-
-
-def test_a_configuration_that_fails_afterwards_is_a_failure() -> None:
+def test_if_nothing_is_kept_nothing_is_gained_and_what_fails_afterwards_is_a_failure() -> None:
     runner = FakeRunner(default_ns=3_000_000, one_thread_ns=0)
-    before = RESULTS.Result(name="disc_mlp", tune_s=1.0, said=_said(KEEPS_ONE_THREAD))
-    after = TUNE.confirm(runner, WORKLOAD, before, 3)
-    assert after.failure == "disc_mlp could not be measured: exception: no such thing"
-    assert "failed: 1 of 1" in RESULTS.render([after])
+    kept_nothing = TUNE.confirm(runner, WORKLOAD, said(KEEPS_NOTHING), 3)
+    assert runner.order == []
+    speedup = kept_nothing.confirmed
+    assert (speedup.low, speedup.value, speedup.high) == (1.0, 1.0, 1.0)
+    assert "unchanged" in RESULTS.render([kept_nothing])
+    failed = TUNE.confirm(runner, WORKLOAD, said(KEEPS_ONE_THREAD), 3)
+    assert failed.failure == "disc_mlp could not be measured: exception: no such thing"
+    assert "failed: 1 of 1" in RESULTS.render([failed])
 
 
 def test_geometric_mean_and_its_interval() -> None:
-    unchanged = RESULTS.Result(name="b", tune_s=1.0, said=_said(KEEPS_NOTHING))
-    mean = RESULTS.geometric_mean([_result("a", 4.0), unchanged])
+    unchanged = said(KEEPS_NOTHING, "b")
+    mean = RESULTS.geometric_mean([confirmed("a", 4.0), unchanged])
     assert mean.value == pytest.approx(2.0)
     # One of two is known exactly: on logarithms the other's interval counts half.
-    alone = _result("a", 4.0).confirmed
+    alone = confirmed("a", 4.0).confirmed
     assert math.log(mean.high / mean.low) == pytest.approx(math.log(alone.high / alone.low) / 2)
-    four = RESULTS.geometric_mean([_result(name, 4.0) for name in "abcd"])
+    four = RESULTS.geometric_mean([confirmed(name, 4.0) for name in "abcd"])
     assert four.value == pytest.approx(4.0)
     assert math.log(four.high / four.low) == pytest.approx(math.log(alone.high / alone.low) / 2)
 
 
 def test_table_and_json_say_the_mean_the_least_and_the_failures() -> None:
     failed = RESULTS.Result(name="c", tune_s=3.0, failure="tune exited with 3: no")
-    rows = (_result("a", 4.0), _result("b", 0.9), failed)
+    rows = (confirmed("a", 4.0), confirmed("b", 0.9), failed)
     table = RESULTS.render(rows)
     assert "geometric mean of 2: 1.897×" in table
     assert "least: 0.900× (b); below 0.98×: 1" in table
@@ -247,13 +226,13 @@ def test_only_what_is_not_finished_is_run_again(
     failed = RESULTS.Result(name="lenet", tune_s=3.0, failure="interrupted")
     RESULTS.save_results(
         path,
-        RESULTS.Results(machine=MACHINE, budget="", results=(_result("neural_ode", 2.0), failed)),
+        RESULTS.Results(machine=MACHINE, budget="", results=(confirmed("neural_ode", 2.0), failed)),
     )
     tuned: list[str] = []
 
     def tune(workload: Any, budget: str) -> Any:
         tuned.append(workload.name)
-        return RESULTS.Result(name=workload.name, tune_s=1.0, said=_said(KEEPS_ONE_THREAD))
+        return said(KEEPS_ONE_THREAD, workload.name)
 
     runner = FakeRunner(default_ns=1_000_000, one_thread_ns=2_000_000)
     monkeypatch.setattr(TUNE, "tune", tune)

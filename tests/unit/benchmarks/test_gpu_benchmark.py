@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from breakeven.calibrate.gpu import calibration_bytes
 from breakeven.cost import read_calibration
 from factories.calibrations import calibrated
 from factories.loaded_scripts import load_script
+from factories.processes import is_running, wait_until
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks" / "gpu" / "run.py"
@@ -76,7 +76,8 @@ def test_what_does_not_end_is_ended_with_all_it_started_and_tried_twice(
     answers = gpu_run._answers()
     assert [answer["exit_code"] for answer in answers] == [None, None]
     assert all(answer["told"] == "no end within 2 s" for answer in answers)
-    assert is_gone_soon(Path("/proc", (tmp_path / "child").read_text(), "stat"))
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not is_running(child))
 
 
 def test_steps_are_predicted_anew_where_the_calibration_is_another(
@@ -132,18 +133,6 @@ def test_the_faults_that_come_first_are_there(monkeypatch: pytest.MonkeyPatch) -
     script = (ROOT / "tests" / "e2e" / "scripts" / "fixes.py").read_text()
     assert first
     assert all(f"\ndef {name}():" in script for name in first)
-
-
-def is_gone_soon(status: Path) -> bool:
-    """Return whether a process ends within seconds; one that nobody waits for stays as ``Z``."""
-    for _ in range(100):
-        try:
-            if status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        sleep(0.05)
-    return False
 
 
 @pytest.mark.full

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from breakeven.capture import record_steps
 from breakeven.trace import GraphLaunch
 from factories.loaded_scripts import load_script
+from factories.processes import wait_until
 
 GPU = Path(__file__).parents[3] / "benchmarks" / "gpu"
 
@@ -66,11 +66,6 @@ def test_the_rate_counts_what_is_too_close_on_its_own(pair_steps: Any) -> None:
     assert eager in lines
     assert "| network, GPU captured | the GPU absent | 1 | 1 (100 %) | 4.0 | 1.00 |" in lines
     assert lines[-1] == "- e, GPU eager: out of memory"
-
-
-def test_a_dry_run_gives_no_rate(pair_steps: Any) -> None:
-    from summary import pair_lines
-
     (line,) = pair_lines([{**each, "gpu": "dry run"} for each in ROWS])
     assert "no rate" in line
 
@@ -85,7 +80,7 @@ def new_book(pair_steps: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_each_row_is_kept_at_once_and_a_failure_is_one_with_the_reason(
-    new_book: Callable[..., Any],
+    pair_steps: Any, new_book: Callable[..., Any]
 ) -> None:
     def aborts() -> dict[str, object]:
         raise KeyboardInterrupt
@@ -102,15 +97,9 @@ def test_each_row_is_kept_at_once_and_a_failure_is_one_with_the_reason(
     assert new_book().has("c", "CPU")
     later = new_book(again=True)
     assert (later.has("b", "CPU"), later.has("c", "CPU")) == (True, False)
-
-
-def test_no_row_is_begun_when_the_time_is_over(
-    pair_steps: Any, new_book: Callable[..., Any]
-) -> None:
-    book = new_book(until=0.0)
+    # No row is begun when the time is over.
     with pytest.raises(pair_steps.TimeOverError):
-        book.add("network", "a", "CPU", lambda: {"value_ms": 1.0})
-    assert not book.rows
+        new_book(until=0.0).add("network", "d", "CPU", lambda: {"value_ms": 1.0})
 
 
 @pytest.mark.parametrize("name", ["MLP 11-32-32-1, Adam", "language model"])
@@ -183,8 +172,7 @@ def test_what_is_interrupted_says_what_is_left(ending: signal.Signals, tmp_path:
         (sys.executable, "-c", program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         child = tmp_path / "child"
-        while process.poll() is None and not (child.exists() and child.read_text()):
-            sleep(0.05)
+        wait_until(lambda: child.exists() and child.read_text())
         process.send_signal(ending)
         out, told = process.communicate(timeout=60)
     assert process.returncode == 1, told
@@ -194,14 +182,11 @@ def test_what_is_interrupted_says_what_is_left(ending: signal.Signals, tmp_path:
         os.kill(int(child.read_text()), 0)
 
 
-def test_a_dry_run_is_kept_out_of_the_measured_data() -> None:
+@pytest.mark.slow
+def test_a_wrong_command_line_is_told(tmp_path: Path) -> None:
     found = pairs("--dry-run", "--out", str(GPU.parent / "data"))
     assert found.returncode == 2
     assert "no measurement" in found.stderr
-
-
-@pytest.mark.slow
-def test_an_unknown_name_is_said_once(tmp_path: Path) -> None:
     found = pairs("--dry-run", "--out", str(tmp_path / "out"), "--only", "disc, depth 3")
     assert found.returncode == 1
     assert found.stderr.count("no network or case is called 'disc, depth 3'") == 1

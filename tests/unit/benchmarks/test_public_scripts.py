@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib
 import json
 import os
 import pickle
@@ -11,30 +9,18 @@ import re
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+from factories.loaded_scripts import load_benchmark
+from factories.processes import is_running, wait_until
 
-
-def _load(name: str) -> Any:
-    """Import a module of the benchmarks as a benchmark does: from its own folder."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
-
-TABLE: Any = _load("public_table")
-RUNS: Any = _load("public_runs")
-MAIN: Any = _load("public_scripts")
-DATA: Any = _load("public_data")
+TABLE: Any = load_benchmark("public_table")
+RUNS: Any = load_benchmark("public_runs")
+MAIN: Any = load_benchmark("public_scripts")
+DATA: Any = load_benchmark("public_data")
 
 LIMITS = RUNS.Limits(native=20.0, command=20.0, run=10.0)
 REPORT = {
@@ -89,23 +75,16 @@ def test_the_table_that_ships_is_read_and_says_which_commits_were_tried() -> Non
         assert len(table.commits[script.repository]) == 40
 
 
+ROW = '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n'
+
+
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
         ('[[script]]\nname = "a"\n', "repository"),
-        (
-            '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\nargument = []\n',
-            "argument",
-        ),
-        (
-            '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n' * 2,
-            "two rows are named a",
-        ),
-        (
-            '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n'
-            'data = [{ kind = "moon", to = "x" }]\n',
-            "a `kind` of alias, any_checksum",
-        ),
+        (ROW + "argument = []\n", "argument"),
+        (ROW * 2, "two rows are named a"),
+        (ROW + 'data = [{ kind = "moon", to = "x" }]\n', "a `kind` of alias, any_checksum"),
     ],
 )
 def test_a_table_that_makes_no_sense_is_refused_with_what_is_wrong(
@@ -143,26 +122,12 @@ def test_a_script_that_still_runs_when_its_time_is_over_runs_by_itself_and_leave
     wait_until(lambda: not is_running(child))
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_script_that_fails_by_itself_is_not_asked_about(tmp_path: Path) -> None:
     outcome = run_script(tmp_path, "raise ValueError('no data')")
     assert not outcome.is_native
     assert outcome.native.last_words == "ValueError: no data"
     assert outcome.answers == {}
     assert "fails by itself: ValueError: no data" in MAIN.lines(outcome)
-
-
-def test_a_script_that_needs_a_gpu_is_asked_about_alone(tmp_path: Path) -> None:
-    outcome = run_script(tmp_path, "raise AssertionError('no CUDA')", needs_gpu=True)
-    assert outcome.native is None
-    assert outcome.is_answered
 
 
 def test_an_error_is_joined_and_said_to_blame_the_script(tmp_path: Path) -> None:
@@ -174,13 +139,6 @@ def test_an_error_is_joined_and_said_to_blame_the_script(tmp_path: Path) -> None
     assert answer.error == "train.py raised KeyError: 'x' at train.py:3 at /tmp/train.py:3"
     assert "BLAMES THE SCRIPT" in MAIN.lines(outcome)
     assert "not answered: one" in MAIN.summary([outcome])
-
-
-def test_a_command_whose_time_is_over_is_no_answer(tmp_path: Path) -> None:
-    limits = RUNS.Limits(native=20.0, command=1.0, run=10.0)
-    outcome = run_script(tmp_path, "pass", "import time; time.sleep(60)", limits)
-    assert outcome.answers["check"].exit_code is None
-    assert outcome.answers["check"].error == "did not end in time"
 
 
 def test_a_script_gets_its_arguments_its_variables_its_path_and_what_runs_before(
@@ -205,11 +163,6 @@ def test_a_script_gets_its_arguments_its_variables_its_path_and_what_runs_before
     assert outcome.is_native, outcome.native.last_words
 
 
-def test_a_script_may_ask_a_terminal_for_its_size(tmp_path: Path) -> None:
-    code = "import os; assert os.get_terminal_size(0) == (80, 24)"
-    assert run_script(tmp_path, code, terminal=True).is_native
-
-
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
@@ -232,15 +185,13 @@ def test_outcomes_are_written_after_each_row_and_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "repositories").mkdir()
-    (tmp_path / "rows.toml").write_text(
-        '[[script]]\nname = "a-1"\nrepository = "o/n"\nscript = "t.py"\nskip = "first"\n'
-        '[[script]]\nname = "a-2"\nrepository = "o/n"\nscript = "t.py"\nskip = "second"\n'
-    )
+    rows = (ROW.replace('"a"', f'"a-{n}"') + f'skip = "reason {n}"\n' for n in (1, 2))
+    (tmp_path / "rows.toml").write_text("".join(rows))
     found = tmp_path / "found.json"
     options = [str(tmp_path / "repositories"), "--table", str(tmp_path / "rows.toml")]
     assert MAIN.main([*options, "--json", str(found), "--only", "a-1"]) == 0
     (outcome,) = json.loads(found.read_text())
-    assert outcome["left_out"] == "first"
+    assert outcome["left_out"] == "reason 1"
     found.write_text(json.dumps([outcome | {"left_out": "kept from the first run"}]))
     assert MAIN.main([*options, "--json", str(found), "--resume"]) == 0
     assert "kept from the first run" in capsys.readouterr().out
@@ -255,10 +206,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_outcome_of_what_it_ended(
     code = "import os, time; open(os.environ['PID'], 'w').write(str(os.getpid())); time.sleep(60)"
     (checkout / "t.py").write_text(code)
     pid_file, found = tmp_path / "pid", tmp_path / "found.json"
-    (tmp_path / "rows.toml").write_text(
-        '[[script]]\nname = "a"\nrepository = "o/n"\nscript = "t.py"\n'
-        f'environment = {{ PID = "{pid_file}" }}\n'
-    )
+    (tmp_path / "rows.toml").write_text(f'{ROW}environment = {{ PID = "{pid_file}" }}\n')
     options = ["--table", str(tmp_path / "rows.toml"), "--json", str(found)]
     harness = subprocess.Popen(
         [sys.executable, str(MAIN.__file__), str(tmp_path), *options], stderr=subprocess.PIPE
@@ -270,14 +218,6 @@ def test_an_interrupted_run_leaves_no_process_and_no_outcome_of_what_it_ended(
     assert b"interrupted" in complaints
     wait_until(lambda: not is_running(int(pid_file.read_text())))
     assert not found.exists()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something, seconds at most."""
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -311,33 +251,16 @@ def fake(tmp_path: Path, kind: str, to: str, **keys: Any) -> Path:
     return tmp_path / "folder" / to
 
 
-def test_mnist_is_faked_as_the_idx_files_that_its_readers_know(tmp_path: Path) -> None:
+def test_pictures_are_faked_as_their_readers_know_them(tmp_path: Path) -> None:
     folder = fake(tmp_path, "mnist", "../data/raw", num_train=5, num_test=3)
     images = (folder / "train-images-idx3-ubyte").read_bytes()
     assert struct.unpack(">IIII", images[:16]) == (2051, 5, 28, 28)
     assert len(images) == 16 + 5 * 28 * 28
     labels = (folder / "t10k-labels-idx1-ubyte").read_bytes()
     assert struct.unpack(">II", labels[:8]) == (2049, 3)
-    assert len(labels) == 8 + 3
-
-
-def test_cifar_is_faked_as_pickles(tmp_path: Path) -> None:
     folder = fake(tmp_path, "cifar10", "cifar-10-batches-py", num_per_batch=4)
     batch = pickle.loads((folder / "data_batch_5").read_bytes())
-    assert batch["data"].shape == (4, 3 * 32 * 32)
-    assert len(batch["labels"]) == 4
-
-
-def test_text_has_the_vocabulary_that_was_asked_for(tmp_path: Path) -> None:
-    path = fake(tmp_path, "text", "a/train.txt", num_words=900, vocabulary=70, words_per_line=9)
-    lines = path.read_text().splitlines()
-    assert len(lines) == 100
-    assert len({word for line in lines for word in line.split()}) == 70
-    packed = fake(tmp_path, "random_bytes", "a/bytes.gz", count=50)
-    assert len(gzip.decompress(packed.read_bytes())) == 50
-    tokens = np.fromfile(fake(tmp_path, "tokens", "a/t.bin", count=9, vocabulary=7), np.uint16)
-    assert len(tokens) == 9
-    assert tokens.max() < 7
+    assert (batch["data"].shape, len(batch["labels"])) == ((4, 3 * 32 * 32), 4)
 
 
 def test_a_table_of_numbers_is_faked_by_columns(tmp_path: Path) -> None:
@@ -351,15 +274,6 @@ def test_a_table_of_numbers_is_faked_by_columns(tmp_path: Path) -> None:
     assert kind in {"red", "blue"}
     assert float(load) == pytest.approx(float(load))
     assert 3 <= int(age) <= 5
-
-
-def test_graphs_cite_nodes_that_are_there(tmp_path: Path) -> None:
-    folder = fake(tmp_path, "cora", "cora", num_nodes=20, num_features=6, num_edges=30)
-    content = [line.split("\t") for line in (folder / "cora.content").read_text().splitlines()]
-    assert {len(row) for row in content} == {8}
-    nodes = {row[0] for row in content}
-    for line in (folder / "cora.cites").read_text().splitlines():
-        assert set(line.split("\t")) <= nodes
 
 
 def test_a_download_is_answered_from_a_faked_file(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""A package that is trained with ``python -m package_loop.train``."""
