@@ -64,8 +64,8 @@ class FallbackStep:
 
     def _begin(self) -> None:
         """Change over to ``fast_step``, whose import alone takes time."""
-        from faststep.compiling import explained
         from faststep.fast import fast_step
+        from faststep.inductor import explained
 
         self._has_begun = True
         try:

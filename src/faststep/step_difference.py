@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from faststep.tolerance import Tolerance, scale_of
+
+# Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
+_MOST_MOVED = 2.0**-8
 
 
 class Other(NamedTuple):
@@ -184,3 +188,20 @@ def worst(stock: Tensor, compiled: Tensor) -> str:
     apart = (stock.double() - compiled.double()).abs().flatten()
     place = int(apart.nan_to_num(nan=torch.inf).argmax())
     return f"{compiled.flatten()[place].item():.6g}, not {stock.flatten()[place].item():.6g}"
+
+
+def move_weights(parameters: Iterable[Tensor], roundoffs: float, signs: torch.Generator) -> None:
+    """Move each weight up or down by the same fraction of itself, in place.
+
+    Args:
+        parameters: The weights; those that are not floating-point numbers stay.
+        roundoffs: The fraction, in roundoffs of the weight's own format.
+        signs: Decides which go up; no other random numbers are drawn.
+    """
+    for parameter in parameters:
+        if parameter.is_floating_point() and not is_lazy(parameter):
+            # Half of eps, the distance from 1 to the next number.
+            fraction = min(roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST_MOVED)
+            ups = torch.randint(0, 2, parameter.shape, generator=signs) * 2 - 1
+            factors = 1 + fraction * ups.to(torch.float64)
+            parameter.data.copy_(parameter.data * factors.to(parameter.device))

@@ -27,8 +27,8 @@ from faststep.codegen.program import (
     merge_dims,
 )
 from faststep.codegen.sharing import choose_parts, is_long
-from faststep.codegen.workspace import ALIGN, place_buffers
 
+_ALIGN = 64
 _LINE = 16  # elements of a line of the cache, at least
 _PRELUDE = """\
 #include <math.h>
@@ -80,7 +80,7 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     The code defines ``step``, which returns 1 where an index was out of range, before anything is
     written to an argument; and ``run`` of ``driver.h``, which calls it.
     """
-    places, size = place_buffers(program)
+    places, size = _place_buffers(program)
     functions: dict[str, str] = {}
     calls: list[str] = []
     before = ""
@@ -114,8 +114,8 @@ def _part(
     Returns:
         Its functions, how it is called, and the bytes of memory of each part.
     """
-    own, end = place_buffers(part.program)
-    size = end + ALIGN
+    own, end = _place_buffers(part.program)
+    size = end + _ALIGN
     for buffer, copies in part.sums.items():
         for number, copy in enumerate(copies):
             places[copy] = start + number * size + own[buffer]
@@ -346,3 +346,61 @@ def literal(value: float, dtype: torch.dtype) -> str:
     if number == -(2**63):  # C has no such number: it is the negative of one that is too large
         return f"({number + 1} - 1)"
     return f"({number})" if number < 0 else str(number)
+
+
+def _place_buffers(program: Program) -> tuple[dict[Buffer, int], int]:
+    """Return where each buffer lies in the workspace, and the size of that.
+
+    What a part of the samples keeps is not the program's own: it has no place yet.
+    """
+    given = set[Buffer]()
+    if program.part is not None:
+        given = {one for copies in program.part.sums.values() for one in copies}
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for number, statement in enumerate(program.statements):
+        for view in (*statement.reads(), *statement.writes()):
+            if not view.buffer.is_argument and view.buffer not in given:
+                first.setdefault(view.buffer, number)
+                last[view.buffer] = number
+    last.update((view.buffer, len(program.statements)) for view in program.kept)
+    ending: dict[int, list[Buffer]] = {}
+    for buffer, number in last.items():
+        ending.setdefault(number, []).append(buffer)
+    starting: dict[int, list[Buffer]] = {}
+    for buffer, number in first.items():
+        starting.setdefault(number, []).append(buffer)
+    places: dict[Buffer, int] = {}
+    free: list[tuple[int, int]] = []  # offset and size, by offset
+    end = 0
+    for number in range(len(program.statements)):
+        for buffer in starting.get(number, ()):
+            size = _bytes(buffer)
+            fitting = [hole for hole in free if hole[1] >= size]
+            if fitting:
+                hole = min(fitting, key=lambda one: one[1])
+                free.remove(hole)
+                places[buffer] = hole[0]
+                if hole[1] > size:
+                    free.append((hole[0] + size, hole[1] - size))
+            else:
+                places[buffer] = end
+                end += size
+        for buffer in ending.get(number, ()):
+            free.append((places[buffer], _bytes(buffer)))
+        free = _merged(free)
+    return places, end
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.ceil(buffer.size * buffer.dtype.itemsize / _ALIGN) * _ALIGN
+
+
+def _merged(holes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for offset, size in sorted(holes):
+        if merged and sum(merged[-1]) == offset:
+            merged[-1] = (merged[-1][0], merged[-1][1] + size)
+        else:
+            merged.append((offset, size))
+    return merged

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from faststep.codegen.lowering import Lowering
 from faststep.codegen.operators import Op, lowers
-from faststep.codegen.program import (
-    Const,
-    Indirect,
-    UnsupportedError,
-    Value,
-    View,
-)
+from faststep.codegen.program import Const, Indirect, UnsupportedError, Value, View
 
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
+_REDUCTIONS = {
+    "sum": "{0} += {1}",
+    "prod": "{0} *= {1}",
+    "amax": "{0} = {1} != {1} || {1} > {0} ? {1} : {0}",
+    "amin": "{0} = {1} != {1} || {1} < {0} ? {1} : {0}",
+}
 
 
 @lowers("gather")
 def _gather(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    shape, dtype = op.shape, op.result.dtype
-    source, dim = lowering.view(args[0]), args[1] % max(1, len(shape))
+    source, dim = lowering.view(args[0]), args[1] % max(1, len(op.shape))
     index = _checked(lowering, args[2], source.shape[dim])
-    return lowering.pointwise("{0}", [Indirect(source, dim, index)], shape, dtype)
+    return lowering.pointwise("{0}", [Indirect(source, dim, index)], op.shape, op.result.dtype)
 
 
 def _checked(lowering: Lowering, index: Any, size: int) -> View:
-    """Return indices from 0 on, after a check that ends the step where one is outside.
+    """Return indices from 0 on, after a check that ends the step if one is outside.
 
     What reads by them depends on the check, so that no loop before it does.
     """
@@ -47,13 +45,10 @@ def _checked(lowering: Lowering, index: Any, size: int) -> View:
     return wrapped
 
 
-@lowers("embedding")
-def _embedding(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    return _take_rows(lowering, op, args[0], 0, args[1])
-
-
-@lowers("index_select")
+@lowers("embedding", "index_select")
 def _index_select(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    if op.name == "embedding":
+        return _take_rows(lowering, op, args[0], 0, args[1])
     return _take_rows(lowering, op, args[0], args[1], args[2])
 
 
@@ -68,16 +63,10 @@ def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> 
     after = len(source.shape) - dim - 1
     wide = checked.reshaped((*checked.shape, *[1] * after))
     assert wide is not None
-    wide = wide.expanded(shape)
     # The table, as if the index's dimensions were its own, all but the last of them broadcast.
-    strides = (
-        *source.strides[:dim],
-        *[0] * (num_index - 1),
-        source.strides[dim],
-        *source.strides[dim + 1 :],
-    )
-    broad = View(source.buffer, shape, strides, source.offset)
-    indirect = Indirect(broad, dim + num_index - 1, wide)
+    before, own, rest = source.strides[:dim], source.strides[dim], source.strides[dim + 1 :]
+    broad = View(source.buffer, shape, (*before, *[0] * (num_index - 1), own, *rest), source.offset)
+    indirect = Indirect(broad, dim + num_index - 1, wide.expanded(shape))
     return lowering.pointwise("{0}", [indirect], shape, op.result.dtype)
 
 
@@ -91,14 +80,10 @@ def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     source = lowering.view(args[0])
     indices = {number: args[1][number] for number in given}
     places, shape, strides = _places(lowering, source.shape, source.strides, indices)
-    dim = next(d for d, stride in enumerate(strides) if stride is None)
-    wide = tuple(1 if stride is None else stride for stride in strides)
     # The places of elements take the place of an index of step 1.
-    strides = tuple(
-        0 if was is None and d != dim else stride
-        for d, (stride, was) in enumerate(zip(wide, strides, strict=True))
-    )
-    broad = View(source.buffer, shape, strides, source.offset)
+    dim = strides.index(None)
+    steps = tuple(int(d == dim) if one is None else one for d, one in enumerate(strides))
+    broad = View(source.buffer, shape, steps, source.offset)
     found = lowering.pointwise("{0}", [Indirect(broad, dim, places)], shape, op.result.dtype)
     if shape == op.shape:
         return found
@@ -134,133 +119,54 @@ def _places(
     return places, full, (*steps[:before], *[None] * len(common), *steps[before:])
 
 
-@lowers("scatter")
+@lowers("scatter", "scatter_add", "scatter_reduce")
 def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
-    dim = args[1] % max(1, len(result.shape))
-    index = op.given(2)
-    if op.kwargs.get("reduce") is not None or not result.shape:
-        raise UnsupportedError("only what replaces elements is covered")
-    is_one = index.shape[dim] == 1 and all(
-        one == other
-        for d, (one, other) in enumerate(zip(index.shape, result.shape, strict=True))
-        if d != dim
-    )
-    if not (is_one and isinstance(args[3], bool | int | float)):
-        value = lowering.value(args[3], result.dtype)
-        return _scattered(lowering, op, args[0], dim, args[2], value, "{0} = {1}")
-    checked = _checked(lowering, args[2], result.shape[dim])
-    inputs = [
-        checked.expanded(result.shape),
-        lowering.value(args[3], result.dtype),
-        lowering.value(args[0]),
-    ]
-    expression = f"{{0}} == {{i{dim}}} ? {{1}} : {{2}}"
-    return lowering.pointwise(expression, inputs, result.shape, result.dtype)
-
-
-_REDUCTIONS = {
-    "sum": "{0} += {1}",
-    "prod": "{0} *= {1}",
-    "amax": "{0} = {1} != {1} || {1} > {0} ? {1} : {0}",
-    "amin": "{0} = {1} != {1} || {1} < {0} ? {1} : {0}",
-}
-
-
-@lowers("scatter_reduce")
-def _scatter_reduce(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    how, includes_self = args[4], [*args, *op.kwargs.values(), True][5]
-    if how not in _REDUCTIONS or not includes_self or not op.shape:
-        raise UnsupportedError(f"{how} is not covered, or not without the elements themselves")
-    dim = args[1] % len(op.shape)
-    return _scattered(
-        lowering, op, args[0], dim, args[2], lowering.value(args[3]), _REDUCTIONS[how]
-    )
-
-
-def _scattered(
-    lowering: Lowering, op: Op, base: Any, dim: int, index: Any, value: Value, change: str
-) -> View:
-    """Return a copy of a tensor that is changed at indices along a dimension, one by one."""
     shape, dtype = op.shape, op.result.dtype
-    places = _checked(lowering, index, shape[dim])
-    source = lowering.view(value)
+    how, includes_self = op.kwargs.get("reduce"), True
+    if op.name == "scatter_add":
+        how = "sum"
+    elif op.name == "scatter_reduce":
+        how, includes_self = args[4], [*args, *op.kwargs.values(), True][5]
+    is_known = (how in _REDUCTIONS and op.name != "scatter") or how is None
+    if not is_known or not includes_self or not shape:
+        raise UnsupportedError(f"{how} is not covered, or not without the elements themselves")
+    dim = args[1] % len(shape)
+    sizes = tuple(op.given(2).shape)
+    is_one = sizes == (*shape[:dim], 1, *shape[dim + 1 :])
+    places = _checked(lowering, args[2], shape[dim])
+    if how is None and is_one and isinstance(args[3], bool | int | float):
+        numbers = lowering.value(args[3], dtype), lowering.value(args[0])
+        expression = f"{{0}} == {{i{dim}}} ? {{1}} : {{2}}"
+        return lowering.pointwise(expression, [places.expanded(shape), *numbers], shape, dtype)
+    # A copy of the tensor that is changed at the indices, one by one.
+    source = lowering.view(lowering.value(args[3], dtype))
     if not source.shape:
         source = source.expanded(places.shape)
     total = lowering.new_view(shape, dtype)
-    lowering.copy(lowering.value(base), total)
+    lowering.copy(lowering.value(args[0]), total)
     loops, at = _nest(places.shape)
     to = " + ".join(
         f"p0[{at(places)}] * {stride}" if d == dim else f"i{d} * {stride}"
         for d, stride in enumerate(total.strides)
     )
+    change = "{0} = {1}" if how is None else _REDUCTIONS[how]
     text = change.format(f"p2[{to}]", f"p1[{at(source)}]")
     lowering.call(f"{loops} {text};", [places, source], [total])
     return total
 
 
-@lowers("scatter_add")
-def _scatter_add(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    if not op.shape:
-        raise UnsupportedError("a single number is not covered")
-    dim = args[1] % len(op.shape)
-    value = lowering.value(args[3])
-    return _scattered(lowering, op, args[0], dim, args[2], value, _REDUCTIONS["sum"])
-
-
-@lowers("index_put", "_unsafe_index_put", "_unsafe_masked_index_put_accumulate")
+@lowers("index_put", "_unsafe_index_put")
 def _index_put(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    """Rows added to a table: the gradient of an embedding."""
-    name = op.name
-    result = op.result
-    shape = tuple(result.shape)
-    mask = None
-    if "masked" in name:
-        base, mask, indices, values = args
-        accumulates = True
-    else:
-        base, indices, values = args[:3]
-        accumulates = bool(args[3]) if len(args) > 3 else bool(op.kwargs.get("accumulate"))
-    given = {number: one for number, one in enumerate(indices) if one is not None}
-    if any(op.given(1 if mask is None else 2, number).dtype == torch.bool for number in given):
-        return _put_masked(lowering, op, base, given, values, accumulates=accumulates)
-    if mask is None and (list(given) != [0] or not op.given(1, 0).dim() or not accumulates):
-        return _put(lowering, op, base, given, values, "+=" if accumulates else "=")
-    if list(given) != [0]:
-        raise UnsupportedError("only rows that are added are covered")
-    raw = lowering.view(indices[0])
-    source = lowering.view(values)
-    if source.shape != (*raw.shape, *shape[1:]):
-        source = source.expanded((*raw.shape, *shape[1:]))
-    inputs = [raw, source]
-    num_index = len(raw.shape)
-    loops, at = _nest(source.shape)
-    guard = ""
-    if mask is not None:
-        lead = lowering.view(mask).expanded(source.shape)
-        inputs.append(lead)
-        guard = f"if (p2[{at(lead)}])"
-    wide = View(raw.buffer, source.shape, (*raw.strides, *[0] * (len(shape) - 1)), raw.offset)
-    inputs[0] = wide
-    total = lowering.new_view(shape, result.dtype)
-    lowering.copy(lowering.value(base), total)
-    out = f"p{len(inputs)}"
-    row = f"p0[{at(wide)}]"
-    # A row outside of the table belongs to a masked element: the check would refuse it.
-    row = f"({row} < 0 ? {row} + {shape[0]} : {row}) * {total.strides[0]}"
-    rest = "".join(f" + i{num_index + d - 1} * {total.strides[d]}" for d in range(1, len(shape)))
-    if mask is None:
-        _checked(lowering, indices[0], shape[0])
-    body = f"{loops} {guard} {out}[{row}{rest}] += p1[{at(source)}];"
-    lowering.call(body, inputs, [total])
-    return total
+    """Return a copy of a tensor with other elements, or more, at the places of indices.
 
-
-def _put(
-    lowering: Lowering, op: Op, base: Any, indices: dict[int, Any], values: Any, sign: str
-) -> View:
-    """Return a copy of a tensor with other elements, or more, at the places of indices."""
+    Rows added to a table are the gradient of an embedding.
+    """
     shape, dtype = op.shape, op.result.dtype
+    base, given, values = args[:3]
+    accumulates = bool(args[3]) if len(args) > 3 else bool(op.kwargs.get("accumulate"))
+    indices = {number: one for number, one in enumerate(given) if one is not None}
+    if any(op.given(1, number).dtype == torch.bool for number in indices):
+        return _put_masked(lowering, op, base, indices, values, accumulates=accumulates)
     total = lowering.new_view(shape, dtype)
     lowering.copy(lowering.value(base), total)
     places, wide, strides = _places(lowering, shape, total.strides, indices)
@@ -269,6 +175,7 @@ def _put(
     to = " + ".join(
         [f"p0[{at(places)}]", *(f"i{d} * {stride}" for d, stride in enumerate(strides) if stride)]
     )
+    sign = "+=" if accumulates else "="
     lowering.call(f"{loops} p2[{to}] {sign} p1[{at(source)}];", [places, source], [total])
     return total
 

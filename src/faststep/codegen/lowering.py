@@ -17,22 +17,17 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-# Each registers the operators that it lowers.
-from faststep.codegen import (  # noqa: F401
-    conv_ops,
-    fill_ops,
-    index_ops,
-    join_ops,
-    pointwise_ops,
-    pool_ops,
-    product_ops,
-    reduce_ops,
-    view_ops,
-)
 from faststep.codegen.emit import literal
-from faststep.codegen.operators import FLOATS, HANDLERS, Op, cast_operands
+from faststep.codegen.operators import (
+    ARITHMETIC,
+    FLOATS,
+    HANDLERS,
+    POINTWISE,
+    WRAPPING,
+    Op,
+    cast_operands,
+)
 from faststep.codegen.placing import Placing
-from faststep.codegen.pointwise import ARITHMETIC, POINTWISE, WRAPPING
 from faststep.codegen.program import (
     C_TYPES,
     Buffer,
@@ -261,9 +256,14 @@ class Lowering(Placing):
                     and other.dtype == result.dtype
                 ):
                     return other
-        return self.pointwise(
-            cast_operands(expression, inputs, dtype), inputs, result.shape, result.dtype
-        )
+        expression = cast_operands(expression, inputs, dtype)
+        return self.pointwise(expression, inputs, result.shape, result.dtype)
+
+    def computed(self, op: Op, expression: str, inputs: Sequence[Value]) -> Element:
+        """Return the result of an operator, on operands of its type."""
+        dtype = op.result.dtype
+        expression = cast_operands(expression, inputs, dtype)
+        return self.pointwise(expression, inputs, op.shape, dtype)
 
 
 def constant(lowering: Lowering, tensor: torch.Tensor) -> Value:

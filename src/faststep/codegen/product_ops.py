@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from faststep.codegen.lowering import Lowering
 from faststep.codegen.operators import FLOATS, Op, lowers, prefix_of
 from faststep.codegen.program import (
     Const,
@@ -17,9 +18,6 @@ from faststep.codegen.program import (
     count,
 )
 from faststep.codegen.reduce_ops import reduce_view
-
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
 
 # Cycles, of which a product takes one per row, step of depth and vector: of a transposed copy, and
 # of a loop that reads across its own layout, per element. Ratios of an x86 with AVX-512 or AVX2.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from faststep.codegen.emit import literal
+from faststep.codegen.lowering import Lowering
 from faststep.codegen.operators import (
     FLOATS,
     Op,
@@ -24,9 +25,6 @@ from faststep.codegen.program import (
     count,
     merge_dims,
 )
-
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
 
 
 @lowers("sum", "mean", "amax", "amin", "prod", "any")

@@ -1,18 +1,21 @@
-"""A function of tensors as a graph that the generator can lower."""
+"""A function of tensors as a graph that the generator can lower.
+
+Writes to what lies between operators are made values: what reads it later reads the new value.
+Recurrent layers write their gates in place, each to its part of one tensor.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from faststep.codegen.in_place import replace_writes
 from faststep.codegen.operators import covered_operators
 from faststep.codegen.program import UnsupportedError
-from faststep.codegen.upsampling import upsampling_gradients
 
 
 def trace(
@@ -145,3 +148,178 @@ def _draw(node: fx.Node) -> Callable[[], Tensor]:
 
     args = [example(arg) for arg in node.args]
     return lambda: target(*args, **kwargs)
+
+
+_COPY_TO, _COPY = torch.ops.aten.copy_.default, torch.ops.aten.copy.default
+
+
+def replace_writes(graph: fx.Graph) -> bool:
+    """Replace what is written to tensors by values; return whether that could be done.
+
+    It cannot where memory is read by another name after the write, or is written to by more than
+    ``copy_``. The graph computes the same either way. A copy to an argument that nobody reads
+    afterwards stays: so an update ends.
+
+    Args:
+        graph: Traced operators, each with its result without values.
+    """
+    places = {node: number for number, node in enumerate(graph.nodes)}
+
+    def is_read_after(node: fx.Node, write: fx.Node) -> bool:
+        return any(places[user] > places[write] for user in node.users)
+
+    for write in list(graph.nodes):
+        if not _is_mutable(write):
+            continue
+        target = write.args[0]
+        if write.target is not _COPY_TO or not isinstance(target, fx.Node):
+            return False
+        # What is made of the written tensor from here on gets the value.
+        renewed = {write, *(user for user in target.users if places[user] > places[write])}
+        if any(is_read_after(one, write) for one in _overlapping(target, renewed)):
+            return False
+        if _names(target)[-1].op != "placeholder":
+            value = _value(graph, write, target)
+            places[value] = places.get(value, places[write])
+            for user in list(target.users):
+                if places[user] > places[write]:
+                    user.replace_input_with(target, value)
+            write.replace_all_uses_with(value)
+            graph.erase_node(write)
+        elif target.op != "placeholder" or is_read_after(target, write) or write.users:
+            return False
+    return True
+
+
+def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
+    """Return what a tensor is after a copy to it."""
+    given, old = write.args[1], target.meta["val"]
+    if (
+        isinstance(given, fx.Node)
+        and given.op == "call_function"
+        and list(given.users) == [write]
+        and _viewed(given) is None
+        and given.meta["val"].shape == old.shape
+        and given.meta["val"].dtype == old.dtype
+    ):
+        return given
+    # What was copied may change later, and this does not.
+    with graph.inserting_before(write):
+        value = graph.call_function(_COPY, (target, given))
+    value.meta = dict(target.meta)
+    return value
+
+
+def _is_mutable(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _viewed(node: fx.Node) -> fx.Node | None:
+    """Return what a result shares its memory with; None where it has its own."""
+    given = node.args[0] if node.args else None
+    if not isinstance(given, fx.Node):
+        return None
+    if node.target is operator.getitem:  # of a split tensor
+        return None if _viewed(given) is None else given
+    schema = getattr(node.target, "_schema", None)
+    is_view = schema is not None and any(one.alias_info is not None for one in schema.arguments)
+    return given if is_view else None
+
+
+def _names(node: fx.Node) -> list[fx.Node]:
+    """Return it and what it is a look at, up to what has the memory."""
+    names = [node]
+    while (viewed := _viewed(names[-1])) is not None:
+        names.append(viewed)
+    return names
+
+
+def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
+    """Yield the other names of the memory of a tensor, or of parts of it, but renewed ones."""
+    parts = {one.args[0]: one for one in _names(target) if one.target is operator.getitem}
+    todo = [_names(target)[-1]]
+    while todo:
+        one = todo.pop()
+        part = parts.get(one.args[0]) if one.target is operator.getitem else None
+        if part is not None and part.args[1] != one.args[1]:
+            continue  # beside it
+        if one is not target:
+            yield one
+        todo += [user for user in one.users if _viewed(user) is one and user not in renewed]
+
+
+def upsampling_gradients() -> dict[Any, Callable[..., Tensor]]:
+    """Return what the gradients of nearest and linear upsampling are traced as, by operator."""
+    aten = torch.ops.aten
+    return {
+        aten.upsample_nearest1d_backward.default: _nearest,
+        aten.upsample_nearest2d_backward.default: _nearest,
+        aten._upsample_nearest_exact1d_backward.default: _nearest_exact,
+        aten._upsample_nearest_exact2d_backward.default: _nearest_exact,
+        aten.upsample_linear1d_backward.default: _linear,
+        aten.upsample_bilinear2d_backward.default: _linear,
+    }
+
+
+def _nearest(
+    gradient: Tensor,
+    target: Sequence[int],
+    shape: Sequence[int],
+    *scales: float | None,
+    offset: float = 0.0,
+) -> Tensor:
+    result = gradient
+    for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
+        scale = _scale(large, size, scales, dim)
+        if large % size == 0 and scale == size / large:
+            result = result.unflatten(dim, (size, large // size)).sum(dim + 1)
+            continue
+        places = torch.arange(large, dtype=torch.float32, device=gradient.device)
+        sources = ((places + offset) * scale).floor().clamp(max=size - 1)
+        result = _gathered(result, dim, _is_at(sources, size).to(gradient.dtype))
+    return result
+
+
+def _nearest_exact(
+    gradient: Tensor, target: Sequence[int], shape: Sequence[int], *scales: float | None
+) -> Tensor:
+    return _nearest(gradient, target, shape, *scales, offset=0.5)
+
+
+def _linear(
+    gradient: Tensor,
+    target: Sequence[int],
+    shape: Sequence[int],
+    align_corners: bool,
+    *scales: float | None,
+) -> Tensor:
+    result = gradient
+    for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
+        places = torch.arange(large, dtype=gradient.dtype, device=gradient.device)
+        if align_corners:
+            sources = places * ((size - 1) / (large - 1) if large > 1 else 0.0)
+        else:
+            sources = ((places + 0.5) * _scale(large, size, scales, dim) - 0.5).clamp(min=0)
+        before = sources.floor().clamp(max=size - 1)
+        after = (before + 1).clamp(max=size - 1)
+        share = (sources - before).clamp(0, 1)[:, None]
+        weights = _is_at(before, size) * (1 - share) + _is_at(after, size) * share
+        result = _gathered(result, dim, weights)
+    return result
+
+
+def _scale(large: int, size: int, scales: Sequence[float | None], dim: int) -> float:
+    """Return how far apart in the input two neighbours of the result are."""
+    given = scales[dim - 2] if len(scales) > dim - 2 else None
+    return 1 / given if given else size / large
+
+
+def _is_at(sources: Tensor, size: int) -> Tensor:
+    """Return for each place of the result, and of the input, whether the one reads the other."""
+    return sources[:, None] == torch.arange(size, dtype=sources.dtype, device=sources.device)
+
+
+def _gathered(gradient: Tensor, dim: int, weights: Tensor) -> Tensor:
+    """Return the sums of a gradient along a dimension, by the weights of places."""
+    return (gradient.movedim(dim, -1) @ weights).movedim(-1, dim)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from faststep.engines import Engine
 from faststep.fast import FastStep, fast_step
-from faststep.whole_loss import as_output
+from faststep.recipe import as_output
 
 
 class AgentLoss(nn.Module):

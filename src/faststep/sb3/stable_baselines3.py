@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from faststep.engines import Engine
 from faststep.errors import FastStepError
-from faststep.sb3.actor_critic import SacTraining, Td3Training
+from faststep.sb3.off_policy import DqnTraining, SacTraining, Td3Training
 from faststep.sb3.on_policy import A2cTraining, PpoTraining
-from faststep.sb3.q_learning import DqnTraining
-from faststep.update_rules import find_rule
+from faststep.updates import find_rule
 
 Agent = TypeVar("Agent")
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from faststep import FallbackStep, FastStep, FastStepError
-from faststep.engines import StepCompiler
+from faststep.generated_step import GeneratedStep
+from faststep.inductor import CompiledStep
 
 NUM_STEPS = 5
 
@@ -77,8 +78,8 @@ def test_a_step_that_cannot_be_compiled_is_done_by_the_loop(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(StepCompiler, "_generate", fail)
-    monkeypatch.setattr("faststep.engines.CompiledStep", fail)
+    for kind in (GeneratedStep, CompiledStep):
+        monkeypatch.setattr(kind, "__init__", fail)
     _assert_same(torch.optim.Adam, reason)
 
 

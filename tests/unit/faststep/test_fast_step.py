@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from factories.traced_steps import run_as_traced
-from faststep import FastStepError, compiled_step, fast_step
-from faststep.compiling import compile_tensors, trace_tensors
-from faststep.engines import Engine
+from faststep import FastStepError, fast_step, inductor
+from faststep.engines import NUM_RARE, Engine
 from faststep.fast import FastStep
-from faststep.step_table import NUM_RARE
+from faststep.inductor import compile_tensors, trace_tensors
 
 
 @pytest.fixture(params=["generated", "inductor"])
@@ -206,7 +205,7 @@ def test_another_shape_is_compiled_only_when_it_comes_again(engine: Engine) -> N
 def test_where_many_shapes_were_compiled_no_other_one_is(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("faststep.step_table.MOST_COMPILED", 1)
+    monkeypatch.setattr("faststep.engines.MOST_COMPILED", 1)
     model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"])
 
     def train(count: int, size: int) -> None:
@@ -330,7 +329,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
         return call
 
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    monkeypatch.setattr(inductor, "compile_tensors", trace)
     with pytest.raises(FastStepError, match=r"the parameter 1\.bias"):
         step(x, y)
     torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
@@ -338,7 +337,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
 
 def test_a_value_read_in_the_loss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_step, "compile_tensors", compile_tensors)
+    monkeypatch.setattr(inductor, "compile_tensors", compile_tensors)
     model = make_mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

@@ -82,7 +82,7 @@ def test_a_step_by_parts_of_its_samples_trains_as_the_loop_does() -> None:
     optimizer = torch.optim.Adam(stock.parameters(), lr=0.01)
     torch.manual_seed(2)
     found = [step(x[:128], y[:128]) for _ in range(4)] + list(step.run(x, y, indices))
-    generated = step._table.latest
+    generated = step._steps.latest
     assert "samples_part" in generated._generated.source
     torch.manual_seed(2)
     for number, loss in enumerate(found):
@@ -333,7 +333,7 @@ def test_a_data_set_is_trained_on_for_some_epochs() -> None:
     torch.testing.assert_close(losses, torch.stack(wanted))
     torch.testing.assert_close(model.state_dict(), other.state_dict())
     # Batches of four, by fours or alone, are one piece of code; those of three another.
-    assert len({id(one) for one in step._table._steps.values()}) <= 2
+    assert len({id(one) for one in step._steps._steps.values()}) <= 2
     assert len(step.train(x, y, batch_size=4, drop_last=True, shuffle=False)) == 5
 
 

@@ -13,8 +13,7 @@ from breakeven.capture.sessions.session import BackwardCalls
 from faststep import FastStepError
 from faststep.codegen.program import UnsupportedError
 from faststep.codegen.tracing import without_onednn
-from faststep.recorded_step import GeneratedCode, generate_recorded
-from faststep.step_recorder import StepRecorder
+from faststep.recorded import GeneratedCode, StepRecorder, generate_recorded
 
 Step = Callable[[], object]
 

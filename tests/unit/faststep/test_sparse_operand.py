@@ -114,7 +114,7 @@ class Multiplied(nn.Module):
 
 
 def test_a_sparse_matrix_in_place_of_a_dense_one_is_noticed() -> None:
-    """The quick call of a dense batch must not read the memory of a sparse one."""
+    """The fast path of a dense batch must not read the memory of a sparse one."""
     model = Multiplied()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     step = fast_step(model, nn.MSELoss(), optimizer, engine="generated")

@@ -8,12 +8,12 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from faststep.compiling import trace_tensors
+from faststep.inductor import trace_tensors
 
 # In a process of its own: what another test has imported must not help.
 _POOLING = """
 import torch
-from faststep.compiling import trace_tensors
+from faststep.inductor import trace_tensors
 
 def step(x):
     return (torch.nn.functional.max_pool2d(x, 2),)

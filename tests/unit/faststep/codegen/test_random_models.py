@@ -139,7 +139,7 @@ def test_more_random_models(start: int) -> None:
 def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all steps that can be, however small they are."""
     monkeypatch.setattr(
-        "faststep.codegen.step_program.choose_sample_parts",
+        "faststep.codegen.dividing.choose_sample_parts",
         lambda half, count, lanes: 4 if count % 4 == 0 else 2,
     )
 

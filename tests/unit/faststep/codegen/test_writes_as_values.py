@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from faststep import fast_step
 from faststep.codegen import tracing
-from faststep.codegen.in_place import replace_writes
+from faststep.codegen.tracing import replace_writes
 
 
 def gates(x: Tensor) -> Tensor:

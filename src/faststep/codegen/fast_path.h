@@ -61,7 +61,7 @@ struct input {
   void **place; /* where its address is written to */
 };
 
-struct quick_call {
+struct fast_path {
   int64_t num_guards;
   const struct guard *guards;
   int64_t num_inputs;
@@ -84,7 +84,7 @@ struct quick_call {
   const void *plan;
 };
 
-static int is_at(const struct quick_call *call, object *tensor, const char *address) {
+static int is_at(const struct fast_path *call, object *tensor, const char *address) {
   struct tensor found;
   return !call->describe(tensor, &found) && found.data + found.byte_offset == address;
 }
@@ -120,7 +120,7 @@ static int has_values(object *dict, object *wanted) {
   return has;
 }
 
-static int holds(const struct quick_call *call, const struct guard *guard) {
+static int holds(const struct fast_path *call, const struct guard *guard) {
   switch (guard->check) {
   case SIZE: return PyDict_Size(guard->holder) == guard->wanted.size;
   case ITEM: return PyDict_GetItemWithError(guard->holder, guard->key) == guard->wanted.object;
@@ -134,7 +134,7 @@ static int holds(const struct quick_call *call, const struct guard *guard) {
 }
 
 /* Returns the address of a tensor's data, where it is like the one that the call is for; else NULL. */
-static char *address_if_like(const struct quick_call *call, object *given,
+static char *address_if_like(const struct fast_path *call, object *given,
                              const struct input *input) {
   object *type = PyObject_Type(given);
   Py_DecRef(type);
@@ -155,7 +155,7 @@ static int are_within(const int64_t *indices, int64_t count, int64_t num_samples
 }
 
 /* Does the steps; returns how many were done, 0 where it is not for them. */
-static int64_t do_steps(struct quick_call *call, object *const *given) {
+static int64_t do_steps(struct fast_path *call, object *const *given) {
   char *found[3];
   for (int64_t i = 0; i < call->num_guards; i++)
     if (!holds(call, &call->guards[i])) return 0;
@@ -174,8 +174,8 @@ static int64_t do_steps(struct quick_call *call, object *const *given) {
 
 /* A function of Python: inputs and targets of a step to its loss, or those of a data set and
    indices to the losses of several steps; None where nothing was done. */
-object *quick_call(object *self, object *const *given, python_size count) {
-  struct quick_call *call = PyLong_AsVoidPtr(self);
+object *fast_path(object *self, object *const *given, python_size count) {
+  struct fast_path *call = PyLong_AsVoidPtr(self);
   int64_t done = count == call->num_inputs ? do_steps(call, given) : 0;
   if (!done) {
     PyErr_Clear();

@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from faststep.batch import Batch, num_steps_of
-from faststep.compiled_step import CompiledStep
 from faststep.errors import FastStepError
 from faststep.generated_step import GeneratedStep
-from faststep.hooks import unwatched_steps
-from faststep.joint_optimizer import owners_of
+from faststep.guards import unwatched_steps
+from faststep.inductor import CompiledStep
+from faststep.params import Params, clone_all
+from faststep.several import owners_of
 from faststep.step_difference import (
     Change,
     Other,
     find_difference,
     is_close,
+    move_weights,
     norm,
     worst,
 )
 from faststep.stock_step import Snapshot, StockStep
-from faststep.tensors import BoundTensors, clone_all
 from faststep.tolerance import (
     LAYER_ROUNDOFFS,
     MOST_OWN_FACTOR,
@@ -36,7 +37,6 @@ from faststep.tolerance import (
     Tolerance,
     step_tolerance,
 )
-from faststep.weight_noise import move_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ _FACTORS = (SPREAD_FACTOR, 2 * SPREAD_FACTOR, MOST_OWN_FACTOR)
 def check_step_numbers(
     step: CompiledStep | GeneratedStep,
     stock: StockStep,
-    bound: BoundTensors,
+    params: Params,
     before: Snapshot,
     batch: Batch,
     indices: Tensor | None,
@@ -94,7 +94,7 @@ def check_step_numbers(
     Args:
         step: The compiled step.
         stock: The stock step.
-        bound: The tensors of model and optimizer.
+        params: The tensors of model and optimizer.
         before: Their values, and the random numbers.
         batch: The batch, or the data set.
         indices: Samples of each step, where there are several.
@@ -106,19 +106,19 @@ def check_step_numbers(
     Raises:
         FastStepError: They differ by more than rounding; names the first tensor.
     """
-    old = clone_all(bound.arguments)
+    old = clone_all(params.arguments)
     num_steps = num_steps_of(indices)
-    compiled = step.on_copies(bound, batch, indices)
+    compiled = step.on_copies(params, batch, indices)
     before.restore_random()
     wanted = stock.run(batch, indices)
-    comparison = _Comparison(stock, bound, old, wanted)
+    comparison = _Comparison(stock, params, old, wanted)
     difference = comparison.difference(*compiled)
     recipe = stock.recipe
     after = Snapshot(recipe.model, recipe.loss_fn, stock.optimizer)
     try:
         with unwatched_steps():
             moved = (
-                _run_moved(bound, old, before, lambda: stock.run(batch, indices), seed)
+                _run_moved(params, old, before, lambda: stock.run(batch, indices), seed)
                 for seed in range(MOST_PERTURBED)
             )
             if difference and not any(comparison.is_no_more(compiled, other) for other in moved):
@@ -147,7 +147,7 @@ _Results = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 def _run_moved(
-    bound: BoundTensors,
+    params: Params,
     old: tuple[Tensor, ...],
     before: Snapshot,
     run: Callable[[], tuple[Tensor, ...]],
@@ -159,12 +159,12 @@ def _run_moved(
         As other steps, the move of the weights itself taken off.
     """
     before.restore()
-    trained = [one.param for one in bound.tensors.trained]
+    trained = [one.param for one in params.trained]
     signs = torch.Generator().manual_seed(seed)
     move_weights(trained, LAYER_ROUNDOFFS, signs)
     moves = [new.detach() - value for new, value in zip(trained, old, strict=False)]
     returned = run()
-    arguments = clone_all(bound.arguments)
+    arguments = clone_all(params.arguments)
     values = [value - move for value, move in zip(arguments, moves, strict=False)]
     return returned, (*values, *arguments[len(trained) :])
 
@@ -174,7 +174,7 @@ class _Comparison:
 
     Args:
         stock: Has just done them.
-        bound: The tensors of model and optimizer, as the stock steps left them.
+        params: The tensors of model and optimizer, as the stock steps left them.
         old: Their values before.
         wanted: What the stock steps returned.
     """
@@ -182,16 +182,16 @@ class _Comparison:
     def __init__(
         self,
         stock: StockStep,
-        bound: BoundTensors,
+        params: Params,
         old: tuple[Tensor, ...],
         wanted: tuple[Tensor, ...],
     ) -> None:
         self._wanted = wanted
-        self._trained = bound.tensors.trained
+        self._trained = params.trained
         self._old = old
-        self._values = clone_all(bound.arguments)
+        self._values = clone_all(params.arguments)
         self._grads = stock.grads
-        self._fixed_names = bound.tensors.fixed_names
+        self._fixed_names = params.fixed_names
         self._params = dict(stock.recipe.model.named_parameters())
         rule, groups = stock.recipe.rule, stock.optimizer.param_groups
         self._states = [rule.state_names(group) for group in groups]

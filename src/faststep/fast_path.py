@@ -1,7 +1,7 @@
 """Generated steps called from Python in C alone, with all that is asked before them.
 
 Asking whether anything has changed, in Python, takes longer than a small step itself. So the
-questions are written down once, as ``Guard``s, and asked by the C code of ``quick_call.h``.
+questions are written down once, as ``Guard``s, and asked by the C code of ``fast_path.h``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -21,7 +21,7 @@ from faststep.codegen.toolchain import CompilerError, load
 
 
 class Check(IntEnum):
-    """What a guard asks; as ``quick_call.h`` has it.
+    """What a guard asks; as ``fast_path.h`` has it.
 
     ``SIZE``: is this the dict's length? ``ITEM``: is this in the dict under the key?
     ``ATTRIBUTE``: is this the holder's attribute? ``ELEMENTS``: are these the list's elements?
@@ -105,11 +105,11 @@ class _Method(ctypes.Structure):
 _METH_FASTCALL = 0x80
 
 
-class QuickCall:
+class FastCall:
     """One or several steps called for tensors like those that they were called with.
 
     ``function(inputs, targets)`` returns the loss, ``function(inputs, targets, indices)`` those of
-    several steps; None where it is not for them or something has changed: nothing was done then.
+    several steps; None if it is not for them or something has changed: nothing was done then.
 
     Args:
         guards: What must hold.
@@ -125,7 +125,7 @@ class QuickCall:
 
     def __init__(
         self,
-        guards: Iterable[Guard],
+        guards: Sequence[Guard],
         inputs: Sequence[tuple[Tensor, int]],
         *,
         num_steps: int,
@@ -136,20 +136,18 @@ class QuickCall:
         is_in_use: ctypes.c_int64,
         kept: Any,
     ) -> None:
-        method, functions = _method(), _torch_functions()
-        assert method is not None
-        assert functions is not None
-        describe, mark = functions
+        found = _functions()
+        assert found is not None
+        method, describe, mark = found
         self._kept: list[Any] = [method, is_in_use, kept]
         self._refilling = threading.Lock()
         self._call = call = _Call()
-        rows = list(guards)
-        array = (_Guard * len(rows))()
-        for one, (check, holder, key, wanted) in zip(array, rows, strict=True):
+        array = (_Guard * len(guards))()
+        for one, (check, holder, key, wanted) in zip(array, guards, strict=True):
             is_number = check in (Check.SIZE, Check.ADDRESS, Check.NUMBER)
             one.check, one.holder, one.key = check, self._keep(holder), self._keep(key)
             one.wanted = wanted if is_number else self._keep(wanted)
-        call.num_guards, call.guards = len(rows), ctypes.addressof(array)
+        call.num_guards, call.guards = len(guards), ctypes.addressof(array)
         self._kept.append(array)
         call.num_inputs = len(inputs)
         for number, (tensor, place) in enumerate(inputs):
@@ -178,10 +176,8 @@ class QuickCall:
         call.addresses, call.workspace, call.plan = at
         call.run = run
         new = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype, new.argtypes = (
-            ctypes.py_object,
-            [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p],
-        )
+        new.restype = ctypes.py_object
+        new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
         self.function: Callable[..., Tensor | None] = new(
             ctypes.addressof(method), ctypes.addressof(call), None
         )
@@ -193,7 +189,7 @@ class QuickCall:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it has no more tensors for losses to come."""
+        """Whether it has no more tensors for losses to come."""
         return self._call.num_losses == 0
 
     def refill(self, losses: Tensor) -> None:
@@ -208,9 +204,9 @@ class QuickCall:
             self._call.num_losses = len(losses)
 
 
-def has_quick_calls() -> bool:
-    """Return whether there can be any: this Python and torch allow them, and they compile."""
-    return _torch_functions() is not None and _method() is not None
+def has_fast_path() -> bool:
+    """Whether there can be one: this Python and torch allow it, and it compiles."""
+    return _functions() is not None
 
 
 # torch::autograd::impl::bump_version(at::Tensor const&): a tensor is a pointer to what it is.
@@ -220,35 +216,29 @@ _DESCRIBE_OFFSET = 40
 
 
 @functools.cache
-def _torch_functions() -> tuple[Any, Any] | None:
-    """Return torch's functions that describe a tensor and mark one as written, if it has both."""
+def _functions() -> tuple[_Method, Any, Any] | None:
+    """Return the C function, and torch's that describe a tensor and mark one as written.
+
+    None if this Python or torch has them not, or there is no C compiler.
+    """
+    is_locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     mark = getattr(ctypes.CDLL(torch._C.__file__), _MARK, None)
-    if capsule is None or mark is None:
+    if sys.implementation.name != "cpython" or not is_locked() or capsule is None or mark is None:
         return None
     open_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-    open_capsule.restype, open_capsule.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.py_object, ctypes.c_char_p],
-    )
+    open_capsule.restype = ctypes.c_void_p
+    open_capsule.argtypes = [ctypes.py_object, ctypes.c_char_p]
     table = open_capsule(capsule, b"dlpack_exchange_api")
     if ctypes.c_uint32.from_address(table).value != 1:  # the major version
         return None
     describe = ctypes.c_void_p.from_address(table + _DESCRIBE_OFFSET).value
     if not describe:
         return None
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
-    return kind(describe), mark
-
-
-@functools.cache
-def _method() -> _Method | None:
-    is_locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-    if sys.implementation.name != "cpython" or not is_locked():
-        return None
     try:
-        library = load('#include "quick_call.h"\n', ctypes.PyDLL)
+        library = load('#include "fast_path.h"\n', ctypes.PyDLL)
     except (CompilerError, OSError):
         return None
-    function = ctypes.cast(library.quick_call, ctypes.c_void_p)
-    return _Method(b"quick_call", function.value, _METH_FASTCALL, None)
+    function = ctypes.cast(library.fast_path, ctypes.c_void_p)
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+    return _Method(b"fast_path", function.value, _METH_FASTCALL, None), kind(describe), mark

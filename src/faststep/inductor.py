@@ -1,4 +1,4 @@
-"""A function of tensors as one compiled call without guards.
+"""Steps that torch's compiler Inductor makes: a function of tensors as one call without guards.
 
 With ``codegen/tracing.py`` the only file that uses what torch does not document as public:
 ``make_fx`` and inductor's ``compile``, ``config.patch`` and decomposition table, as torch 2.13 has
@@ -10,6 +10,7 @@ a small step itself.
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -17,12 +18,64 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from faststep.batch import Batch, num_steps_of
 from faststep.codegen.tracing import without_onednn
 from faststep.errors import FastStepError
+from faststep.params import Params, clone_all
+from faststep.recipe import Recipe
+from faststep.step_function import make_step
 
 Mode = Literal["default", "reduce-overhead"]
 # A loop over fewer elements than this ends sooner on one thread than threads are woken.
 _SMALL_LOOP = 2**16
+
+
+class CompiledStep:
+    """A compiled call that does a number of steps.
+
+    Args:
+        recipe: What a step computes.
+        params: The tensors that it is made for.
+        batch: A batch, or a data set, of the shapes that it is made for.
+        indices: Indices of the samples of each step, if there are several steps.
+        mode: How it is compiled.
+    """
+
+    engine = "Inductor"
+
+    def __init__(
+        self, recipe: Recipe, params: Params, batch: Batch, indices: Tensor | None, mode: Mode
+    ) -> None:
+        self.num_steps = num_steps_of(indices)
+        start_ns = time.perf_counter_ns()
+        function = make_step(recipe, params, batch, self.num_steps)
+        examples = self._arguments(params, params.arguments, batch, indices)
+        self._call = compile_tensors(function, examples, mode)
+        self.compile_ns = time.perf_counter_ns() - start_ns
+
+    def _arguments(
+        self, params: Params, written: Sequence[Tensor], batch: Batch, indices: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        samples = () if indices is None else (indices,)
+        return (*written, params.numbers(self.num_steps), *batch.tensors, *samples)
+
+    def __call__(self, params: Params, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
+        """Do the steps; return their losses, and what comes beside them."""
+        results = self._call(*self._arguments(params, params.arguments, batch, indices))
+        params.count(self.num_steps)
+        return tuple(results)
+
+    def on_copies(
+        self, params: Params, batch: Batch, indices: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Do the steps on copies of the tensors.
+
+        Returns:
+            The losses with what comes beside them, and the copies in the order of
+            ``params.arguments``.
+        """
+        copies = clone_all(params.arguments)
+        return clone_all(self._call(*self._arguments(params, copies, batch, indices))), copies
 
 
 def compile_tensors(

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from faststep import FastStep, FastStepError, fast_step, quick_call
+from faststep import FastStep, FastStepError, fast_path, fast_step
 from faststep.generated_step import GeneratedStep
 
 Change = Callable[[nn.Sequential, torch.optim.Optimizer], object]
@@ -21,15 +21,15 @@ Change = Callable[[nn.Sequential, torch.optim.Optimizer], object]
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    if not quick_call.has_quick_calls():
-        pytest.skip("this Python has no quick calls, or no C compiler")
+    if not fast_path.has_fast_path():
+        pytest.skip("this Python has no the fast path, or no C compiler")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
 
 class Pair:
-    """A model that is trained by quick calls, and its twin by stock steps."""
+    """A model that is trained by the fast path, and its twin by stock steps."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer] = torch.optim.Adam) -> None:
         first = nn.Linear(4, 8, bias=False)
@@ -58,14 +58,13 @@ class Pair:
             torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_steps_are_quick_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
     pair.train(3)
 
     def refuse(*_: object) -> None:
-        raise AssertionError("not by a quick call")
+        raise AssertionError("not by a fast path")
 
-    monkeypatch.setattr(GeneratedStep, "do_one", refuse)
     monkeypatch.setattr(GeneratedStep, "__call__", refuse)
     pair.train(100)
     pair.assert_same()
@@ -178,10 +177,10 @@ def test_autograd_sees_what_a_step_writes() -> None:
         wide.backward()
 
 
-def test_a_schedule_stays_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_stays_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair(torch.optim.SGD)
     pair.train(3)
-    monkeypatch.setattr(GeneratedStep, "do_one", None)
+    monkeypatch.setattr(GeneratedStep, "__call__", None)
     for number in range(20):
         for optimizer in (pair.optimizer, pair.other):
             optimizer.param_groups[0]["lr"] = 0.01 / (1 + number)
@@ -189,8 +188,8 @@ def test_a_schedule_stays_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     pair.assert_same()
 
 
-def test_without_quick_calls_the_steps_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("faststep.generated_step.has_quick_calls", lambda: False)
+def test_without_the_fast_path_the_steps_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faststep.generated_step.has_fast_path", lambda: False)
     pair = Pair()
     pair.train(20)
     assert pair.step.engine == "generated C"
@@ -275,7 +274,7 @@ class Several:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_several_steps_are_one_quick_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_steps_are_one_fast_call(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Several()
     for _ in range(3):
         pair.train()

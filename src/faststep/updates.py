@@ -7,7 +7,7 @@ the compiled step as numbers computed here in double precision, not as constants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from faststep.errors import FastStepError
-from faststep.joint_optimizer import AnyOptimizer, parts_of
 
 Group = Mapping[str, Any]
 Scalars = tuple[Tensor, ...]
 State = tuple[Tensor, ...]
+# Number of the group, name and, in a tuple, index.
+Option = tuple[int, str, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class UpdateRule:
             numbers, whether they are zero.
         state_names: Names of the state tensors shaped like the parameter, for a group.
         scalars: Numbers of one step of a group, given its numbers and the count of that step, from
-            1; by arithmetic alone, so that ``update_numbers.py`` can write it in C.
+            1; by arithmetic alone, so that ``UpdateNumbers`` can write it in C.
         update: New parameter and new state from parameter, gradient, state, scalars and group. It
             reads nothing of the group but ``options``.
     """
@@ -207,29 +208,92 @@ def find_rule(optimizer: torch.optim.Optimizer) -> UpdateRule:
     return rule
 
 
-def code_options(rule: UpdateRule, group: Group, optimizer: torch.optim.Optimizer) -> Group:
-    """Return a group's options as the rule reads them, AdamW's decay as an option of its own."""
-    options = dict(group)
-    # AdamW has carried this option itself only since torch 2.7.
-    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
-    return {name: options.get(name, False) for name in rule.options} | {
-        "decoupled_weight_decay": bool(decoupled)
-    }
+class NumbersOf(dict[str, Any]):
+    """Options of a group as floats, read when they are asked for: they may be tensors."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__()
+        self._group = group
+
+    def __missing__(self, name: str) -> Any:
+        value = self._group[name]
+        return tuple(map(float, value)) if isinstance(value, tuple | list) else float(value)
 
 
-def rule_and_options(optimizer: AnyOptimizer) -> tuple[UpdateRule, tuple[Group, ...]]:
-    """Return the rule of an optimizer, or of several, and the options of all groups.
+class _Formula:
+    """A number that C computes, in double precision."""
 
-    Raises:
-        FastStepError: There is no rule, or there are several.
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __add__(self, other: Any) -> _Formula:
+        return _Formula(f"({self} + {other})")
+
+    def __radd__(self, other: Any) -> _Formula:
+        return _Formula(f"({other} + {self})")
+
+    def __sub__(self, other: Any) -> _Formula:
+        return _Formula(f"({self} - {other})")
+
+    def __rsub__(self, other: Any) -> _Formula:
+        return _Formula(f"({other} - {self})")
+
+    def __mul__(self, other: Any) -> _Formula:
+        return _Formula(f"({self} * {other})")
+
+    def __truediv__(self, other: Any) -> _Formula:
+        return _Formula(f"({self} / {other})")
+
+    def __pow__(self, other: Any) -> _Formula:
+        return _Formula(f"pow({self}, {other})")
+
+
+class _FormulasOf(dict[str, Any]):
+    """Options of a group as formulas; each that is read gets a place in the C code's array."""
+
+    def __init__(self, number: int, group: Group, options: list[Option]) -> None:
+        super().__init__()
+        self._number, self._group, self._options = number, group, options
+
+    def __missing__(self, name: str) -> Any:
+        value = self._group[name]
+        is_tuple = isinstance(value, tuple | list)
+        found: list[_Formula] = []
+        for index in range(len(value)) if is_tuple else (None,):
+            found.append(_Formula(f"options[{len(self._options)}]"))
+            self._options.append((self._number, name, index))
+        self[name] = tuple(found) if is_tuple else found[0]
+        return self[name]
+
+
+class UpdateNumbers:
+    """C that computes the numbers of the next update of all packs.
+
+    Args:
+        rule: The optimizer's rule.
+        groups: The optimizer's groups.
+        packs: Number of the group of each pack.
     """
-    parts = parts_of(optimizer)
-    rule, *others = map(find_rule, parts)
-    if any(other is not rule for other in others):
-        kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
-        raise FastStepError(
-            f"one step cannot update with optimizers of several kinds ({kinds})",
-            hint="Make a step for each, or take one kind.",
-        )
-    options = (code_options(rule, group, part) for part in parts for group in part.param_groups)
-    return rule, tuple(options)
+
+    def __init__(self, rule: UpdateRule, groups: Sequence[Group], packs: Sequence[int]) -> None:
+        # What the C code reads, in its order.
+        self.options: list[Option] = []
+        texts: list[str] = []
+        for number, place in enumerate(packs):
+            formulas = _FormulasOf(place, groups[place], self.options)
+            texts += map(str, rule.scalars(formulas, _Formula(f"(*counts[{number}] + 1.0)")))
+        self.width = len(texts)
+        self._lines = [f"  out[{number}] = {text};\n" for number, text in enumerate(texts)]
+
+    def source(self, c_type: str) -> str:
+        """Return the definition of ``update_numbers``, which writes numbers of a type."""
+        head = "static void update_numbers(const double *options, float *const *counts, "
+        return f"{head}{c_type} *out) {{\n{''.join(self._lines)}}}\n"
+
+    def values(self, groups: Sequence[Group]) -> list[float]:
+        """Return the options as they are now."""
+        values = ((groups[place][name], index) for place, name, index in self.options)
+        return [float(value if index is None else value[index]) for value, index in values]
