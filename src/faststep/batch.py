@@ -218,16 +218,11 @@ def epoch_rows(
     if not num_samples or (drop_last and not num_whole):
         raise FastStepError(f"{num_samples} samples do not fill a batch of {batch_size}")
 
-    def rows() -> Iterator[Tensor]:
-        for _ in range(epochs):
-            order = (
-                torch.randperm(num_samples, generator=generator)
-                if shuffle
-                else torch.arange(num_samples)
-            )
-            if num_whole:
-                yield from order[:num_whole].view(-1, batch_size).split(every)
-            if num_whole < num_samples and not drop_last:
-                yield order[num_whole:].view(1, -1)
-
-    return rows()
+    for _ in range(epochs):
+        order = torch.arange(num_samples)
+        if shuffle:
+            order = torch.randperm(num_samples, generator=generator)
+        if num_whole:
+            yield from order[:num_whole].view(-1, batch_size).split(every)
+        if num_whole < num_samples and not drop_last:
+            yield order[num_whole:].view(1, -1)

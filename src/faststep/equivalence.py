@@ -34,7 +34,6 @@ from faststep.tolerance import (
     MOST_OWN_FACTOR,
     MOST_PERTURBED,
     SPREAD_FACTOR,
-    Tolerance,
     step_tolerance,
 )
 
@@ -73,6 +72,9 @@ _TIMED_NS = 200_000_000
 # A sample is as many calls as take this long: on a busy machine, short ones slip through
 # undisturbed and long ones do not, and the two would not compare.
 _SAMPLE_NS = 4_000_000
+# Of the way that a parameter goes beside the optimizers, such as a target network's towards the
+# trained one: rounding of what that moves may be a good part of a short way.
+_MOVED_FRACTION = 0.1
 # How many times more may differ than as a rule, where moved weights show that it may: at most so
 # many times, since a mistake would hide in more.
 _FACTORS = (SPREAD_FACTOR, 2 * SPREAD_FACTOR, MOST_OWN_FACTOR)
@@ -114,13 +116,25 @@ def check_step_numbers(
     comparison = _Comparison(stock, params, old, wanted)
     difference = comparison.difference(*compiled)
     recipe = stock.recipe
+
+    def run_moved(seed: int) -> _Results:
+        """Do stock steps with weights that are moved by as much as a layer's rounding.
+
+        The move of the weights itself is taken off again.
+        """
+        before.restore()
+        trained = [one.param for one in params.trained]
+        move_weights(trained, LAYER_ROUNDOFFS, torch.Generator().manual_seed(seed))
+        moves = [new.detach() - value for new, value in zip(trained, old, strict=False)]
+        returned = stock.run(batch, indices)
+        arguments = clone_all(params.arguments)
+        values = [value - move for value, move in zip(arguments, moves, strict=False)]
+        return returned, (*values, *arguments[len(trained) :])
+
     after = Snapshot(recipe.model, recipe.loss_fn, stock.optimizer)
     try:
         with unwatched_steps():
-            moved = (
-                _run_moved(params, old, before, lambda: stock.run(batch, indices), seed)
-                for seed in range(MOST_PERTURBED)
-            )
+            moved = map(run_moved, range(MOST_PERTURBED))
             if difference and not any(comparison.is_no_more(compiled, other) for other in moved):
                 raise FastStepError(
                     f"the compiled step computes something else than the stock step: {difference}",
@@ -146,29 +160,6 @@ def check_step_numbers(
 _Results = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
-def _run_moved(
-    params: Params,
-    old: tuple[Tensor, ...],
-    before: Snapshot,
-    run: Callable[[], tuple[Tensor, ...]],
-    seed: int,
-) -> _Results:
-    """Do stock steps with weights that are moved by as much as a layer's rounding.
-
-    Returns:
-        As other steps, the move of the weights itself taken off.
-    """
-    before.restore()
-    trained = [one.param for one in params.trained]
-    signs = torch.Generator().manual_seed(seed)
-    move_weights(trained, LAYER_ROUNDOFFS, signs)
-    moves = [new.detach() - value for new, value in zip(trained, old, strict=False)]
-    returned = run()
-    arguments = clone_all(params.arguments)
-    values = [value - move for value, move in zip(arguments, moves, strict=False)]
-    return returned, (*values, *arguments[len(trained) :])
-
-
 class _Comparison:
     """Holds steps against the stock ones.
 
@@ -180,26 +171,18 @@ class _Comparison:
     """
 
     def __init__(
-        self,
-        stock: StockStep,
-        params: Params,
-        old: tuple[Tensor, ...],
-        wanted: tuple[Tensor, ...],
+        self, stock: StockStep, params: Params, old: Sequence[Tensor], wanted: Sequence[Tensor]
     ) -> None:
-        self._wanted = wanted
-        self._trained = params.trained
-        self._old = old
+        self._wanted, self._old, self._grads = wanted, old, stock.grads
+        self._trained, self._fixed_names = params.trained, params.fixed_names
         self._values = clone_all(params.arguments)
-        self._grads = stock.grads
-        self._fixed_names = params.fixed_names
         self._params = dict(stock.recipe.model.named_parameters())
         rule, groups = stock.recipe.rule, stock.optimizer.param_groups
         self._states = [rule.state_names(group) for group in groups]
         self._owners = owners_of(stock.optimizer)
-        dtypes = [one.param.dtype for one in self._trained]
-        dtypes += [stock.recipe.autocast] if stock.recipe.autocast else []
+        dtypes = {one.param.dtype for one in self._trained} | {stock.recipe.autocast}
         # As torch names them, less the module: float32.
-        formats = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+        formats = [str(dtype).removeprefix("torch.") for dtype in dtypes if dtype is not None]
         self._tolerance = step_tolerance(formats)
 
     def difference(
@@ -219,7 +202,18 @@ class _Comparison:
         for place, name in enumerate(self._fixed_names, num_trained):
             value, other = pairs[place]
             buffers.append(Other("buffer", f"buffer {name}", value, other))
-            if name in self._params and not _has_moved_alike(self._old[place], value, other):
+            if name not in self._params:
+                continue
+            # The way of a parameter that no optimizer holds is short: beside its values a missing
+            # one would not be seen.
+            if not value.is_floating_point():
+                is_alike = torch.equal(value, other)
+            else:
+                rounding = 4 * torch.finfo(value.dtype).eps * norm(value)
+                moved = norm(value.double() - self._old[place].double())
+                apart = norm(value.double() - other.double())
+                is_alike = not math.isfinite(moved) or apart <= _MOVED_FRACTION * moved + rounding
+            if not is_alike:
                 return f"the parameter {name}, which no optimizer holds ({worst(value, other)})"
         states = iter(pairs[num_trained + len(buffers) :])
         trained: dict[int, list[Change]] = {}
@@ -240,7 +234,11 @@ class _Comparison:
         difference = find_difference((loss, other_loss), [*trained.values()], buffers, tolerance)
         if difference is not None:
             return difference
-        return _compare_beside(beside, others_beside, tolerance)
+        for number, (value, other) in enumerate(zip(beside, others_beside, strict=True)):
+            # Near zero it may be a difference of numbers around 1, as a divergence of policies is.
+            if not is_close(value, other, tolerance.tensor, math.sqrt(value.numel())):
+                return f"tensor {number} beside the loss ({worst(value, other)})"
+        return None
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:
         """Return whether compiled steps differ no more than is this network's nature.
@@ -257,51 +255,17 @@ class _Comparison:
         return False
 
 
-# Of the way that a parameter goes beside the optimizers, such as a target network's towards the
-# trained one: rounding of what that moves may be a good part of a short way.
-_MOVED_FRACTION = 0.1
-
-
-def _has_moved_alike(before: Tensor, stock: Tensor, compiled: Tensor) -> bool:
-    """Return whether a parameter that no optimizer holds has gone the same way.
-
-    Such ways are short, so that beside its values a missing one would not be seen.
-    """
-    if not stock.is_floating_point():
-        return torch.equal(stock, compiled)
-    rounding = 4 * torch.finfo(stock.dtype).eps * norm(stock)
-    moved = norm(stock.double() - before.double())
-    apart = norm(stock.double() - compiled.double())
-    return not math.isfinite(moved) or apart <= _MOVED_FRACTION * moved + rounding
-
-
-def _compare_beside(
-    wanted: Sequence[Tensor], found: Sequence[Tensor], tolerance: Tolerance
-) -> str | None:
-    """Return which tensor beside the loss differs, or None where all agree."""
-    for number, (value, other) in enumerate(zip(wanted, found, strict=True)):
-        # Near zero it may be a difference of numbers around 1, as a divergence of two policies is.
-        ones = math.sqrt(value.numel())
-        if not is_close(value, other, tolerance.tensor, ones):
-            return f"tensor {number} beside the loss ({worst(value, other)})"
-    return None
-
-
 def _time(run: Callable[[], Any]) -> float:
     """Return the median time of a call."""
+    synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
     samples: list[float] = []
     first_ns = time.perf_counter_ns()
     while len(samples) < _NUM_TIMED and time.perf_counter_ns() - first_ns < _TIMED_NS:
-        _synchronize()
+        synchronize()
         start_ns, num_calls = time.perf_counter_ns(), 0
         while time.perf_counter_ns() - start_ns < _SAMPLE_NS:
             run()
             num_calls += 1
-        _synchronize()
+        synchronize()
         samples.append((time.perf_counter_ns() - start_ns) / num_calls)
     return statistics.median(samples)
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()

@@ -52,9 +52,7 @@ class FallbackStep:
         self._model = model
         self._loss_fn = loss_fn
         self._optimizer = optimizer
-        self._max_grad_norm = max_grad_norm
-        self._has_aux = has_aux
-        self._calls_model = calls_model
+        self._max_grad_norm, self._has_aux, self._calls_model = max_grad_norm, has_aux, calls_model
         self._on_given_up = on_given_up
         self._pays_now = pays_now
         self._fast: FastStep | None = None

@@ -111,9 +111,8 @@ def fast_step(
         aux=AuxLayout() if has_aux else None,
         updating=used if isinstance(used, JointOptimizer) else None,
     )
-    return FastStep(
-        recipe, used, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
-    )
+    steps = CompiledSteps(engine, mode, checks_numbers=checks_numbers)
+    return FastStep(recipe, used, steps, steps_per_call)
 
 
 class FastStep:
@@ -125,19 +124,12 @@ class FastStep:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        optimizer: AnyOptimizer,
-        steps_per_call: int,
-        mode: Mode,
-        *,
-        checks_numbers: bool,
-        engine: Engine,
+        self, recipe: Recipe, optimizer: AnyOptimizer, steps: CompiledSteps, steps_per_call: int
     ) -> None:
         self.steps_per_call = steps_per_call
         self._recipe = recipe
         self._optimizer = optimizer
-        self._steps = CompiledSteps(engine, mode, checks_numbers=checks_numbers)
+        self._steps = steps
         # None until the optimizer has state, or while it is not known what is trained.
         self._params: Params | None = None
         self._guards: Guards | None = None
@@ -217,7 +209,12 @@ class FastStep:
             parts = [indices[:size] if len(indices) > size else indices]
         else:
             parts = indices[:num_whole].split(size) if num_whole else []
-        results = [self._do_several(data, rows) for rows in parts]
+        results: list[tuple[Tensor, ...]] = []
+        for rows in parts:
+            fast, losses = self._fast_several.call, None
+            if fast is not None and data.layout is None:
+                losses = fast.function(*data.tensors, rows)
+            results.append(self._do(data, rows) if losses is None else (losses,))
         for row in indices[num_whole:]:
             results.append(tuple(one[None] for one in self._do(data.rows(row), None)))
         if len(results) > 1:
@@ -279,15 +276,6 @@ class FastStep:
             if callback is not None:
                 callback(sum(map(len, losses)), losses[-1])
         return torch.cat(losses)
-
-    def _do_several(self, data: Batch, indices: Tensor) -> tuple[Tensor, ...]:
-        """Do the steps of one call."""
-        fast = self._fast_several.call
-        if fast is not None and data.layout is None:
-            losses = fast.function(*data.tensors, indices)
-            if losses is not None:
-                return (losses,)
-        return self._do(data, indices)
 
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do a step, or the steps of one call; return the loss or losses, and what is beside."""

@@ -115,7 +115,9 @@ def compile_tensors(
         settings["cpp_wrapper"] = True
     with unchanged_state(), explained(), config.patch(settings):
         graph = trace_tensors(function, examples)
-        if not on_cuda and _largest_result(graph) < _SMALL_LOOP:
+        values = [node.meta.get("val") for node in graph.graph.find_nodes(op="call_function")]
+        largest = max((one.numel() for one in values if isinstance(one, Tensor)), default=0)
+        if not on_cuda and largest < _SMALL_LOOP:
             settings["cpp.threads"] = 1
         with config.patch(settings), torch.no_grad():
             return compile_graph(graph, list(examples))  # pyright: ignore[reportReturnType]
@@ -137,11 +139,6 @@ def trace_tensors(
     trace = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")
     with without_onednn(), torch.enable_grad():
         return trace(*examples)
-
-
-def _largest_result(graph: torch.fx.GraphModule) -> int:
-    values = (node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function")
-    return max((value.numel() for value in values if isinstance(value, Tensor)), default=0)
 
 
 @contextlib.contextmanager

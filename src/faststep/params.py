@@ -102,8 +102,6 @@ class Params:
             found += [] if one.counter is None else [("step", one.counter)]
             place = self._owner.get(one.param, {})
             self._entries += [(place, name, tensor) for name, tensor in found]
-        self._entry_places = [one[0] for one in self._entries], [one[1] for one in self._entries]
-        self._entry_tensors = [one[2] for one in self._entries]
         has_double = any(one.param.dtype == torch.float64 for one in trained)
         self.dtype = torch.float64 if has_double else torch.float32
 
@@ -126,7 +124,7 @@ class Params:
             and self._optimizer.state is self._owner
             and len(self._states) == len(self._owner)
             and all(map(operator.is_, self._owner.values(), self._states))
-            and all(map(operator.is_, map(dict.get, *self._entry_places), self._entry_tensors))
+            and all(place.get(name) is tensor for place, name, tensor in self._entries)
         )
 
     def guards(self) -> Iterator[Guard]:
@@ -155,9 +153,7 @@ class Params:
     def count(self, num_steps: int) -> None:
         """Tell the optimizer that so many steps were done."""
         if self.counters:  # as the stock optimizers count: one call for all of them
-            torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
-                self.counters, num_steps
-            )
+            torch._foreach_add_(self.counters, num_steps)  # pyright: ignore
 
     def mark_written(self) -> None:
         """Tell autograd that the tensors were written to, by other means than torch's."""

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from faststep.codegen.generated import Generated, Plan
-from faststep.codegen.program import UnsupportedError
+from faststep.codegen.program import C_TYPES, UnsupportedError
 from faststep.errors import FastStepError
 from faststep.inductor import explained
 from faststep.step_difference import Change, Other, find_difference
@@ -28,8 +28,6 @@ from faststep.tolerance import step_tolerance
 # Larger steps are no matter of calls, and their intermediate results are kept until they end.
 _MOST_OPS = 1_500
 _MOST_BYTES = 2**29
-_DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.int8,
-           torch.int16, torch.bool)  # fmt: skip
 
 _Key = tuple[Any, ...]
 
@@ -89,7 +87,8 @@ class StepRecorder(TorchDispatchMode):
     def refuse(self, because: str) -> None:
         """Record no more; say why there is no graph, unless that is known."""
         self.refusal = self.refusal or because
-        self._forget()
+        self._kept.clear()
+        self._nodes.clear()
 
     def note_backward(self, outputs: Sequence[Any]) -> None:
         """Note what a backward pass began at."""
@@ -139,22 +138,29 @@ class StepRecorder(TorchDispatchMode):
         given_nodes = pytree.tree_map(
             lambda one: self._node_of(one) if isinstance(one, Tensor) else one, (args, kwargs)
         )
-        self._check_numbers(args, kwargs)
+        read = {value for _, value, _ in self._reads if isinstance(value, float)}
+        if any(
+            isinstance(one, float) and one in read for one in pytree.tree_leaves((args, kwargs))
+        ):
+            raise UnsupportedError(f"the step computes with a value read in Python{self._place()}")
         result = func(*args, **kwargs)
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            self._note_written(argument, value)
-        for argument in func._schema.arguments:
-            self._note_written(argument, kwargs.get(argument.name))
+        for number, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[number] if number < len(args) else kwargs.get(argument.name)
+                self._written.update(one.untyped_storage()._cdata for one in _tensors_in(value))
         if not isinstance(result, Tensor | list | tuple):
-            if result is not None:
-                self._note_value(given, result)
+            # A value that is read in Python, unless nothing that is trained can change it.
+            is_known = all(self._nodes.get(_key_of(one)) in self._counters for one in given)
+            if result is not None and self._is_begun and not is_known:
+                self._reads += [(_key_of(one), result, self._place()) for one in given]
             return result
         if is_random:
             self._add_draw(func, args, kwargs, given_nodes[0], result)
             return result
         node = self._graph.call_function(func, *given_nodes)
         if isinstance(result, Tensor):
-            self._add(result, node, is_counter=all(map(self._is_counter, given)) and bool(given))
+            counts = [self._nodes.get(_key_of(one)) in self._counters for one in given]
+            self._add(result, node, is_counter=all(counts) and bool(counts))
         else:
             for place, one in enumerate(result):
                 if isinstance(one, Tensor):
@@ -210,30 +216,9 @@ class StepRecorder(TorchDispatchMode):
             raise UnsupportedError(f"{func} draws random numbers that depend on data")
         blank = [torch.empty_like(one) if isinstance(one, Tensor) else one for one in args]
         self.draws.append(lambda: func(*blank, **kwargs))
-        if not is_in_place:
-            self._add_input(result)
-            return
-        drawn = self._add_input(result.clone())
-        self._graph.call_function(torch.ops.aten.copy_.default, (nodes[0], drawn))
-
-    def _note_value(self, given: Sequence[Tensor], value: Any) -> None:
-        """Note a value that is read in Python, unless nothing that is trained can change it."""
-        if self._is_begun and not all(map(self._is_counter, given)):
-            self._reads += [(_key_of(one), value, self._place()) for one in given]
-
-    def _is_counter(self, tensor: Tensor) -> bool:
-        return self._nodes.get(_key_of(tensor)) in self._counters
-
-    def _check_numbers(self, args: Any, kwargs: Any) -> None:
-        read = {value for _, value, _ in self._reads if isinstance(value, float)}
-        if read and any(
-            isinstance(one, float) and one in read for one in pytree.tree_leaves((args, kwargs))
-        ):
-            raise UnsupportedError(f"the step computes with a value read in Python{self._place()}")
-
-    def _note_written(self, argument: Any, value: Any) -> None:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            self._written.update(one.untyped_storage()._cdata for one in _tensors_in(value))
+        drawn = self._add_input(result.clone() if is_in_place else result)
+        if is_in_place:
+            self._graph.call_function(torch.ops.aten.copy_.default, (nodes[0], drawn))
 
     def _check(self, tensor: Tensor) -> None:
         """Refuse a tensor that is no plain one on the CPU."""
@@ -243,16 +228,12 @@ class StepRecorder(TorchDispatchMode):
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             what = tensor.layout if tensor.layout is not torch.strided else tensor.device
             raise UnsupportedError(f"a tensor of {what} is used{self._place()}")
-        if tensor.dtype not in _DTYPES or tensor.is_conj() or tensor.is_neg():
+        if tensor.dtype not in C_TYPES or tensor.is_conj() or tensor.is_neg():
             raise UnsupportedError(f"a tensor of {tensor.dtype} is used{self._place()}")
 
     def _place(self) -> str:
         line = self._line()
         return f" at {line}" if line else ""
-
-    def _forget(self) -> None:
-        self._kept.clear()
-        self._nodes.clear()
 
 
 def copy_of(tensor: Tensor) -> Tensor:
@@ -326,27 +307,13 @@ def generate_recorded(
     at = ctypes.addressof(addresses), generated.workspace, ctypes.addressof(plan)
     if generated.run(*at) != 1:
         raise UnsupportedError("a class or another index in the batch is out of range")
-    _check(recorder, copies, loss, state_names or {})
-    run, draws = generated.run, recorder.draws
-
-    def call() -> None:
-        for draw in draws:
-            draw()
-        run(*at)
-
-    return GeneratedCode(call, compile_ns, (addresses, plan, copies, loss, generated))
-
-
-def _check(
-    recorder: StepRecorder, copies: list[Tensor], loss: Tensor, state_names: Mapping[int, str]
-) -> None:
     inputs = recorder.inputs
     changes: list[Change] = []
     others: list[Other] = []
     for number, (now, old, copy) in enumerate(zip(inputs, recorder.before, copies, strict=True)):
         value = now.detach()
         if not now.requires_grad:
-            kind = state_names.get(id(now), f"value {number}")
+            kind = (state_names or {}).get(id(now), f"value {number}")
             others.append(Other(kind, f"{kind} of {number}", value, copy))
             continue
         gradient = now.grad if now.grad is not None else torch.zeros_like(value)
@@ -358,3 +325,11 @@ def _check(
     difference = find_difference((recorder.loss, loss), [changes], others, tolerance)
     if difference is not None:
         raise FastStepError(f"the generated code computes something else: {difference}")
+    run, draws = generated.run, recorder.draws
+
+    def call() -> None:
+        for draw in draws:
+            draw()
+        run(*at)
+
+    return GeneratedCode(call, compile_ns, (addresses, plan, copies, loss, generated))

@@ -47,32 +47,24 @@ class UpdateRule:
         return tuple(bool(group.get(name, False)) for name in self.options)
 
 
-def _sgd_state(group: Group) -> tuple[str, ...]:
-    return ("momentum_buffer",) if group["momentum"] else ()
-
-
-def _sgd_scalars(group: Group, step: Any) -> tuple[Any, ...]:
-    del step
-    return group["lr"], group["momentum"], 1 - group["dampening"], group["weight_decay"]
+def _prepared(param: Tensor, grad: Tensor, weight_decay: Tensor, group: Group) -> Tensor:
+    """Return a gradient with its sign and the weight decay that is a part of it."""
+    grad = -grad if group["maximize"] else grad
+    if group["weight_decay"] and not group["decoupled_weight_decay"]:
+        grad = grad + weight_decay * param
+    return grad
 
 
 def _sgd(
     param: Tensor, grad: Tensor, state: State, scalars: Scalars, group: Group
 ) -> tuple[Tensor, State]:
     lr, momentum, share, weight_decay = scalars
-    grad = -grad if group["maximize"] else grad
-    if group["weight_decay"]:
-        grad = grad + weight_decay * param
+    grad = _prepared(param, grad, weight_decay, group)
     if group["momentum"]:
         buffer = momentum * state[0] + share * grad
         grad = grad + momentum * buffer if group["nesterov"] else buffer
         state = (buffer,)
     return param - lr * grad, state
-
-
-def _adam_state(group: Group) -> tuple[str, ...]:
-    names = ("exp_avg", "exp_avg_sq")
-    return (*names, "max_exp_avg_sq") if group["amsgrad"] else names
 
 
 def _adam_scalars(group: Group, step: Any) -> tuple[Any, ...]:
@@ -86,45 +78,28 @@ def _adam(
     param: Tensor, grad: Tensor, state: State, scalars: Scalars, group: Group
 ) -> tuple[Tensor, State]:
     step_size, scale, share1, beta2, share2, eps, weight_decay, lr = scalars
-    grad = -grad if group["maximize"] else grad
-    if group["weight_decay"]:
-        if group["decoupled_weight_decay"]:
-            param = param * (1 - lr * weight_decay)
-        else:
-            grad = grad + weight_decay * param
+    grad = _prepared(param, grad, weight_decay, group)
+    if group["weight_decay"] and group["decoupled_weight_decay"]:
+        param = param * (1 - lr * weight_decay)
     mean = state[0] + share1 * (grad - state[0])
     square = beta2 * state[1] + share2 * (grad * grad)
+    largest, old, state = square, state, (mean, square)
     if group["amsgrad"]:
-        largest = torch.maximum(state[2], square)
+        largest = torch.maximum(old[2], square)
         state = (mean, square, largest)
-    else:
-        largest = square
-        state = (mean, square)
     return param - step_size * mean / (largest.sqrt() * scale + eps), state
 
 
 def _rmsprop_state(group: Group) -> tuple[str, ...]:
-    names = ["square_avg"]
-    if group["momentum"]:
-        names.append("momentum_buffer")
-    if group["centered"]:
-        names.append("grad_avg")
-    return tuple(names)
-
-
-def _rmsprop_scalars(group: Group, step: Any) -> tuple[Any, ...]:
-    del step
-    alpha = group["alpha"]
-    return group["lr"], alpha, 1 - alpha, group["eps"], group["weight_decay"], group["momentum"]
+    momentum = ("momentum_buffer",) if group["momentum"] else ()
+    return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
 
 
 def _rmsprop(
     param: Tensor, grad: Tensor, state: State, scalars: Scalars, group: Group
 ) -> tuple[Tensor, State]:
     lr, alpha, share, eps, weight_decay, momentum = scalars
-    grad = -grad if group["maximize"] else grad
-    if group["weight_decay"]:
-        grad = grad + weight_decay * param
+    grad = _prepared(param, grad, weight_decay, group)
     named = dict(zip(_rmsprop_state(group), state, strict=True))
     square = alpha * named["square_avg"] + share * (grad * grad)
     named["square_avg"] = square
@@ -139,33 +114,26 @@ def _rmsprop(
     return param - lr * change, tuple(named.values())
 
 
-def _adagrad_scalars(group: Group, step: Any) -> tuple[Any, ...]:
-    lr = group["lr"] / (1 + (step - 1) * group["lr_decay"])
-    return lr, group["eps"], group["weight_decay"]
-
-
 def _adagrad(
     param: Tensor, grad: Tensor, state: State, scalars: Scalars, group: Group
 ) -> tuple[Tensor, State]:
     lr, eps, weight_decay = scalars
-    grad = -grad if group["maximize"] else grad
-    if group["weight_decay"]:
-        grad = grad + weight_decay * param
+    grad = _prepared(param, grad, weight_decay, group)
     total = state[0] + grad * grad
     return param - lr * grad / (total.sqrt() + eps), (total,)
 
 
 _ADAM = UpdateRule(
     options=("maximize", "weight_decay", "amsgrad", "decoupled_weight_decay"),
-    state_names=_adam_state,
+    state_names=lambda group: ("exp_avg", "exp_avg_sq", *["max_exp_avg_sq"] * group["amsgrad"]),
     scalars=_adam_scalars,
     update=_adam,
 )
 _RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
     torch.optim.SGD: UpdateRule(
         options=("maximize", "weight_decay", "momentum", "nesterov"),
-        state_names=_sgd_state,
-        scalars=_sgd_scalars,
+        state_names=lambda group: ("momentum_buffer",) if group["momentum"] else (),
+        scalars=lambda g, _: (g["lr"], g["momentum"], 1 - g["dampening"], g["weight_decay"]),
         update=_sgd,
     ),
     torch.optim.Adam: _ADAM,
@@ -173,13 +141,24 @@ _RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
     torch.optim.RMSprop: UpdateRule(
         options=("maximize", "weight_decay", "momentum", "centered"),
         state_names=_rmsprop_state,
-        scalars=_rmsprop_scalars,
+        scalars=lambda g, _: (
+            g["lr"],
+            g["alpha"],
+            1 - g["alpha"],
+            g["eps"],
+            g["weight_decay"],
+            g["momentum"],
+        ),
         update=_rmsprop,
     ),
     torch.optim.Adagrad: UpdateRule(
         options=("maximize", "weight_decay"),
-        state_names=lambda group: ("sum",),
-        scalars=_adagrad_scalars,
+        state_names=lambda _: ("sum",),
+        scalars=lambda g, step: (
+            g["lr"] / (1 + (step - 1) * g["lr_decay"]),
+            g["eps"],
+            g["weight_decay"],
+        ),
         update=_adagrad,
     ),
 }

@@ -57,10 +57,6 @@ class _Convolution:
         lines, places = (dim[side] for dim in self._dims)
         return places if lines == 1 else lines
 
-    def num_tap_tiles(self) -> int:
-        """Return how many tiles of the weight's gradient there are of each row, about."""
-        return -(-self.channels * count([dim[2] for dim in self._dims]) // 4)
-
     def forward(self) -> str:
         """Return its dimensions as C."""
         return ", ".join(
@@ -149,14 +145,10 @@ def _convolution(lowering: Lowering, op: Op, args: list[Any]) -> View:
     inputs = [batch_innermost(lowering, args[0]), lowering.view(args[1])]
     total = _new_batch(lowering, result)
     if args[2] is not None:
-        inputs.append(_dense(lowering, args[2]))
+        bias = lowering.view(args[2])
+        inputs.append(bias if bias.strides[0] == 1 else lowering.arranged(bias, (0,)))
         float_prefix(result.dtype, inputs[2].dtype)
     return _correlate(lowering, conv, inputs, total, is_gradient=conv.is_transposed)
-
-
-def _dense(lowering: Lowering, value: Any) -> View:
-    view = lowering.view(value)
-    return view if view.strides[0] == 1 else lowering.arranged(view, (0,))
 
 
 @lowers("convolution_backward")
@@ -194,7 +186,8 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
             [x, dy] if conv.is_transposed else [dy, x],
             [total],
             operations=conv.operations(),
-            most_parts=conv.num_tap_tiles(),
+            # Tiles of each row, about.
+            most_parts=-(-count(weight.shape[1:]) // 4),
         )
         results[1] = total
     if for_bias:
@@ -203,7 +196,9 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
     return results
 
 
-# Of each place, as of numbers multiplied and added.
+# First place, number of places and count in an average, of each result along one dimension.
+_Windows = list[tuple[int, int, int]]
+# Operations of each place, as of numbers multiplied and added.
 _PER_PLACE = 4
 
 
@@ -214,209 +209,124 @@ class _Taps:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
-class _Dimension:
-    """The windows along one dimension.
-
-    Args:
-        size: Places of the source.
-        windows: First place, number of places and count in an average, of each result.
-        step: From one place of a window to the next.
-    """
-
-    size: int
-    windows: tuple[tuple[int, int, int], ...]
-    step: int = 1
-
-    def overlaps(self) -> bool:
-        """Return whether a place is in no window, or in several, or windows have gaps."""
-        places = [start + tap * self.step for start, taps, _ in self.windows for tap in range(taps)]
-        return sorted(places) != list(range(self.size))
-
-    def code(self, name: str) -> tuple[str, str]:
-        """Return a table of the windows, and the dimension, as C."""
-        table = ", ".join(f"{{{one}, {taps}, {size}}}" for one, taps, size in self.windows)
-        most = max(taps for _, taps, _ in self.windows)
-        number = len(self.windows)
-        return (
-            f"static const window {name}[{number}] = {{{table}}};\n",
-            f"(pooled){{{self.size}, {number}, {name}, {most}, {self.step}}}",
-        )
-
-
 def _windows(
-    size: int, number: int, taps: int, stride: int, padding: int, step: int, *, counts_padding: bool
-) -> _Dimension:
-    """Return windows of a fixed size, cut off where they are outside."""
-    windows: list[tuple[int, int, int]] = []
-    for index in range(number):
-        start = index * stride - padding
-        inside = [start + tap * step for tap in range(taps) if 0 <= start + tap * step < size]
-        if not inside:
-            raise UnsupportedError("a window is empty")
-        padded = min(start + taps, size + padding) - start
-        windows.append((inside[0], len(inside), padded if counts_padding else len(inside)))
-    return _Dimension(size, tuple(windows), step)
+    op: Op, source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
+) -> list[_Windows]:
+    """Return the windows along both dimensions; of a fixed size, cut off where they are outside."""
+    found: list[_Windows] = []
+    if op.name.startswith("_adaptive"):
+        for size, number in zip(source.shape[-2:], target.shape[-2:], strict=True):
+            bounds = [(i * size // number, -(-(i + 1) * size // number)) for i in range(number)]
+            found.append([(start, end - start, end - start) for start, end in bounds])
+        return found
+    counts_padding = False
+    if "max" in op.name:
+        kernel, stride, padding, dilation, _ = [*args, *([], 0, 1, False)[len(args) - 1 :]]
+        if set(_pair(dilation)) != {1}:
+            raise UnsupportedError("dilated windows are not covered")
+    else:
+        usual = ([], 0, False, True, None)
+        kernel, stride, padding, _, counts_padding, divisor = [*args, *usual[len(args) - 1 :]]
+        if divisor is not None:
+            raise UnsupportedError("a divisor is not covered")
+    kernel = _pair(kernel)
+    pairs = source.shape[-2:], target.shape[-2:], kernel, _pair(stride or kernel), _pair(padding)
+    for size, number, taps, step, outside in zip(*pairs, strict=True):
+        found.append([])
+        for start in range(-outside, number * step - outside, step):
+            first, last = max(0, start), min(start + taps, size)
+            if first >= last:
+                raise UnsupportedError("a window is empty")
+            padded = min(start + taps, size + outside) - start
+            found[-1].append((first, last - first, padded if counts_padding else last - first))
+    return found
 
 
-def _adaptive(size: int, number: int) -> _Dimension:
-    """Return windows that together cover a dimension."""
-    bounds = [(index * size // number, -(-(index + 1) * size // number)) for index in range(number)]
-    return _Dimension(size, tuple((start, end - start, end - start) for start, end in bounds))
-
-
-def _pair(given: Any, usual: Sequence[int]) -> list[int]:
-    values = [given] if isinstance(given, int) else list(given or usual)
+def _pair(given: Any) -> list[int]:
+    values = [given] if isinstance(given, int) else list(given)
     return values * 2 if len(values) == 1 else values
 
 
-def _fixed_windows(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    step: Any,
-    *,
-    counts_padding: bool = False,
-) -> list[_Dimension]:
-    """Return the windows along both dimensions."""
-    kernel = _pair(kernel, ())
-    sizes = zip(
-        source.shape[-2:],
-        target.shape[-2:],
-        kernel,
-        _pair(stride, kernel),
-        _pair(padding, ()),
-        _pair(step, ()),
-        strict=True,
-    )
-    return [_windows(*one, counts_padding=counts_padding) for one in sizes]
-
-
-def _max_windows(
-    source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
-) -> list[_Dimension]:
-    kernel, stride, padding, step, _ = [*args, *([], 0, 1, False)[len(args) - 1 :]]
-    return _fixed_windows(source, target, kernel, stride, padding, step)
-
-
-def _average_windows(
-    op: Op, source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
-) -> list[_Dimension]:
-    if op.name.startswith("_adaptive"):
-        sizes = zip(source.shape[-2:], target.shape[-2:], strict=True)
-        return [_adaptive(size, number) for size, number in sizes]
-    kernel, stride, padding, _, counts_padding, divisor = [
-        *args,
-        *([], 0, False, True, None)[len(args) - 1 :],
-    ]
-    v, h = _fixed_windows(source, target, kernel, stride, padding, 1, counts_padding=counts_padding)
-    if divisor is not None:
-        v, h = (
-            _Dimension(one.size, tuple((*window[:2], count) for window in one.windows))
-            for one, count in ((v, divisor), (h, 1))
-        )
-    return [v, h]
-
-
-def _samples(lowering: Lowering, given: Any) -> tuple[View, int, int]:
-    """Return a tensor with its samples innermost, its planes, and its samples."""
+def _samples(lowering: Lowering, given: Any) -> View:
+    """Return a tensor with its samples innermost."""
     view = lowering.view(given)
     if len(view.shape) == 3:  # one sample
         view = View(view.buffer, (1, *view.shape), (0, *view.strides), view.offset)
     if len(view.shape) != 4 or 0 in view.shape:
         raise UnsupportedError("only tensors of three or four dimensions, not empty, are covered")
-    return batch_innermost(lowering, view), view.shape[1], view.shape[0]
-
-
-def _new(lowering: Lowering, shape: Sequence[int], dtype: torch.dtype) -> View:
-    rank = len(shape)
-    return lowering.new_view(tuple(shape), dtype, (1, 2, 3, 0) if rank == 4 else (0, 1, 2))
+    return batch_innermost(lowering, view)
 
 
 def _pool(
     lowering: Lowering,
+    op: Op,
     kernel: str,
-    dims: Sequence[_Dimension],
+    args: Sequence[Any],
     inputs: Sequence[View],
-    outputs: Sequence[View],
-    sizes: Sequence[int],
-    *,
-    is_gradient: bool = False,
-) -> None:
-    """Add the call of a kernel."""
-    tables, codes = zip(
-        *(dim.code(name) for dim, name in zip(dims, "vh", strict=True)), strict=True
-    )
-    numbers = [str(size) for size in sizes]
+    results: Sequence[tuple[Sequence[int], torch.dtype]],
+) -> list[View]:
+    """Add the call of a kernel; of a gradient, for the operands that its pooling had."""
+    is_gradient = "backward" in op.name
+    source, target = op.given(0), op.result[0] if isinstance(op.result, tuple | list) else op.result
     if is_gradient:
-        numbers.append(str(int(any(dim.overlaps() for dim in dims))))
-    pointers = [f"p{number}" for number in range(len(inputs) + len(outputs))]
-    call = f"{kernel}({', '.join([*codes, *numbers, *pointers, 'part', 'parts'])});"
-    places = max(count(one.shape) for one in (*inputs, *outputs))
+        source, target = op.given(1), op.given(0)
+    tables, codes, overlaps = "", "", False
+    for name, size, windows in zip(
+        "vh", source.shape[-2:], _windows(op, source, target, args), strict=True
+    ):
+        table = ", ".join(f"{{{one}, {taps}, {count}}}" for one, taps, count in windows)
+        tables += f"static const window {name}[{len(windows)}] = {{{table}}};\n"
+        most = max(taps for _, taps, _ in windows)
+        codes += f"(pooled){{{size}, {len(windows)}, {name}, {most}, 1}}, "
+        # A place may be in no window, or in several.
+        places = [start + tap for start, taps, _ in windows for tap in range(taps)]
+        overlaps |= sorted(places) != list(range(size))
+    samples, planes = inputs[0].shape[:2]
+    numbers = f"{planes}, {samples}{f', {int(overlaps)}' if is_gradient else ''}"
+    outputs: list[View] = []
+    for shape, dtype in results:
+        order = (1, 2, 3, 0) if len(shape) == 4 else (0, 1, 2)
+        outputs.append(lowering.new_view(shape, dtype, order))
+    pointers = ", ".join(f"p{number}" for number in range(len(inputs) + len(outputs)))
+    prefix = float_prefix(source.dtype)
     lowering.call(
-        "".join(tables) + call,
+        f"{tables}{prefix}_{kernel}({codes}{numbers}, {pointers}, part, parts);",
         inputs,
         outputs,
-        operations=_PER_PLACE * places,
-        most_parts=sizes[0],
+        operations=_PER_PLACE * max(count(one.shape) for one in (*inputs, *outputs)),
+        most_parts=planes,
     )
+    return outputs
 
 
 @lowers("max_pool2d_with_indices")
 def _max_pool(lowering: Lowering, op: Op, args: list[Any]) -> list[Any]:
-    source, target = op.given(0), op.result[0]
-    dims = _max_windows(source, target, args[1:])
-    prefix = float_prefix(source.dtype)
-    x, planes, samples = _samples(lowering, args[0])
-    suffix, dtype = _tap_type(args[1])
-    out = _new(lowering, target.shape, target.dtype)
-    best = _new(lowering, target.shape, dtype)
-    _pool(lowering, f"{prefix}_max_pool_{suffix}", dims, [x], [out, best], [planes, samples])
+    out = op.result[0]
+    # The smallest type that numbers the places of a window.
+    is_small = count(_pair(args[1])) <= 256
+    results = [
+        (tuple(out.shape), one) for one in (out.dtype, torch.uint8 if is_small else torch.int32)
+    ]
+    kernel = f"max_pool_{'small' if is_small else 'large'}"
+    out, best = _pool(lowering, op, kernel, args[1:], [_samples(lowering, args[0])], results)
     return [out, _Taps(best)]
-
-
-def _tap_type(kernel: Any) -> tuple[str, torch.dtype]:
-    """Return the kernels for a window, and the smallest type that numbers its places."""
-    height, width = _pair(kernel, ())
-    return ("small", torch.uint8) if height * width <= 256 else ("large", torch.int32)
 
 
 @lowers("max_pool2d_with_indices_backward")
 def _max_pool_backward(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    gradient, source = op.given(0), op.given(1)
     if not isinstance(args[7], _Taps):
         raise UnsupportedError("its indices are not those of a pooling of this step")
-    dims = _max_windows(source, gradient, args[2:7])
-    prefix = float_prefix(gradient.dtype)
-    dy, planes, samples = _samples(lowering, args[0])
-    suffix, _ = _tap_type(args[2])
-    result = _new(lowering, op.shape, op.result.dtype)
-    kernel = f"{prefix}_max_pool_gradient_{suffix}"
-    inputs = [dy, args[7].view]
-    _pool(lowering, kernel, dims, inputs, [result], [planes, samples], is_gradient=True)
-    return result
+    inputs = [_samples(lowering, args[0]), args[7].view]
+    kernel = f"max_pool_gradient_{'small' if args[7].view.dtype == torch.uint8 else 'large'}"
+    return _pool(lowering, op, kernel, args[2:7], inputs, [(op.shape, op.result.dtype)])[0]
 
 
-@lowers("avg_pool2d", "_adaptive_avg_pool2d")
+@lowers(
+    "avg_pool2d", "_adaptive_avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"
+)
 def _average_pool(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    source, target = op.given(0), op.result
-    prefix = float_prefix(source.dtype)
-    dims = _average_windows(op, source, target, args[1:])
-    x, planes, samples = _samples(lowering, args[0])
-    out = _new(lowering, op.shape, target.dtype)
-    _pool(lowering, f"{prefix}_average_pool", dims, [x], [out], [planes, samples])
-    return out
-
-
-@lowers("avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
-def _average_pool_backward(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    gradient, source = op.given(0), op.given(1)
-    prefix = float_prefix(gradient.dtype)
-    dims = _average_windows(op, source, gradient, args[2:])
-    dy, planes, samples = _samples(lowering, args[0])
-    result = _new(lowering, op.shape, op.result.dtype)
-    kernel = f"{prefix}_average_pool_gradient"
-    _pool(lowering, kernel, dims, [dy], [result], [planes, samples], is_gradient=True)
-    return result
+    kernel, rest = "average_pool", args[1:]
+    if "backward" in op.name:
+        kernel, rest = "average_pool_gradient", args[2:]
+    results = [(op.shape, op.result.dtype)]
+    return _pool(lowering, op, kernel, rest, [_samples(lowering, args[0])], results)[0]

@@ -17,12 +17,11 @@ from torch import fx
 # Each registers the operators that it lowers.
 from faststep.codegen import (  # noqa: F401
     conv_ops,
-    index_ops,
     pointwise_ops,
-    product_ops,
     reduce_ops,
     view_ops,
 )
+from faststep.codegen.emit import choose_sample_parts
 from faststep.codegen.lowering import Lowering
 from faststep.codegen.program import Buffer, Part, Program
 from faststep.codegen.samples import (
@@ -37,7 +36,6 @@ from faststep.codegen.samples import (
     filled_with,
     name_of,
 )
-from faststep.codegen.sharing import choose_sample_parts
 
 
 def lower(

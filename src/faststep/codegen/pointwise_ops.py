@@ -171,7 +171,7 @@ def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
 @lowers("copy_")
 def _copy_to(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     place = args[0]
-    if not isinstance(place, View) or not place.buffer.is_argument:
+    if not isinstance(place, View) or place.buffer.argument is None:
         raise UnsupportedError("it writes to what is not an argument")
     if any(place.buffer is other.buffer for other, _ in lowering.copies):
         raise UnsupportedError("it writes to an argument twice")

@@ -51,8 +51,8 @@ _WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what operators are traced as that no code is generated for.
 
-    They are torch's own tables, and upsampling's gradients. Inductor's, which is made of them,
-    takes a second to import.
+    They are torch's own tables, and the gradient of nearest upsampling. Inductor's, which is made
+    of them, takes a second to import.
     """
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
@@ -64,15 +64,15 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         # As of `aten::add_.Tensor`.
         name = op.name().split("::")[-1].split(".")[0]
         if name.endswith("_") and name[:-1] in covered:
-            table[op] = _in_place(getattr(torch.ops.aten, name[:-1]))
+            # Writes an operator's result to its first operand.
+            pure = getattr(torch.ops.aten, name[:-1])
+            table[op] = lambda first, *args, pure=pure, **kw: first.copy_(pure(first, *args, **kw))
         elif name not in kept:
             table[op] = function
-    return table | upsampling_gradients()
-
-
-def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what writes an operator's result to its first operand."""
-    return lambda first, *args, **kwargs: first.copy_(function(first, *args, **kwargs))
+    for name in ("upsample_nearest{}d_backward", "_upsample_nearest_exact{}d_backward"):
+        for rank in (1, 2):
+            table[getattr(torch.ops.aten, name.format(rank)).default] = _nearest_gradient
+    return table
 
 
 @contextlib.contextmanager
@@ -92,14 +92,8 @@ def without_onednn() -> Iterator[None]:
 
 # Operators that draw random numbers, for tensors of which the shapes alone matter.
 _DRAWS = {
-    "bernoulli.p",
-    "normal_functional.default",
-    "prims.normal.default",
-    "rand.default",
-    "rand_like.default",
-    "randn.default",
-    "randn_like.default",
-    "uniform.default",
+    *("bernoulli.p", "normal_functional.default", "prims.normal.default", "rand.default"),
+    *("rand_like.default", "randn.default", "randn_like.default", "uniform.default"),
 }
 
 
@@ -114,7 +108,7 @@ def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
     draws: list[Callable[[], Tensor]] = []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.graph.nodes):
-        if node.op != "call_function" or not _is_random(node):
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
         name = str(node.target).removeprefix("aten.")
         if name not in _DRAWS:
@@ -132,21 +126,13 @@ def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
     return draws
 
 
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
 def _draw(node: fx.Node) -> Callable[[], Tensor]:
     target: Any = node.target
-    kwargs = dict(node.kwargs)
-
-    def example(arg: Any) -> Any:
-        if not isinstance(arg, fx.Node):
-            return arg
-        given = arg.meta["val"]
-        return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
-
-    args = [example(arg) for arg in node.args]
+    args, kwargs = list[Any](node.args), dict(node.kwargs)
+    for number, arg in enumerate(args):
+        if isinstance(arg, fx.Node):
+            given = arg.meta["val"]
+            args[number] = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
     return lambda: target(*args, **kwargs)
 
 
@@ -169,7 +155,8 @@ def replace_writes(graph: fx.Graph) -> bool:
         return any(places[user] > places[write] for user in node.users)
 
     for write in list(graph.nodes):
-        if not _is_mutable(write):
+        schema = getattr(write.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
             continue
         target = write.args[0]
         if write.target is not _COPY_TO or not isinstance(target, fx.Node):
@@ -210,11 +197,6 @@ def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
     return value
 
 
-def _is_mutable(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
-
-
 def _viewed(node: fx.Node) -> fx.Node | None:
     """Return what a result shares its memory with; None where it has its own."""
     given = node.args[0] if node.args else None
@@ -249,77 +231,13 @@ def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
         todo += [user for user in one.users if _viewed(user) is one and user not in renewed]
 
 
-def upsampling_gradients() -> dict[Any, Callable[..., Tensor]]:
-    """Return what the gradients of nearest and linear upsampling are traced as, by operator."""
-    aten = torch.ops.aten
-    return {
-        aten.upsample_nearest1d_backward.default: _nearest,
-        aten.upsample_nearest2d_backward.default: _nearest,
-        aten._upsample_nearest_exact1d_backward.default: _nearest_exact,
-        aten._upsample_nearest_exact2d_backward.default: _nearest_exact,
-        aten.upsample_linear1d_backward.default: _linear,
-        aten.upsample_bilinear2d_backward.default: _linear,
-    }
-
-
-def _nearest(
-    gradient: Tensor,
-    target: Sequence[int],
-    shape: Sequence[int],
-    *scales: float | None,
-    offset: float = 0.0,
-) -> Tensor:
-    result = gradient
-    for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
-        scale = _scale(large, size, scales, dim)
-        if large % size == 0 and scale == size / large:
-            result = result.unflatten(dim, (size, large // size)).sum(dim + 1)
-            continue
-        places = torch.arange(large, dtype=torch.float32, device=gradient.device)
-        sources = ((places + offset) * scale).floor().clamp(max=size - 1)
-        result = _gathered(result, dim, _is_at(sources, size).to(gradient.dtype))
-    return result
-
-
-def _nearest_exact(
+def _nearest_gradient(
     gradient: Tensor, target: Sequence[int], shape: Sequence[int], *scales: float | None
 ) -> Tensor:
-    return _nearest(gradient, target, shape, *scales, offset=0.5)
-
-
-def _linear(
-    gradient: Tensor,
-    target: Sequence[int],
-    shape: Sequence[int],
-    align_corners: bool,
-    *scales: float | None,
-) -> Tensor:
-    result = gradient
+    """Return the gradient of upsampling by whole numbers, which torch's tables do not decompose."""
     for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
-        places = torch.arange(large, dtype=gradient.dtype, device=gradient.device)
-        if align_corners:
-            sources = places * ((size - 1) / (large - 1) if large > 1 else 0.0)
-        else:
-            sources = ((places + 0.5) * _scale(large, size, scales, dim) - 0.5).clamp(min=0)
-        before = sources.floor().clamp(max=size - 1)
-        after = (before + 1).clamp(max=size - 1)
-        share = (sources - before).clamp(0, 1)[:, None]
-        weights = _is_at(before, size) * (1 - share) + _is_at(after, size) * share
-        result = _gathered(result, dim, weights)
-    return result
-
-
-def _scale(large: int, size: int, scales: Sequence[float | None], dim: int) -> float:
-    """Return how far apart in the input two neighbours of the result are."""
-    given = scales[dim - 2] if len(scales) > dim - 2 else None
-    return 1 / given if given else size / large
-
-
-def _is_at(sources: Tensor, size: int) -> Tensor:
-    """Return for each place of the result, and of the input, whether the one reads the other."""
-    return sources[:, None] == torch.arange(size, dtype=sources.dtype, device=sources.device)
-
-
-def _gathered(gradient: Tensor, dim: int, weights: Tensor) -> Tensor:
-    """Return the sums of a gradient along a dimension, by the weights of places."""
-    return (gradient.movedim(dim, -1) @ weights).movedim(-1, dim)
+        scale = scales[dim - 2] if len(scales) > dim - 2 else None
+        if large % size or scale not in (None, large // size):
+            raise UnsupportedError("upsampling by a fraction is not covered")
+        gradient = gradient.unflatten(dim, (size, large // size)).sum(dim + 1)
+    return gradient

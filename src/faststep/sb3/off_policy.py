@@ -50,10 +50,8 @@ class _CriticLoss(AgentLoss):
 
 class _Td3CriticLoss(_CriticLoss):
     def following(self, observations: Any, noise: Tensor, number: Tensor) -> Tensor:
-        noise = noise.clamp(-number, number)
-        return self.least(
-            observations, (self.policy.actor_target(observations) + noise).clamp(-1, 1)
-        )
+        actions = self.policy.actor_target(observations) + noise.clamp(-number, number)
+        return self.least(observations, actions.clamp(-1, 1))
 
 
 class _Td3ActorLoss(AgentLoss):
@@ -76,10 +74,10 @@ class Td3Training:
         policy.set_training_mode(True)
         agent._update_learning_rate([agent.actor.optimizer, agent.critic.optimizer])
         train_critic = self._critic.prepare(
-            lambda: _Td3CriticLoss(policy, 2), policy, agent.critic.optimizer, None
+            lambda: _Td3CriticLoss(policy, 2), policy, agent.critic.optimizer
         )
         train_actor = self._actor.prepare(
-            lambda: _Td3ActorLoss(policy, 0), policy, agent.actor.optimizer, None
+            lambda: _Td3ActorLoss(policy, 0), policy, agent.actor.optimizer
         )
         self._critic.loss.set_numbers(agent.gamma, agent.target_noise_clip)
         critic_losses: list[float] = []
@@ -108,10 +106,9 @@ class Td3Training:
 def _follow(network: nn.Module, target: nn.Module, tau: float) -> None:
     """Move a target's parameters towards those of its network, as SB3's ``polyak_update``."""
     followers = [param.data for param in target.parameters()]
+    towards = [param.data for param in network.parameters()]
     torch._foreach_mul_(followers, 1 - tau)  # pyright: ignore[reportPrivateImportUsage]
-    torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
-        followers, [param.data for param in network.parameters()], alpha=tau
-    )
+    torch._foreach_add_(followers, towards, alpha=tau)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @torch.no_grad()
@@ -184,10 +181,10 @@ class SacTraining:
         optimizers = [agent.actor.optimizer, agent.critic.optimizer]
         agent._update_learning_rate([*optimizers, coef_optimizer] if coef_optimizer else optimizers)
         train_critic = self._critic.prepare(
-            lambda: _SacCriticLoss(policy, 2), policy, agent.critic.optimizer, None
+            lambda: _SacCriticLoss(policy, 2), policy, agent.critic.optimizer
         )
         train_actor = self._actor.prepare(
-            lambda: _SacActorLoss(policy, 1), policy, agent.actor.optimizer, None
+            lambda: _SacActorLoss(policy, 1), policy, agent.actor.optimizer
         )
         coefs: list[float] = []
         coef_losses: list[float] = []
@@ -209,7 +206,7 @@ class SacTraining:
             actor_losses.append(loss.item())
             if coef_optimizer is not None:
                 train_coef = self._temperature.prepare(
-                    lambda: _Temperature(agent.log_ent_coef), policy, coef_optimizer, None
+                    lambda: _Temperature(agent.log_ent_coef), policy, coef_optimizer
                 )
                 loss, _ = train_coef(log_prob + agent.target_entropy, ())
                 coef_losses.append(loss.item())

@@ -7,7 +7,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,13 +19,9 @@ from faststep.generated_step import GeneratedStep
 Change = Callable[[nn.Sequential, torch.optim.Optimizer], object]
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    if not fast_path.has_fast_path():
-        pytest.skip("this Python has no the fast path, or no C compiler")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.skipif(
+    not fast_path.has_fast_path(), reason="this Python has no fast path, or no C compiler"
+)
 
 
 class Pair:

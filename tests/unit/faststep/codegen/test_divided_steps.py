@@ -9,8 +9,8 @@ import torch
 from generated_call import GeneratedCall
 from torch import Tensor, nn
 
+from faststep.codegen.emit import choose_sample_parts
 from faststep.codegen.program import Buffer, Call, Program, View
-from faststep.codegen.sharing import choose_sample_parts
 
 SAMPLES = 32
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -88,15 +88,6 @@ def of_weights_for_samples(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return ((model(x)[:, :3] - y).square() * weights).mean()
 
 
-def of_all_pairs(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    out = model(x)[:, :3]
-    return (out @ out.T - y @ y.T).square().mean()
-
-
-def of_cumulated(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return (model(x)[:, :3].cumsum(0) - y).square().mean()
-
-
 def of_softmax_over_samples(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (model(x)[:, :3].softmax(0) * y).sum()
 
@@ -131,8 +122,6 @@ TOGETHER: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]] = {
     "next-sample": (mlp, of_next_sample, (5,)),
     "some-samples": (mlp, of_some_samples, (5,)),
     "weights-for-samples": (mlp, of_weights_for_samples, (5,)),
-    "all-pairs": (mlp, of_all_pairs, (5,)),
-    "cumulated": (mlp, of_cumulated, (5,)),
     "softmax-over-samples": (mlp, of_softmax_over_samples, (5,)),
     "samples-along-another-dimension": (lambda: Last(nn.GRU(5, 6)), mean_square, (4, 5)),
 }

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from factories.traced_steps import run_as_traced
 from faststep import FastStepError, fast_step
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
-@pytest.fixture(params=["generated", "inductor"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name an engine; what Inductor would get is run as traced, since compiling takes seconds."""
-    run_as_traced(monkeypatch)
-    return request.param
 
 
 def make_model() -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,13 +12,6 @@ from faststep import FastStepError, fast_step
 from faststep.fast import FastStep
 
 NODES, WIDTH = 9, 4
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def make_graph(num_edges: int = 30, *, is_coalesced: bool = True) -> Tensor:

@@ -18,11 +18,6 @@ from faststep.recorded import GeneratedCode, StepRecorder, generate_recorded
 Step = Callable[[], object]
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def recorded(step: Step) -> StepRecorder:
     """Return a recording of the third step: by then there is every state of an optimizer."""
     for _ in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from faststep.sb3 import stable_baselines3 as adapter
 
 # Where samples are left over, on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
 
 
 def made_up(name: str, **members: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +15,6 @@ from faststep.generated_step import GeneratedStep
 
 NUM_STEPS = 6
 Kind = Callable[..., torch.optim.Optimizer]
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 class Agent:
