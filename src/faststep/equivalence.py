@@ -61,7 +61,7 @@ class StepCost:
 
     @property
     def pays_off_after_steps(self) -> int | None:
-        """Return the steps after which compiling is earned back; None where it never is."""
+        """Return the steps after which compiling is earned back; None if it never is."""
         saved_ns = self.stock_step_ns - self.fast_step_ns
         return math.ceil(self.compile_ns / saved_ns) if saved_ns > 0 else None
 
@@ -99,7 +99,7 @@ def check_step_numbers(
         params: The tensors of model and optimizer.
         before: Their values, and the random numbers.
         batch: The batch, or the data set.
-        indices: Samples of each step, where there are several.
+        indices: Samples of each step, if there are several.
         run_fast: Does a compiled call with all the checks around it: what is timed.
 
     Returns:
@@ -188,7 +188,7 @@ class _Comparison:
     def difference(
         self, found: tuple[Tensor, ...], results: tuple[Tensor, ...], factor: float = 1.0
     ) -> str | None:
-        """Return which tensor differs first; None where all agree.
+        """Return which tensor differs first; None if all agree.
 
         Args:
             found: What other steps returned.
@@ -241,7 +241,7 @@ class _Comparison:
         return None
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:
-        """Return whether compiled steps differ no more than is this network's nature.
+        """Whether compiled steps differ no more than is this network's nature.
 
         As in a comparison of runs: up to three times of what moved weights differ by.
 

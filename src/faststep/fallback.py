@@ -83,7 +83,7 @@ class FallbackStep:
 
     @property
     def is_fast(self) -> bool:
-        """Return whether the next step is a fast one."""
+        """Whether the next step is a fast one."""
         return self._fast is not None
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:

@@ -139,23 +139,23 @@ class FastStep:
 
     @property
     def num_compiled(self) -> int:
-        """Return how many steps were compiled, for different shapes or modes."""
+        """How many steps were compiled, for different shapes or modes."""
         return self._steps.num_compiled
 
     @property
     def cost(self) -> StepCost | None:
-        """Return the times of the step that was last compared with the stock step."""
+        """The times of the step that was last compared with the stock step."""
         return self._steps.cost
 
     @property
     def engine(self) -> str | None:
-        """Return what the last compiled step was made by; None before there is one."""
+        """What the last compiled step was made by; None before there is one."""
         step = self._steps.latest
         return None if step is None else step.engine
 
     @property
     def not_generated(self) -> str | None:
-        """Return why the last step compiled is not generated code; None where it is."""
+        """Why the last step compiled is not generated code; None if it is."""
         return self._steps.not_generated
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
@@ -245,7 +245,7 @@ class FastStep:
             epochs: Times that every sample is taken.
             shuffle: Take the samples of each epoch in an order of its own, by ``torch.randperm``.
             drop_last: Leave out the samples that do not fill a batch.
-            generator: What orders are drawn from; torch's own where there is none.
+            generator: What orders are drawn from; torch's own if there is none.
             callback: Called with the number of steps done and the losses since the last call.
             every: Steps from one call of it to the next; the end of an epoch comes too.
 

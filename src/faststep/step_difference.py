@@ -60,7 +60,7 @@ def find_difference(
     others: Sequence[Other],
     tolerance: Tolerance,
 ) -> str | None:
-    """Return which tensor differs first and by how much, or None where all agree.
+    """Return which tensor differs first and by how much, or None if all agree.
 
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
@@ -135,7 +135,7 @@ def _effects(change: Change) -> tuple[float, float]:
 
 
 def _is_all_rounding(change: Change, largest_noise: float) -> bool:
-    """Return whether a tensor's gradients are rounding, every one, and it moves as they let it.
+    """Whether a tensor's gradients are rounding, every one, and it moves as they let it.
 
     So it is with a bias before a batch normalisation, of a small network: to first order, Adam's
     steps along it are then more of a change than the tolerance allows.
@@ -146,7 +146,7 @@ def _is_all_rounding(change: Change, largest_noise: float) -> bool:
 
 
 def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
-    """Return whether values without a gradient have one but for rounding, as those beside them.
+    """Whether values without a gradient have one but for rounding, as those beside them.
 
     So it is with the bias of attention's keys, which lies in one tensor with the queries'.
 

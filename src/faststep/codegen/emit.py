@@ -335,7 +335,7 @@ def choose_sample_parts(half: Program, num_samples: int, lanes: int) -> int:
 
 
 def _is_long(statements: Sequence[Statement]) -> bool:
-    """Return whether waking a thread takes a small part of the time of statements."""
+    """Whether waking a thread takes a small part of the time of statements."""
     return sum(map(_cost, statements)) >= _LONG
 
 

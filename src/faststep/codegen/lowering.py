@@ -161,7 +161,7 @@ class Lowering(Placing):
                 self.copy(value, place)
 
     def _can_store(self, loop: Loop, place: View, last_check: int) -> bool:
-        """Return whether a loop may overwrite an argument: nobody needs its old value later."""
+        """Whether a loop may overwrite an argument: nobody needs its old value later."""
         if loop.number <= last_check or any(
             view.buffer is place.buffer
             for statement in self.statements[loop.number + 1 :]

@@ -177,7 +177,7 @@ def covered_operators() -> set[str]:
 
 
 def argument(args: Sequence[Any], place: int, default: Any = None) -> Any:
-    """Return the argument at a place, or what ATen takes where there is none."""
+    """Return the argument at a place, or what ATen takes if there is none."""
     return args[place] if len(args) > place else default
 
 

@@ -300,7 +300,7 @@ class Placing:
         return -1
 
     def _is_across(self, given: Input, shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
-        """Return whether a loop would read a whole tensor across its layout."""
+        """Whether a loop would read a whole tensor across its layout."""
         if isinstance(given, Element):
             strides = contiguous(shape, self.place(given).order)
         elif isinstance(given, View) and given.shape == shape:

@@ -38,7 +38,7 @@ class Buffer:
     Args:
         dtype: Type of its elements.
         size: Number of elements that are used.
-        argument: Its number among the caller's tensors; None where it is the step's own.
+        argument: Its number among the caller's tensors; None if it is the step's own.
         written_at: Number of the statement that writes it; -1 for an argument.
     """
 
@@ -98,7 +98,7 @@ class View:
         return part.permuted(keep)
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
-        """Return it in another shape; None where that needs a copy."""
+        """Return it in another shape; None if that needs a copy."""
         if 0 in self.shape:
             return View(self.buffer, tuple(shape), contiguous(shape), self.offset)
         meta = torch.empty_strided(self.shape, self.strides, device="meta")
@@ -201,7 +201,7 @@ class Joined:
     kept: View | None = None
 
     def slice(self, dim: int, start: int, size: int) -> Value | None:
-        """Return the part of it that is just this slice; None where there is none."""
+        """Return the part of it that is just this slice; None if there is none."""
         if dim != self.dim:
             return None
         at = 0

@@ -165,7 +165,7 @@ _MOST_FLOATS = 4096
 
 
 def _row_sums(view: View, total: View, kept: Sequence[int], reduced: Sequence[int]) -> str | None:
-    """Return the body of sums along contiguous rows; None where they are not that."""
+    """Return the body of sums along contiguous rows; None if they are not that."""
     if view.dtype != total.dtype or view.dtype not in FLOATS or 0 in view.shape:
         return None
     wide = _spread(len(view.shape), kept, total.strides)
@@ -332,7 +332,7 @@ def _product_of(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 
 def _is_kept(lowering: Lowering, view: View) -> bool:
-    """Return whether a matrix is a parameter, or another tensor that stays from step to step."""
+    """Whether a matrix is a parameter, or another tensor that stays from step to step."""
     number = view.buffer.argument
     return number is not None and number < lowering.num_kept
 
@@ -394,7 +394,7 @@ def _product(lowering: Lowering, left: View, right: View) -> View:
 
 
 def _wanted(lowering: Lowering, node: fx.Node) -> str | None:
-    """Return the layout that an update wants of a product; None where no update reads it."""
+    """Return the layout that an update wants of a product; None if no update reads it."""
     if node.meta["val"].dim() != 2:
         return None
     todo = [(node, False)]

@@ -198,7 +198,7 @@ def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """Return what a result shares its memory with; None where it has its own."""
+    """Return what a result shares its memory with; None if it has its own."""
     given = node.args[0] if node.args else None
     if not isinstance(given, fx.Node):
         return None
