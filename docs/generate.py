@@ -122,13 +122,13 @@ for result in report["results"]:
 
 def operators_page() -> str:
     """Return the operators that a step is generated for, by the module that does."""
-    import faststep.codegen.lowering  # noqa: F401 - it registers them
-    from faststep.codegen import operators, pointwise
+    import faststep.codegen.dividing  # noqa: F401 - it registers them
+    from faststep.codegen import operators
 
     by_module: dict[str, list[str]] = {}
     for name in sorted(operators.covered_operators()):
         home = operators.HANDLERS.get(name)
-        by_module.setdefault(home.__module__ if home else pointwise.__name__, []).append(name)
+        by_module.setdefault(home.__module__ if home else operators.__name__, []).append(name)
     count = sum(map(len, by_module.values()))
     lines = [
         NOTICE,

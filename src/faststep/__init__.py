@@ -5,30 +5,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from faststep.errors import FastStepError as FastStepError
+from faststep.errors import FastStepError
 
 if TYPE_CHECKING:
-    from faststep.engines import Engine as Engine
-    from faststep.fallback import FallbackStep as FallbackStep
-    from faststep.fast import FastStep as FastStep
-    from faststep.fast import fast_step as fast_step
-    from faststep.gate import StepCost as StepCost
-    from faststep.sb3.stable_baselines3 import fast_sb3 as fast_sb3
+    from faststep.fallback import FallbackStep
+    from faststep.fast import Engine, FastStep, StepCost, fast_step
+    from faststep.sb3.stable_baselines3 import fast_sb3
 
-# Loaded on first use: what asks only for the fallback must not wait for the compiler.
-_HOMES = {
-    "Engine": "engines",
-    "FallbackStep": "fallback",
-    "FastStep": "fast",
-    "fast_step": "fast",
-    "StepCost": "gate",
-    "fast_sb3": "sb3.stable_baselines3",
-}
-__all__ = ["FastStepError", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Engine",
+    "FallbackStep",
+    "FastStep",
+    "FastStepError",
+    "StepCost",
+    "fast_sb3",
+    "fast_step",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """Load a name on first use: what asks only for the fallback must not wait for the compiler."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"faststep.{_HOMES[name]}"), name)
+    home = {"FallbackStep": "fallback", "fast_sb3": "sb3.stable_baselines3"}.get(name, "fast")
+    value = globals()[name] = getattr(import_module(f"faststep.{home}"), name)
     return value

@@ -1,147 +1,174 @@
-"""Which engine makes a compiled step: generated code first, then torch's compiler."""
+"""The compiled steps of a `fast_step`, by the shapes that they are for, and what makes them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
 from faststep.batch import Batch, num_steps_of
-from faststep.compiled_step import CompiledStep
-from faststep.compiling import Mode
+from faststep.equivalence import StepCost, check_step_numbers
 from faststep.errors import FastStepError
-from faststep.gate import StepCost, check_step_numbers
 from faststep.generated_step import GeneratedStep
-from faststep.hooks import call_step_hooks
-from faststep.step_table import AnyStep, StepTable
+from faststep.guards import call_step_hooks
+from faststep.inductor import CompiledStep, Mode
+from faststep.params import Params
 from faststep.stock_step import Snapshot, StockStep
-from faststep.tensors import BoundTensors
 
 Engine = Literal["auto", "generated", "inductor"]
+AnyStep = CompiledStep | GeneratedStep
+# Batches of another shape than the first: this many are done by stock steps, such as the last
+# batch of each of three epochs, before one is thought worth compiling for.
+NUM_RARE = 3
+# A loop in which every batch has another shape would compile for ever.
+MOST_COMPILED = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstCall:
-    """A call that a step is compiled for.
-
-    Args:
-        stock: Does it as the loop did it before.
-        bound: The tensors of model and optimizer.
-        before: Their values, and the random numbers.
-        batch: The batch, or the data set.
-        indices: Samples of each step, where there are several.
-        repeat: Does the call once more, by what is in the table and with all checks around it.
-    """
-
-    stock: StockStep
-    bound: BoundTensors
-    before: Snapshot
-    batch: Batch
-    indices: Tensor | None
-    repeat: Callable[[], Any]
-
-
-class StepCompiler:
-    """Makes the steps of a table.
+class CompiledSteps:
+    """Compiled steps by the shapes that they are for; makes new ones.
 
     Args:
-        table: Where they are kept.
         engine: As for ``fast_step``.
         mode: As for ``fast_step``.
         checks_numbers: As for ``fast_step``.
     """
 
-    def __init__(
-        self, table: StepTable, engine: Engine, mode: Mode, *, checks_numbers: bool
-    ) -> None:
+    def __init__(self, engine: Engine, mode: Mode, *, checks_numbers: bool) -> None:
+        self.num_compiled = 0
         self.cost: StepCost | None = None
-        # Why the last step is not generated code; None where it is.
+        # Why the last step is not generated code; None if it is.
         self.not_generated: str | None = None
-        self._table = table
         self._engine = engine
         self._mode: Mode = mode
         self._checks_numbers = checks_numbers
+        self._steps: dict[Any, AnyStep] = {}
+        self._all_steps: dict[Any, dict[Any, AnyStep]] = {}
+        self._num_seen: dict[Any, int] = {}
+        self._has_warned = False
 
-    def compile(self, call: FirstCall) -> tuple[Tensor, ...]:
+    def turn_to(self, key: Any) -> None:
+        """Go on with the steps that were compiled for a model and an optimizer like these."""
+        self._steps = self._all_steps.setdefault(key, {})
+
+    @property
+    def latest(self) -> AnyStep | None:
+        """The step that was compiled last."""
+        return next(reversed(self._steps.values()), None)
+
+    def find(self, batch: Batch, indices: Tensor | None) -> AnyStep | None:
+        """Return the step for a call, if there is one."""
+        key = batch.key
+        if indices is None:
+            return self._steps.get((key, None))
+        # Generated code does any number of steps.
+        return self._steps.get((key, indices.shape)) or self._steps.get((key, indices.shape[1:]))
+
+    def is_rare(self, batch: Batch, indices: Tensor | None) -> bool:
+        """Whether a call for which there is no step is left to the stock step."""
+        if self.num_compiled >= MOST_COMPILED:
+            if not self._has_warned:
+                warnings.warn(
+                    f"{MOST_COMPILED} steps of different shapes were compiled: others stay "
+                    "uncompiled",
+                    stacklevel=4,
+                )
+            self._has_warned = True
+            return True
+        # The first shape of either kind, single steps or several in a call, is the usual one.
+        is_single = indices is None
+        if not any((shape is None) == is_single for _, shape in self._steps):
+            return False
+        key = (batch.key, None if indices is None else indices.shape)
+        self._num_seen[key] = self._num_seen.get(key, 0) + 1
+        return self._num_seen[key] <= NUM_RARE
+
+    def compile(
+        self,
+        stock: StockStep,
+        params: Params,
+        batch: Batch,
+        indices: Tensor | None,
+        repeat: Callable[[], Any],
+    ) -> tuple[Tensor, ...]:
         """Compile a step, check it on copies, and do the call.
 
         Generated code comes first; what it cannot do, does wrong or does no faster than the stock
         step is left to torch's compiler.
 
+        Args:
+            stock: Does the call as the loop did it before.
+            params: The tensors of model and optimizer.
+            batch: The batch, or the data set.
+            indices: Samples of each step, if there are several.
+            repeat: Does the call once more, by the steps here and with all checks around it.
+
         Raises:
             FastStepError: No engine can; everything is as before the call.
         """
-        try:
-            results = self._try_engines(call)
-        except BaseException:
-            self._undo(call)
-            raise
-        self._table.num_compiled += 1
-        return results
+        recipe = stock.recipe
+        before = Snapshot(recipe.model, recipe.loss_fn, stock.optimizer)
+        on_cpu = all(tensor.device.type == "cpu" for tensor in params.arguments)
+        may_generate = on_cpu and self._mode == "default" and recipe.autocast is None
 
-    def _try_engines(self, call: FirstCall) -> tuple[Tensor, ...]:
-        if self._engine == "generated":
-            if not self._may_generate(call):
-                raise FastStepError(
-                    "generated steps are for the CPU, without autocast and mode='reduce-overhead'",
-                    hint="Leave engine out, or name 'inductor'.",
+        def undo() -> None:
+            for shape in (None,) if indices is None else (indices.shape, indices.shape[1:]):
+                self._steps.pop((batch.key, shape), None)
+            before.restore()
+
+        def use(step: AnyStep) -> tuple[Tensor, ...]:
+            """Keep a step for its shapes, and do it, compared with the stock one."""
+            shape = None if indices is None else indices.shape
+            if shape is not None and isinstance(step, GeneratedStep):
+                shape = shape[1:]
+            self._steps[batch.key, shape] = step
+            if not self._checks_numbers:
+                results = step(params, batch, indices)
+                call_step_hooks(stock.optimizer, num_steps_of(indices))
+            else:
+                results, self.cost = check_step_numbers(
+                    step, stock, params, before, batch, indices, repeat
                 )
-            return self._use(self._generate(call), call)
-        if self._engine == "auto" and self._may_generate(call):
-            results = self._try_generated(call)
-            if results is not None:
-                return results
-        recipe = call.stock.recipe
-        if recipe.updating is not None:
-            raise FastStepError(
-                f"a step with several optimizers is generated code or none: {self.not_generated}",
-                hint="Keep the loop as it is, or make a step for each optimizer.",
-            )
-        step = CompiledStep(recipe, call.bound, call.batch, call.indices, self._mode)
-        return self._use(step, call)
-
-    def _may_generate(self, call: FirstCall) -> bool:
-        on_cpu = all(tensor.device.type == "cpu" for tensor in call.bound.arguments)
-        return on_cpu and self._mode == "default" and call.stock.recipe.autocast is None
-
-    def _try_generated(self, call: FirstCall) -> tuple[Tensor, ...] | None:
-        """Do the call by generated code; None, with the reason kept, where that is no use."""
-        try:
-            results = self._use(self._generate(call), call)
-        except FastStepError as error:
-            self.not_generated = error.message
-        else:
-            if self.cost is None or self.cost.speedup >= 1:
-                self.not_generated = None
-                return results
-            self.not_generated = "generated code is slower here than the stock step"
-        self._undo(call)
-        return None
-
-    def _generate(self, call: FirstCall) -> GeneratedStep:
-        """Return generated code of a step; that of single steps serves several as well."""
-        batch, indices = call.batch, call.indices
-        single = batch if indices is None else batch.rows(indices[0]).contiguous()
-        found = self._table.find(single, None)
-        if isinstance(found, GeneratedStep):
-            return found
-        return GeneratedStep(call.stock.recipe, call.bound, single)
-
-    def _use(self, step: AnyStep, call: FirstCall) -> tuple[Tensor, ...]:
-        """Keep a step for its shapes, and do it for the first time, compared with the stock one."""
-        bound, batch, indices = call.bound, call.batch, call.indices
-        self._table.keep(step, batch, indices)
-        if not self._checks_numbers:
-            results = step(bound, batch, indices)
-            call_step_hooks(call.stock.optimizer, num_steps_of(indices))
+            self.num_compiled += 1
             return results
-        results, self.cost = check_step_numbers(
-            step, call.stock, bound, call.before, batch, indices, call.repeat
-        )
-        return results
 
-    def _undo(self, call: FirstCall) -> None:
-        self._table.forget(call.batch, call.indices)
-        call.before.restore()
+        def generate() -> tuple[Tensor, ...]:
+            # Code of single steps serves several as well.
+            single = batch if indices is None else batch.rows(indices[0]).contiguous()
+            step = self.find(single, None)
+            if not isinstance(step, GeneratedStep):
+                step = GeneratedStep(recipe, params, single)
+            return use(step)
+
+        try:
+            if self._engine == "generated":
+                if not may_generate:
+                    raise FastStepError(
+                        "generated steps are for the CPU, without autocast and "
+                        "mode='reduce-overhead'",
+                        hint="Leave engine out, or name 'inductor'.",
+                    )
+                return generate()
+            if self._engine == "auto" and may_generate:
+                try:
+                    results = generate()
+                except FastStepError as error:
+                    self.not_generated = error.message
+                else:
+                    if self.cost is None or self.cost.speedup >= 1:
+                        self.not_generated = None
+                        return results
+                    self.not_generated = "generated code is slower here than the stock step"
+                    self.num_compiled -= 1
+                undo()
+            if recipe.updating is not None:
+                raise FastStepError(
+                    "a step with several optimizers is generated code or none: "
+                    f"{self.not_generated}",
+                    hint="Keep the loop as it is, or make a step for each optimizer.",
+                )
+            return use(CompiledStep(recipe, params, batch, indices, self._mode))
+        except BaseException:
+            undo()
+            raise

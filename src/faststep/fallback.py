@@ -52,9 +52,7 @@ class FallbackStep:
         self._model = model
         self._loss_fn = loss_fn
         self._optimizer = optimizer
-        self._max_grad_norm = max_grad_norm
-        self._has_aux = has_aux
-        self._calls_model = calls_model
+        self._max_grad_norm, self._has_aux, self._calls_model = max_grad_norm, has_aux, calls_model
         self._on_given_up = on_given_up
         self._pays_now = pays_now
         self._fast: FastStep | None = None
@@ -64,8 +62,8 @@ class FallbackStep:
 
     def _begin(self) -> None:
         """Change over to ``fast_step``, whose import alone takes time."""
-        from faststep.compiling import explained
         from faststep.fast import fast_step
+        from faststep.inductor import explained
 
         self._has_begun = True
         try:
@@ -85,7 +83,7 @@ class FallbackStep:
 
     @property
     def is_fast(self) -> bool:
-        """Return whether the next step is a fast one."""
+        """Whether the next step is a fast one."""
         return self._fast is not None
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from faststep.batch import Batch, PairFacts, num_steps_of, take_apart, take_data
-from faststep.binding import Binding
-from faststep.compiling import Mode
-from faststep.engines import Engine, FirstCall, StepCompiler
-from faststep.epochs import epoch_rows
+from faststep.batch import Batch, epoch_rows, num_steps_of, take_apart, take_data
+from faststep.engines import CompiledSteps, Engine
+from faststep.equivalence import StepCost
 from faststep.errors import FastStepError
-from faststep.gate import StepCost
+from faststep.fast_path import FastCall
 from faststep.generated_step import GeneratedStep
-from faststep.hooks import call_step_hooks
-from faststep.joint_optimizer import AnyOptimizer, JointOptimizer
-from faststep.quick_slot import QuickSlot
-from faststep.recipe import Recipe
-from faststep.results import AuxLayout
-from faststep.step_table import StepTable
+from faststep.guards import Guards, call_step_hooks
+from faststep.inductor import Mode
+from faststep.params import Params, check_params, read_params
+from faststep.recipe import AuxLayout, Recipe, WholeLoss, as_output
+from faststep.several import AnyOptimizer, JointOptimizer, rule_and_options
 from faststep.stock_step import Snapshot, StockStep
-from faststep.tensors import check_tensors
-from faststep.update_rules import rule_and_options
-from faststep.whole_loss import WholeLoss, as_output
 
 
 def fast_step(
@@ -100,12 +95,12 @@ def fast_step(
                 hint="A loss function that calls them itself says which gets what.",
             )
         if not model or not all(isinstance(one, nn.Module) for one in model):
-            raise FastStepError("the models are no list of modules of torch")
+            raise FastStepError("model must be an nn.Module or a list of them")
         model = nn.ModuleList(model)
     if calls_model:
         model, loss_fn = WholeLoss(model, loss_fn), as_output
     rule, groups = rule_and_options(used)
-    check_tensors(model, used)
+    check_params(model, used)
     recipe = Recipe(
         model=model,
         loss_fn=loss_fn,
@@ -116,9 +111,8 @@ def fast_step(
         aux=AuxLayout() if has_aux else None,
         updating=used if isinstance(used, JointOptimizer) else None,
     )
-    return FastStep(
-        recipe, used, steps_per_call, mode, checks_numbers=checks_numbers, engine=engine
-    )
+    steps = CompiledSteps(engine, mode, checks_numbers=checks_numbers)
+    return FastStep(recipe, used, steps, steps_per_call)
 
 
 class FastStep:
@@ -130,43 +124,39 @@ class FastStep:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        optimizer: AnyOptimizer,
-        steps_per_call: int,
-        mode: Mode,
-        *,
-        checks_numbers: bool,
-        engine: Engine,
+        self, recipe: Recipe, optimizer: AnyOptimizer, steps: CompiledSteps, steps_per_call: int
     ) -> None:
         self.steps_per_call = steps_per_call
-        self._aux = recipe.aux
+        self._recipe = recipe
         self._optimizer = optimizer
-        self._table = StepTable()
-        self._binding = Binding(recipe, optimizer, self._table)
-        self._compiler = StepCompiler(self._table, engine, mode, checks_numbers=checks_numbers)
-        self._forget_last_calls()
+        self._steps = steps
+        # None until the optimizer has state, or while it is not known what is trained.
+        self._params: Params | None = None
+        self._guards: Guards | None = None
+        # Unknown until a backward pass has shown which parameters get gradients.
+        self._trained_names: frozenset[str] | None = None
+        self._forget_fast_paths()
 
     @property
     def num_compiled(self) -> int:
-        """Return how many steps were compiled, for different shapes or modes."""
-        return self._table.num_compiled
+        """How many steps were compiled, for different shapes or modes."""
+        return self._steps.num_compiled
 
     @property
     def cost(self) -> StepCost | None:
-        """Return the times of the step that was last compared with the stock step."""
-        return self._compiler.cost
+        """The times of the step that was last compared with the stock step."""
+        return self._steps.cost
 
     @property
     def engine(self) -> str | None:
-        """Return what the last compiled step was made by; None before there is one."""
-        step = self._table.latest
+        """What the last compiled step was made by; None before there is one."""
+        step = self._steps.latest
         return None if step is None else step.engine
 
     @property
     def not_generated(self) -> str | None:
-        """Return why the last step compiled is not generated code; None where it is."""
-        return self._compiler.not_generated
+        """Why the last step compiled is not generated code; None if it is."""
+        return self._steps.not_generated
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
         """Do one step; return its loss, detached, or the loss and what ``loss_fn`` has beside it.
@@ -179,22 +169,15 @@ class FastStep:
             FastStepError: The step cannot be compiled, or computes something else than the stock
                 step; model, optimizer and random numbers are as before the call.
         """
-        quick = self._quick_one.call
-        if quick is not None:
-            loss = quick.function(inputs, targets)
+        fast = self._fast_one.call
+        if fast is not None:
+            loss = fast.function(inputs, targets)
             if loss is not None:
                 return loss
-        usual = self._usual
-        if usual is not None and usual[1].holds(inputs, targets) and self._binding.is_current():
-            results = usual[0].do_one(inputs, targets)
-            call_step_hooks(self._optimizer, 1)
-            self._prepare_quick_call(usual[0], take_apart(inputs, targets), None)
-        else:
-            results = self._do(take_apart(inputs, targets), None)
-        return self._as_returned(results)
+        return self._as_returned(self._do(take_apart(inputs, targets), None))
 
     def _as_returned(self, results: Sequence[Tensor]) -> Any:
-        aux = self._aux
+        aux = self._recipe.aux
         return results[0] if aux is None else (results[0], aux.rebuild(results[1:]))
 
     def run(self, inputs: Any, targets: Any, indices: Tensor) -> Any:
@@ -226,7 +209,12 @@ class FastStep:
             parts = [indices[:size] if len(indices) > size else indices]
         else:
             parts = indices[:num_whole].split(size) if num_whole else []
-        results = [self._do_several(data, rows) for rows in parts]
+        results: list[tuple[Tensor, ...]] = []
+        for rows in parts:
+            fast, losses = self._fast_several.call, None
+            if fast is not None and data.layout is None:
+                losses = fast.function(*data.tensors, rows)
+            results.append(self._do(data, rows) if losses is None else (losses,))
         for row in indices[num_whole:]:
             results.append(tuple(one[None] for one in self._do(data.rows(row), None)))
         if len(results) > 1:
@@ -257,7 +245,7 @@ class FastStep:
             epochs: Times that every sample is taken.
             shuffle: Take the samples of each epoch in an order of its own, by ``torch.randperm``.
             drop_last: Leave out the samples that do not fill a batch.
-            generator: What orders are drawn from; torch's own where there is none.
+            generator: What orders are drawn from; torch's own if there is none.
             callback: Called with the number of steps done and the losses since the last call.
             every: Steps from one call of it to the next; the end of an epoch comes too.
 
@@ -267,7 +255,7 @@ class FastStep:
         Raises:
             FastStepError: As for a single step; or a number makes no sense.
         """
-        if self._aux is not None:
+        if self._recipe.aux is not None:
             raise FastStepError(
                 "train returns losses alone, and has_aux=True asks for more",
                 hint="Call the step for each batch, or run() for the batches of an epoch.",
@@ -289,67 +277,68 @@ class FastStep:
                 callback(sum(map(len, losses)), losses[-1])
         return torch.cat(losses)
 
-    def _do_several(self, data: Batch, indices: Tensor) -> tuple[Tensor, ...]:
-        """Do the steps of one call."""
-        quick = self._quick_several.call
-        if quick is not None and data.layout is None:
-            losses = quick.function(*data.tensors, indices)
-            if losses is not None:
-                return (losses,)
-        return self._do(data, indices)
-
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do a step, or the steps of one call; return the loss or losses, and what is beside."""
-        binding = self._binding
-        if not binding.is_current():
-            self._forget_last_calls()
-            binding.refresh()
-        if binding.tensors is None:
+        params, guards = self._params, self._guards
+        if params is None or guards is None or not guards.hold() or not params.is_current():
+            self._forget_fast_paths()
+            self._refresh()
+        params, guards = self._params, self._guards
+        if params is None:
             return self.do_stock(batch, indices)
-        step = self._table.find(batch, indices)
+        step = self._steps.find(batch, indices)
         if step is None:
-            if self._table.is_rare(batch, indices):
+            if self._steps.is_rare(batch, indices):
                 return self.do_stock(batch, indices)
             return self.compile(batch, indices)
-        results = step(binding.tensors, batch, indices)
+        results = step(params, batch, indices)
         call_step_hooks(self._optimizer, num_steps_of(indices))
-        if isinstance(step, GeneratedStep) and batch.layout is None:
-            if indices is None:
-                self._usual = step, PairFacts(*batch.tensors)
-            self._prepare_quick_call(step, batch, indices)
+        recipe, cost = self._recipe, self.cost
+        is_plain = batch.layout is recipe.aux is recipe.updating is None
+        if isinstance(step, GeneratedStep) and is_plain and cost is not None:
+            assert guards is not None
+            path = self._fast_one if indices is None else self._fast_several
+            path.prepare(
+                step,
+                lambda: step.fast_call(guards, params, batch, indices),
+                num_steps=None if indices is None else len(indices),
+                step_ns=cost.fast_step_ns,
+            )
         return results
 
-    def _prepare_quick_call(
-        self, step: GeneratedStep, batch: Batch, indices: Tensor | None
-    ) -> None:
-        """Let the next call be a quick one, after one that was not."""
-        situation, tensors, cost = self._binding.situation, self._binding.tensors, self.cost
-        optimizer = self._optimizer
-        if cost is None or self._aux is not None or isinstance(optimizer, JointOptimizer):
-            return
-        assert situation is not None
-        assert tensors is not None
-        slot = self._quick_one if indices is None else self._quick_several
-        slot.prepare(
-            step,
-            lambda: step.quick_call(situation, tensors, optimizer, batch, indices),
-            num_steps=None if indices is None else len(indices),
-            step_ns=cost.fast_step_ns,
-        )
+    def _refresh(self) -> None:
+        """Read tensors and options again, after something has changed.
 
-    def _forget_last_calls(self) -> None:
-        # Of the last call, where it was generated and for one tensor and one tensor: the next one
-        # like it goes straight there.
-        self._usual: tuple[GeneratedStep, PairFacts] | None = None
-        # The same in C alone, with what asks whether anything has changed.
-        self._quick_one, self._quick_several = QuickSlot(), QuickSlot()
+        Raises:
+            FastStepError: What is new cannot be compiled.
+        """
+        model = self._recipe.model
+        if self._guards is None or not self._guards.hold():
+            rule, groups = rule_and_options(self._optimizer)
+            self._recipe = replace(self._recipe, groups=groups)
+            self._guards = Guards(model, self._recipe.loss_fn, self._optimizer, rule)
+            self._trained_names = None
+        self._guards.refuse_hooks()
+        check_params(model, self._optimizer)
+        self._read_params()
+
+    def _read_params(self) -> None:
+        self._params = None
+        if self._trained_names is not None:
+            self._params = read_params(self._recipe, self._optimizer, self._trained_names)
+        if self._params is not None:
+            assert self._guards is not None
+            self._steps.turn_to((self._params.key, self._guards.key))
+
+    def _forget_fast_paths(self) -> None:
+        # Of the last call like it, in C alone, with what asks whether anything has changed.
+        self._fast_one, self._fast_several = _FastPath(), _FastPath()
 
     def do_stock(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do the steps as the loop did them before."""
-        binding = self._binding
-        recipe = binding.recipe
+        recipe = self._recipe
         stock = StockStep(recipe, self._optimizer)
-        if binding.knows_trained:
+        if self._trained_names is not None:
             return stock.run(batch, indices)
         if recipe.updating is None:
             results = stock.run(batch, indices)
@@ -361,21 +350,66 @@ class FastStep:
             except FastStepError:
                 before.restore()
                 raise
-        binding.learn(stock.trained_names)
+        self._trained_names = frozenset(stock.grads)
+        self._read_params()
         return results
 
     def compile(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Compile a step for a call and do it; replaced where nothing may be compiled."""
-        recipe, tensors = self._binding.recipe, self._binding.tensors
-        assert tensors is not None
-        self._forget_last_calls()
-        return self._compiler.compile(
-            FirstCall(
-                stock=StockStep(recipe, self._optimizer),
-                bound=tensors,
-                before=Snapshot(recipe.model, recipe.loss_fn, self._optimizer),
-                batch=batch,
-                indices=indices,
-                repeat=lambda: self._do(batch, indices),
-            )
-        )
+        assert self._params is not None
+        self._forget_fast_paths()
+        stock = StockStep(self._recipe, self._optimizer)
+        repeat = lambda: self._do(batch, indices)  # noqa: E731
+        return self._steps.compile(stock, self._params, batch, indices, repeat)
+
+
+# A fast call holds Python's lock: no longer than Python itself lets other threads wait for it.
+_LONGEST_FAST_NS = 5_000_000
+# Calls from one making of a fast call to the next, which takes as long as some twenty of them.
+_FAST_EVERY = 256
+
+
+@dataclass(slots=True)
+class _FastPath:
+    """The fast call of single steps, or of several: for what was called with last.
+
+    Args:
+        call: It; None if there is none, or none yet.
+        step: What it is a call of.
+        num_steps: How many steps it does, if it is one of several.
+        calls_until_next: Calls by another way before another one is made.
+    """
+
+    call: FastCall | None = None
+    step: GeneratedStep | None = None
+    num_steps: int | None = None
+    calls_until_next: int = 0
+
+    def prepare(
+        self,
+        step: GeneratedStep,
+        make: Callable[[], FastCall | None],
+        *,
+        num_steps: int | None,
+        step_ns: float,
+    ) -> None:
+        """Let the next call be a fast one, after one that was not.
+
+        It has run out of tensors for losses; or it was for another batch or other options: then a
+        new one is made, but not at every call.
+
+        Args:
+            step: What was called.
+            make: Returns a fast call of it, if it can be one.
+            num_steps: How many steps that does; None for a single one.
+            step_ns: What a step takes.
+        """
+        if self.call is not None and self.call.is_empty and self.step is step:
+            self.call.refill(step.make_losses(self.num_steps))
+        elif self.calls_until_next > 0:
+            self.calls_until_next -= 1
+        elif (num_steps or 1) * step_ns < _LONGEST_FAST_NS:
+            self.call, self.step, self.calls_until_next = make(), step, _FAST_EVERY
+            self.num_steps = num_steps
+            if self.call is not None:
+                self.call.refill(step.make_losses(num_steps))

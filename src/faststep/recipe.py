@@ -2,15 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from faststep.joint_optimizer import JointOptimizer
-from faststep.results import AuxLayout
-from faststep.update_rules import Group, UpdateRule
+from faststep.errors import FastStepError
+from faststep.several import JointOptimizer
+from faststep.updates import Group, UpdateRule
+
+
+class AuxLayout:
+    """How the tensors that a loss function returns beside the loss go together.
+
+    Learnt in the first step, then fixed.
+    """
+
+    def __init__(self) -> None:
+        self._spec: Any = None
+
+    def split(self, returned: Any) -> tuple[Tensor, ...]:
+        """Return the loss, and the tensors beside it in order.
+
+        Raises:
+            FastStepError: It is no pair, holds something else than tensors, or goes together in
+                another way than in the first step.
+        """
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise FastStepError(
+                "with has_aux=True the loss function returns a pair, the loss and what comes "
+                f"beside it; it returned {type(returned).__name__}"
+            )
+        loss, aux = returned
+        leaves, spec = pytree.tree_flatten(aux)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor):
+                raise FastStepError(
+                    f"what comes beside the loss holds {type(leaf).__name__}: it must be tensors",
+                    hint="What Python computes from other things would never change again.",
+                )
+        if self._spec is None:
+            self._spec = spec
+        elif spec != self._spec:
+            raise FastStepError(
+                "what comes beside the loss goes together in another way than at first"
+            )
+        return loss, *leaves
+
+    def rebuild(self, leaves: Sequence[Tensor]) -> Any:
+        """Put the tensors together as the loss function did."""
+        return pytree.tree_unflatten(list(leaves), self._spec)
+
+
+def detached(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the loss, and copies of what comes beside it: an update may write to that."""
+    loss, *beside = (one.detach() for one in results)
+    return loss, *(one.clone() for one in beside)
+
+
+def stack_results(results: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Stack the losses of several steps, and what comes beside them."""
+    return tuple(torch.stack(one) for one in zip(*results, strict=True))
+
+
+class WholeLoss(nn.Module):
+    """A loss function that calls the model, as a model whose output is the loss."""
+
+    def __init__(self, model: nn.Module, loss_fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+
+    def forward(self, *inputs: Any) -> Any:
+        """Call the loss function with what the step is called with."""
+        return self.loss_fn(*inputs)
+
+
+def as_output(output: Any, _: Any) -> Any:
+    """Return the output: the loss, of a model that computes it."""
+    return output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +96,9 @@ class Recipe:
         rule: The optimizer's update.
         groups: Options of the optimizer's groups, as the rule reads them.
         max_grad_norm: Largest norm of all gradients together; None for any.
-        autocast: Number format of an autocast region around model and loss; None for none.
-        aux: How what the loss function returns beside the loss goes together; None where it
-            returns the loss alone.
-        updating: The optimizers, where the loss function updates with them by itself.
+        autocast: Number format of an autocast region around model and loss.
+        aux: Layout of what the loss function returns beside the loss; None for the loss alone.
+        updating: The optimizers that the loss function itself updates with.
     """
 
     model: nn.Module
@@ -47,14 +119,14 @@ def compute_loss(
     of_loss: dict[str, Tensor],
     device_type: str,
 ) -> tuple[Tensor, ...]:
-    """Return the loss and what comes beside it.
+    """Compute the loss and what comes beside it.
 
     Args:
         recipe: What is computed.
         inputs: What the model takes.
         targets: What the loss takes beside the model's output.
         tensors: Other parameters and buffers than the model's own; none for its own.
-        of_loss: The same of the loss, where it is a module.
+        of_loss: The same of the loss, if it is a module.
         device_type: That of the autocast region.
     """
     dtype = recipe.autocast
@@ -67,7 +139,7 @@ def compute_loss(
     return (returned,) if recipe.aux is None else recipe.aux.split(returned)
 
 
-def call_model(model: torch.nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any:
+def call_model(model: nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any:
     """Call a model with other parameters and buffers than its own.
 
     Args:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from faststep.tolerance import Tolerance, scale_of
+
+# Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
+_MOST_MOVED = 2.0**-8
 
 
 class Other(NamedTuple):
@@ -56,7 +60,7 @@ def find_difference(
     others: Sequence[Other],
     tolerance: Tolerance,
 ) -> str | None:
-    """Return which tensor differs first and by how much, or None where all agree.
+    """Return which tensor differs first and by how much, or None if all agree.
 
     A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
     parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
@@ -131,7 +135,7 @@ def _effects(change: Change) -> tuple[float, float]:
 
 
 def _is_all_rounding(change: Change, largest_noise: float) -> bool:
-    """Return whether a tensor's gradients are rounding, every one, and it moves as they let it.
+    """Whether a tensor's gradients are rounding, every one, and it moves as they let it.
 
     So it is with a bias before a batch normalisation, of a small network: to first order, Adam's
     steps along it are then more of a change than the tolerance allows.
@@ -142,7 +146,7 @@ def _is_all_rounding(change: Change, largest_noise: float) -> bool:
 
 
 def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
-    """Return whether values without a gradient have one but for rounding, as those beside them.
+    """Whether values without a gradient have one but for rounding, as those beside them.
 
     So it is with the bias of attention's keys, which lies in one tensor with the queries'.
 
@@ -184,3 +188,20 @@ def worst(stock: Tensor, compiled: Tensor) -> str:
     apart = (stock.double() - compiled.double()).abs().flatten()
     place = int(apart.nan_to_num(nan=torch.inf).argmax())
     return f"{compiled.flatten()[place].item():.6g}, not {stock.flatten()[place].item():.6g}"
+
+
+def move_weights(parameters: Iterable[Tensor], roundoffs: float, signs: torch.Generator) -> None:
+    """Move each weight up or down by the same fraction of itself, in place.
+
+    Args:
+        parameters: The weights; those that are not floating-point numbers stay.
+        roundoffs: The fraction, in roundoffs of the weight's own format.
+        signs: Decides which go up; no other random numbers are drawn.
+    """
+    for parameter in parameters:
+        if parameter.is_floating_point() and not is_lazy(parameter):
+            # Half of eps, the distance from 1 to the next number.
+            fraction = min(roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST_MOVED)
+            ups = torch.randint(0, 2, parameter.shape, generator=signs) * 2 - 1
+            factors = 1 + fraction * ups.to(torch.float64)
+            parameter.data.copy_(parameter.data * factors.to(parameter.device))

@@ -10,37 +10,36 @@ import torch
 from torch import Tensor
 
 from faststep.batch import Batch
-from faststep.joint_optimizer import JointOptimizer
-from faststep.own_updates import OwnUpdates, TracedUpdates
-from faststep.recipe import Recipe, compute_loss
-from faststep.results import detached, stack_results
-from faststep.tensors import Pack, StepTensors
+from faststep.errors import FastStepError
+from faststep.params import Params
+from faststep.recipe import Recipe, compute_loss, detached, stack_results
+from faststep.several import JointOptimizer, OwnUpdates, owners_of
 
 
 def make_step(
-    recipe: Recipe, tensors: StepTensors, packs: Sequence[Pack], batch: Batch, num_steps: int
+    recipe: Recipe, params: Params, batch: Batch, num_steps: int
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return a function of all the tensors that does the steps in place and returns the losses.
 
     What comes beside the losses follows, detached as they are; of several steps, stacked as well.
 
-    Its arguments are ``tensors.written``, the numbers of the updates (one row for each step), the
+    Its arguments are ``params.arguments``, the numbers of the updates (one row for each step), the
     tensors of the batch, and for several steps the indices of their samples in it.
 
     With several steps, the parameters of a pack lie in one buffer from the first step to the last:
     one loop updates them all, and the compiler has that many fewer to make.
     """
     if recipe.updating is not None:
-        return _make_updating_step(recipe, recipe.updating, tensors, packs, batch)
-    names = [one.name for one in tensors.trained]
-    first_loss = len(tensors.fixed) - tensors.num_loss_fixed
-    device_type = tensors.trained[0].param.device.type
+        return _make_updating_step(recipe, recipe.updating, params, batch)
+    names = [one.name for one in params.trained]
+    first_loss = len(params.fixed_names) - params.num_loss_fixed
+    device_type = params.trained[0].param.device.type
 
     def step(*args: Tensor) -> tuple[Tensor, ...]:
-        given = _read(args, tensors, batch)
-        named_fixed = list(zip(tensors.fixed_names, given.fixed, strict=True))
+        given = _read(args, params, batch)
+        named_fixed = list(zip(params.fixed_names, given.fixed, strict=True))
         of_model, of_loss = dict(named_fixed[:first_loss]), dict(named_fixed[first_loss:])
-        storage = _Storage(tensors, packs, given.params, given.states, is_joined=num_steps > 1)
+        storage = _Storage(params, given, is_joined=num_steps > 1)
         results: list[tuple[Tensor, ...]] = []
         for number in range(num_steps):
             chosen = given.batch
@@ -54,41 +53,52 @@ def make_step(
                 found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
             grads = torch.autograd.grad(found[0], leaves)
             with torch.no_grad():
-                numbers = _numbers_of(packs, given.numbers[number])
-                storage.update(recipe, _clip(grads, recipe.max_grad_norm), numbers)
+                if recipe.max_grad_norm is not None:  # as ``clip_grad_norm_`` does it
+                    norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
+                    factor = torch.clamp(recipe.max_grad_norm / (norm + 1e-6), max=1.0)
+                    grads = tuple(grad * factor for grad in grads)
+                storage.update(recipe, grads, _numbers_of(params, given.numbers[number]))
             results.append(detached(found))
         with torch.no_grad():
-            storage.write_back(given.params, given.states)
+            storage.write_back(given)
         return stack_results(results) if num_steps > 1 else results[0]
 
     return step
 
 
 def _make_updating_step(
-    recipe: Recipe,
-    optimizer: JointOptimizer,
-    tensors: StepTensors,
-    packs: Sequence[Pack],
-    batch: Batch,
+    recipe: Recipe, optimizer: JointOptimizer, params: Params, batch: Batch
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return such a function of a single step whose loss function updates by itself."""
-    names = [one.name for one in tensors.trained]
-    device_type = tensors.trained[0].param.device.type
-    rows = {one.name: row for row, pack in enumerate(packs) for one in pack.members}
+    """Return such a function of a single step whose loss function updates."""
+    names = [one.name for one in params.trained]
+    device_type = params.trained[0].param.device.type
+    rows = {one.name: row for row, pack in enumerate(params.packs) for one in pack.members}
+    owners = owners_of(optimizer)
 
     def step(*args: Tensor) -> tuple[Tensor, ...]:
-        given = _read(args, tensors, batch)
+        given = _read(args, params, batch)
         # The same memory as what is given, so that an update is seen by whatever follows it.
         leaves = [param.detach().requires_grad_() for param in given.params]
-        numbers = _numbers_of(packs, given.numbers[0])
+        numbers = _numbers_of(params, given.numbers[0])
         inputs, targets = batch.rebuild(given.batch, is_traced=True)
-        trained = [
-            (one.name, one.group, leaf, state, numbers[rows[one.name]])
-            for one, leaf, state in zip(tensors.trained, leaves, given.states, strict=True)
-        ]
         named = dict(zip(names, leaves, strict=True))
-        named |= dict(zip(tensors.fixed_names, given.fixed, strict=True))
-        update = TracedUpdates(recipe.rule, optimizer, trained, recipe.groups)
+        named |= dict(zip(params.fixed_names, given.fixed, strict=True))
+
+        def update(number: int) -> None:
+            for one, leaf, state in zip(params.trained, leaves, given.states, strict=True):
+                if owners[one.group] != number:
+                    continue
+                if leaf.grad is None:
+                    raise FastStepError(f"{one.name} gets gradients in some steps only")
+                with torch.no_grad():
+                    group = recipe.groups[one.group]
+                    new, new_state = recipe.rule.update(
+                        leaf.detach(), leaf.grad, state, numbers[rows[one.name]], group
+                    )
+                    leaf.copy_(new)
+                    for old, value in zip(state, new_state, strict=True):
+                        old.copy_(value)
+
         run = OwnUpdates(recipe.model, optimizer, named, update)
         with _without_validation(), run.replaced():
             found = compute_loss(recipe, inputs, targets, named, {}, device_type)
@@ -117,25 +127,25 @@ class _Given(NamedTuple):
     indices: tuple[Tensor, ...]
 
 
-def _read(args: Sequence[Tensor], tensors: StepTensors, batch: Batch) -> _Given:
+def _read(args: Sequence[Tensor], params: Params, batch: Batch) -> _Given:
     rest = iter(args)
 
     def take(count: int) -> tuple[Tensor, ...]:
         return tuple(next(rest) for _ in range(count))
 
     return _Given(
-        params=take(len(tensors.trained)),
-        fixed=take(len(tensors.fixed)),
-        states=[take(len(one.state)) for one in tensors.trained],
+        params=take(len(params.trained)),
+        fixed=take(len(params.fixed_names)),
+        states=[take(len(one.state)) for one in params.trained],
         numbers=next(rest),
         batch=take(len(batch.tensors)),
         indices=tuple(rest),
     )
 
 
-def _numbers_of(packs: Sequence[Pack], row: Tensor) -> list[tuple[Tensor, ...]]:
+def _numbers_of(params: Params, row: Tensor) -> list[tuple[Tensor, ...]]:
     """Return the numbers of each pack's update in a step, from those of all."""
-    return [numbers.unbind() for numbers in row.view(len(packs), -1).unbind()]
+    return [numbers.unbind() for numbers in row.view(len(params.packs), -1).unbind()]
 
 
 @contextlib.contextmanager
@@ -150,40 +160,23 @@ def _without_validation() -> Iterator[None]:
         kind.set_default_validate_args(before)
 
 
-def _clip(grads: Sequence[Tensor], max_norm: float | None) -> tuple[Tensor, ...]:
-    """Return the gradients scaled down to a norm, as ``clip_grad_norm_`` does it."""
-    if max_norm is None:
-        return tuple(grads)
-    norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
-    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-    return tuple(grad * factor for grad in grads)
-
-
 class _Storage:
     """Parameters and state within a step: each on its own, or those of a pack in one buffer."""
 
-    def __init__(
-        self,
-        tensors: StepTensors,
-        packs: Sequence[Pack],
-        params: Sequence[Tensor],
-        states: Sequence[Sequence[Tensor]],
-        *,
-        is_joined: bool,
-    ) -> None:
-        places = {one.name: place for place, one in enumerate(tensors.trained)}
+    def __init__(self, params: Params, given: _Given, *, is_joined: bool) -> None:
+        places = {one.name: place for place, one in enumerate(params.trained)}
         # What is updated at once: number of the pack, number of the group, places of parameters.
         self._pieces: list[tuple[int, int, list[int]]] = []
-        for row, pack in enumerate(packs):
+        for row, pack in enumerate(params.packs):
             members = [places[one.name] for one in pack.members]
             pieces = [members] if is_joined else [[place] for place in members]
             self._pieces += [(row, pack.group, piece) for piece in pieces]
-        self._shapes = [param.shape for param in params]
-        self._params = [_join([params[i] for i in members]) for *_, members in self._pieces]
+        self._shapes = [param.shape for param in given.params]
+        self._params = [_join([given.params[i] for i in members]) for *_, members in self._pieces]
         self._states = [
             tuple(
-                _join([states[i][number] for i in members])
-                for number in range(len(states[members[0]]))
+                _join([given.states[i][number] for i in members])
+                for number in range(len(given.states[members[0]]))
             )
             for *_, members in self._pieces
         ]
@@ -205,15 +198,15 @@ class _Storage:
                 recipe.groups[group],
             )
 
-    def write_back(self, params: Sequence[Tensor], states: Sequence[Sequence[Tensor]]) -> None:
+    def write_back(self, given: _Given) -> None:
         """Copy the results into the tensors that they came from."""
-        for old, new in zip(params, self._split(self._params), strict=True):
+        for old, new in zip(given.params, self._split(self._params), strict=True):
             old.copy_(new)
-        for number in range(max(map(len, states), default=0)):
+        for number in range(max(map(len, given.states), default=0)):
             kept = [state[number] if len(state) > number else None for state in self._states]
             for place, new in enumerate(self._split(kept)):
                 if new is not None:
-                    states[place][number].copy_(new)
+                    given.states[place][number].copy_(new)
 
     def _split(self, pieces: Sequence[Any]) -> list[Any]:
         found: list[Any] = [None] * len(self._shapes)

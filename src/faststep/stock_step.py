@@ -11,10 +11,8 @@ from torch.optim import Optimizer
 
 from faststep.batch import Batch
 from faststep.errors import FastStepError
-from faststep.joint_optimizer import AnyOptimizer, JointOptimizer
-from faststep.own_updates import OwnUpdates, stock_update
-from faststep.recipe import Recipe, compute_loss
-from faststep.results import detached, stack_results
+from faststep.recipe import Recipe, compute_loss, detached, stack_results
+from faststep.several import AnyOptimizer, OwnUpdates
 
 
 class Snapshot:
@@ -83,15 +81,11 @@ class StockStep:
     """
 
     def __init__(self, recipe: Recipe, optimizer: AnyOptimizer) -> None:
+        # Those of the last step, of the parameters that got some.
         self.grads: dict[str, Tensor] = {}
         self.recipe = recipe
         self.optimizer = optimizer
         self._params = dict(recipe.model.named_parameters())
-
-    @property
-    def trained_names(self) -> frozenset[str]:
-        """Return the parameters that got gradients in the last step."""
-        return frozenset(self.grads)
 
     def run(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do one step; or one for each row of indices.
@@ -108,37 +102,29 @@ class StockStep:
         # Gradients of parameters that the optimizer does not hold are dropped too.
         recipe.model.zero_grad(set_to_none=True)
         inputs, targets = batch.rebuild(batch.tensors)
+        params = dict[str, Tensor](self._params)
+        device_type = next(iter(params.values())).device.type
         if recipe.updating is not None:
-            return self._update_itself(recipe.updating, inputs, targets)
-        assert isinstance(optimizer, Optimizer)
-        with torch.enable_grad():
-            device_type = next(iter(self._params.values())).device.type
-            results = compute_loss(recipe, inputs, targets, {}, {}, device_type)
-            loss = results[0]
-            if loss.numel() != 1:
-                raise FastStepError(
-                    f"the loss has shape {tuple(loss.shape)}: it must be a single number",
-                    hint="Reduce it, by its mean for example.",
-                )
-            loss.backward()
-            results = detached(results)
-        if recipe.max_grad_norm is not None:
-            held = [param for group in optimizer.param_groups for param in group["params"]]
-            torch.nn.utils.clip_grad_norm_(held, recipe.max_grad_norm)
-        optimizer.step()
-        params = self._params.items()
-        self.grads = {name: param.grad for name, param in params if param.grad is not None}
+            run = OwnUpdates(recipe.model, recipe.updating, params)
+            with torch.enable_grad(), run.replaced():
+                results = detached(compute_loss(recipe, inputs, targets, {}, {}, device_type))
+            self.grads = run.grads
+        else:
+            assert isinstance(optimizer, Optimizer)
+            with torch.enable_grad():
+                results = compute_loss(recipe, inputs, targets, {}, {}, device_type)
+                loss = results[0]
+                if loss.numel() != 1:
+                    raise FastStepError(
+                        f"the loss has shape {tuple(loss.shape)}: it must be a single number",
+                        hint="Reduce it, by its mean for example.",
+                    )
+                loss.backward()
+                results = detached(results)
+            if recipe.max_grad_norm is not None:
+                held = [param for group in optimizer.param_groups for param in group["params"]]
+                torch.nn.utils.clip_grad_norm_(held, recipe.max_grad_norm)
+            optimizer.step()
+            self.grads = {name: p.grad for name, p in params.items() if p.grad is not None}
         recipe.model.zero_grad(set_to_none=True)
         return results
-
-    def _update_itself(
-        self, optimizer: JointOptimizer, inputs: Any, targets: Any
-    ) -> tuple[Tensor, ...]:
-        params = dict[str, Tensor](self._params)
-        run = OwnUpdates(self.recipe.model, optimizer, params, stock_update(optimizer))
-        with torch.enable_grad(), run.replaced():
-            device_type = next(iter(params.values())).device.type
-            results = compute_loss(self.recipe, inputs, targets, {}, {}, device_type)
-        self.grads = run.grads
-        self.recipe.model.zero_grad(set_to_none=True)
-        return detached(results)

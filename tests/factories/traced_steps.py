@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from faststep import compiled_step
-from faststep.compiling import trace_tensors
+from faststep import inductor
+from faststep.inductor import trace_tensors
 
 
 def run_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,4 +25,4 @@ def run_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return call
 
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    monkeypatch.setattr(inductor, "compile_tensors", trace)

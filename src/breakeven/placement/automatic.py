@@ -26,7 +26,7 @@ from breakeven.placement.training_place import (
     devices_present,
 )
 from breakeven.units import NS_PER_S, format_duration
-from faststep.hooks import unwatched_steps
+from faststep.guards import unwatched_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,17 @@
-"""Convolutions: direct ones, with the batch innermost."""
+"""Convolutions and pooling over one or two dimensions, with the batch innermost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from faststep.codegen.lowering import Lowering
 from faststep.codegen.operators import FLOATS, Op, lowers, prefix_of
 from faststep.codegen.program import C_TYPES, Const, UnsupportedError, View, contiguous, count
 from faststep.codegen.reduce_ops import reduce_view
-
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
 
 
 class _Convolution:
@@ -58,10 +56,6 @@ class _Convolution:
         """Return the lines of its source (0) or target (1); of one line, its places."""
         lines, places = (dim[side] for dim in self._dims)
         return places if lines == 1 else lines
-
-    def num_tap_tiles(self) -> int:
-        """Return how many tiles of the weight's gradient there are of each row, about."""
-        return -(-self.channels * count([dim[2] for dim in self._dims]) // 4)
 
     def forward(self) -> str:
         """Return its dimensions as C."""
@@ -151,14 +145,10 @@ def _convolution(lowering: Lowering, op: Op, args: list[Any]) -> View:
     inputs = [batch_innermost(lowering, args[0]), lowering.view(args[1])]
     total = _new_batch(lowering, result)
     if args[2] is not None:
-        inputs.append(_dense(lowering, args[2]))
+        bias = lowering.view(args[2])
+        inputs.append(bias if bias.strides[0] == 1 else lowering.arranged(bias, (0,)))
         float_prefix(result.dtype, inputs[2].dtype)
     return _correlate(lowering, conv, inputs, total, is_gradient=conv.is_transposed)
-
-
-def _dense(lowering: Lowering, value: Any) -> View:
-    view = lowering.view(value)
-    return view if view.strides[0] == 1 else lowering.arranged(view, (0,))
 
 
 @lowers("convolution_backward")
@@ -196,10 +186,147 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
             [x, dy] if conv.is_transposed else [dy, x],
             [total],
             operations=conv.operations(),
-            most_parts=conv.num_tap_tiles(),
+            # Tiles of each row, about.
+            most_parts=-(-count(weight.shape[1:]) // 4),
         )
         results[1] = total
     if for_bias:
         dims = [dim for dim in range(gradient.dim()) if dim != 1]
         results[2] = reduce_view(lowering, dy, dims, "sum", op.result[2])
     return results
+
+
+# First place, number of places and count in an average, of each result along one dimension.
+_Windows = list[tuple[int, int, int]]
+# Operations of each place, as of numbers multiplied and added.
+_PER_PLACE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Taps:
+    """Which of its window each maximum is; only the gradient of that pooling can read it."""
+
+    view: View
+
+
+def _windows(
+    op: Op, source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
+) -> list[_Windows]:
+    """Return the windows along both dimensions; of a fixed size, cut off where they are outside."""
+    found: list[_Windows] = []
+    if op.name.startswith("_adaptive"):
+        for size, number in zip(source.shape[-2:], target.shape[-2:], strict=True):
+            bounds = [(i * size // number, -(-(i + 1) * size // number)) for i in range(number)]
+            found.append([(start, end - start, end - start) for start, end in bounds])
+        return found
+    counts_padding = False
+    if "max" in op.name:
+        kernel, stride, padding, dilation, _ = [*args, *([], 0, 1, False)[len(args) - 1 :]]
+        if set(_pair(dilation)) != {1}:
+            raise UnsupportedError("dilated windows are not covered")
+    else:
+        usual = ([], 0, False, True, None)
+        kernel, stride, padding, _, counts_padding, divisor = [*args, *usual[len(args) - 1 :]]
+        if divisor is not None:
+            raise UnsupportedError("a divisor is not covered")
+    kernel = _pair(kernel)
+    pairs = source.shape[-2:], target.shape[-2:], kernel, _pair(stride or kernel), _pair(padding)
+    for size, number, taps, step, outside in zip(*pairs, strict=True):
+        found.append([])
+        for start in range(-outside, number * step - outside, step):
+            first, last = max(0, start), min(start + taps, size)
+            if first >= last:
+                raise UnsupportedError("a window is empty")
+            padded = min(start + taps, size + outside) - start
+            found[-1].append((first, last - first, padded if counts_padding else last - first))
+    return found
+
+
+def _pair(given: Any) -> list[int]:
+    values = [given] if isinstance(given, int) else list(given)
+    return values * 2 if len(values) == 1 else values
+
+
+def _samples(lowering: Lowering, given: Any) -> View:
+    """Return a tensor with its samples innermost."""
+    view = lowering.view(given)
+    if len(view.shape) == 3:  # one sample
+        view = View(view.buffer, (1, *view.shape), (0, *view.strides), view.offset)
+    if len(view.shape) != 4 or 0 in view.shape:
+        raise UnsupportedError("only tensors of three or four dimensions, not empty, are covered")
+    return batch_innermost(lowering, view)
+
+
+def _pool(
+    lowering: Lowering,
+    op: Op,
+    kernel: str,
+    args: Sequence[Any],
+    inputs: Sequence[View],
+    results: Sequence[tuple[Sequence[int], torch.dtype]],
+) -> list[View]:
+    """Add the call of a kernel; of a gradient, for the operands that its pooling had."""
+    is_gradient = "backward" in op.name
+    source, target = op.given(0), op.result[0] if isinstance(op.result, tuple | list) else op.result
+    if is_gradient:
+        source, target = op.given(1), op.given(0)
+    tables, codes, overlaps = "", "", False
+    for name, size, windows in zip(
+        "vh", source.shape[-2:], _windows(op, source, target, args), strict=True
+    ):
+        table = ", ".join(f"{{{one}, {taps}, {count}}}" for one, taps, count in windows)
+        tables += f"static const window {name}[{len(windows)}] = {{{table}}};\n"
+        most = max(taps for _, taps, _ in windows)
+        codes += f"(pooled){{{size}, {len(windows)}, {name}, {most}, 1}}, "
+        # A place may be in no window, or in several.
+        places = [start + tap for start, taps, _ in windows for tap in range(taps)]
+        overlaps |= sorted(places) != list(range(size))
+    samples, planes = inputs[0].shape[:2]
+    numbers = f"{planes}, {samples}{f', {int(overlaps)}' if is_gradient else ''}"
+    outputs: list[View] = []
+    for shape, dtype in results:
+        order = (1, 2, 3, 0) if len(shape) == 4 else (0, 1, 2)
+        outputs.append(lowering.new_view(shape, dtype, order))
+    pointers = ", ".join(f"p{number}" for number in range(len(inputs) + len(outputs)))
+    prefix = float_prefix(source.dtype)
+    lowering.call(
+        f"{tables}{prefix}_{kernel}({codes}{numbers}, {pointers}, part, parts);",
+        inputs,
+        outputs,
+        operations=_PER_PLACE * max(count(one.shape) for one in (*inputs, *outputs)),
+        most_parts=planes,
+    )
+    return outputs
+
+
+@lowers("max_pool2d_with_indices")
+def _max_pool(lowering: Lowering, op: Op, args: list[Any]) -> list[Any]:
+    out = op.result[0]
+    # The smallest type that numbers the places of a window.
+    is_small = count(_pair(args[1])) <= 256
+    results = [
+        (tuple(out.shape), one) for one in (out.dtype, torch.uint8 if is_small else torch.int32)
+    ]
+    kernel = f"max_pool_{'small' if is_small else 'large'}"
+    out, best = _pool(lowering, op, kernel, args[1:], [_samples(lowering, args[0])], results)
+    return [out, _Taps(best)]
+
+
+@lowers("max_pool2d_with_indices_backward")
+def _max_pool_backward(lowering: Lowering, op: Op, args: list[Any]) -> View:
+    if not isinstance(args[7], _Taps):
+        raise UnsupportedError("its indices are not those of a pooling of this step")
+    inputs = [_samples(lowering, args[0]), args[7].view]
+    kernel = f"max_pool_gradient_{'small' if args[7].view.dtype == torch.uint8 else 'large'}"
+    return _pool(lowering, op, kernel, args[2:7], inputs, [(op.shape, op.result.dtype)])[0]
+
+
+@lowers(
+    "avg_pool2d", "_adaptive_avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"
+)
+def _average_pool(lowering: Lowering, op: Op, args: list[Any]) -> View:
+    kernel, rest = "average_pool", args[1:]
+    if "backward" in op.name:
+        kernel, rest = "average_pool_gradient", args[2:]
+    results = [(op.shape, op.result.dtype)]
+    return _pool(lowering, op, kernel, rest, [_samples(lowering, args[0])], results)[0]

@@ -1,4 +1,4 @@
-"""A step done for a part of its samples at a time.
+"""A traced step as a program; by parts of its samples where that is faster.
 
 What a sample passes through, and its share of the gradients, is a function of its own: it is called
 for each part of the batch, by as many threads as there are, each with memory of its own, which
@@ -7,15 +7,23 @@ stays in the caches of its core. The sums over all parts and the update follow o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-# Each registers a rule.
-from faststep.codegen import sample_rules  # noqa: F401
+# Each registers the operators that it lowers.
+from faststep.codegen import (  # noqa: F401
+    conv_ops,
+    pointwise_ops,
+    reduce_ops,
+    view_ops,
+)
+from faststep.codegen.emit import choose_sample_parts
+from faststep.codegen.lowering import Lowering
+from faststep.codegen.program import Buffer, Part, Program
 from faststep.codegen.samples import (
     IndivisibleError,
     Partial,
@@ -28,6 +36,63 @@ from faststep.codegen.samples import (
     filled_with,
     name_of,
 )
+
+
+def lower(
+    graph: fx.GraphModule, lanes: int, late: Sequence[int], batch: Sequence[int] = ()
+) -> Program:
+    """Return a traced function of tensors as a program.
+
+    Args:
+        graph: What ``make_fx`` traced; its arguments and results are tensors, and it writes to
+            arguments by ``copy_`` alone.
+        lanes: Elements of float32 in a vector.
+        late: Numbers of the arguments that only the update reads: state of the optimizer, numbers
+            of the update.
+        batch: Numbers of the arguments that have samples along their first dimension, by which
+            the step may be divided.
+
+    Raises:
+        UnsupportedError: It holds an operator, type or layout that is not covered; names it.
+    """
+    if batch:
+        try:
+            division = Division(graph.graph, set(batch))
+        except IndivisibleError:
+            pass
+        else:
+            program = _lower_divided(division, graph, lanes, late)
+            if program is not None:
+                return program
+    return Lowering(graph.graph, graph, lanes, late).run()
+
+
+def _lower_divided(
+    division: Division, graph: fx.GraphModule, lanes: int, late: Sequence[int]
+) -> Program | None:
+    """Return a program that is done by parts of its samples; None if that is no use."""
+    if division.num_samples % 2:
+        return None
+    divided = division.divide(2)
+    part = Lowering(divided.part, graph, lanes, late).run_part()
+    parts = choose_sample_parts(part, division.num_samples, lanes)
+    if not parts:
+        return None
+    if parts != 2:
+        divided = division.divide(parts)
+        part = Lowering(divided.part, graph, lanes, late).run_part()
+    buffers = {
+        view.buffer: [Buffer(view.dtype, view.buffer.size) for _ in range(parts)]
+        for view in part.kept
+    }
+    sums = [[replace(view, buffer=one) for one in buffers[view.buffer]] for view in part.kept]
+    program = Lowering(divided.rest, graph, lanes, late, sums).run()
+    offsets = tuple(
+        offset * argument.dtype.itemsize
+        for offset, argument in zip(divided.offsets, part.arguments, strict=True)
+    )
+    program.part = Part(part, parts, divided.sources, offsets, buffers)
+    return program
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +141,24 @@ class Division:
                 states[node] = self._samples.find(node)
             elif node.op == "get_attr":
                 states[node] = Whole()
-        self._sums = self._find_sums()
-
-    def _find_sums(self) -> list[fx.Node]:
-        """Return what the rest of a step takes from its parts."""
-        roots = [n for n in self._nodes if n.op == "output" or name_of(n) == "copy_"]
+        # What the rest of a step takes from its parts.
         sums: set[fx.Node] = set()
         self._rest: set[fx.Node] = set()
-        todo = roots
+        todo = [n for n in self._nodes if n.op == "output" or name_of(n) == "copy_"]
         while todo:
             node = todo.pop()
             if node in self._rest or node in sums:
                 continue
-            state = self._samples.states.get(node)
+            state = states.get(node)
             if isinstance(state, Partial):
                 sums.add(node)
                 continue
-            several = state if isinstance(state, tuple) else (state,)
-            if any(isinstance(one, Split | Partial) for one in several):
+            if state is not None and _has(state, Split | Partial):
                 raise IndivisibleError(f"{node} is needed of all samples")
             self._rest.add(node)
             if filled_with(node) is None:
                 todo += node.all_input_nodes
-        return [node for node in self._nodes if node in sums]
+        self._sums = [node for node in self._nodes if node in sums]
 
     def divide(self, parts: int) -> Divided:
         """Return the graph in two, for a number of parts that divides that of samples."""
@@ -111,8 +171,9 @@ class Division:
         for node in self._arguments:
             made[node] = self._copy(part, node, made, {}, parts)
         # What is found early reads the batch as a whole.
-        early = {one for node in needed for one in self._early_of(node)}
-        closure = {one for node in early for one in closure_of(node)}
+        closure = {
+            one for node in needed for early in self._early_of(node) for one in closure_of(early)
+        }
         again = [node for node in self._arguments if node in closure]
         whole = {node: part.placeholder(f"whole_{n}") for n, node in enumerate(again)}
         for node, copied in whole.items():
@@ -133,10 +194,9 @@ class Division:
         for node in self._nodes:
             if node in self._rest and node not in kept:
                 kept[node] = _copied(rest, node, kept.__getitem__)
-        offsets = tuple(
-            self.num_samples // parts * node.meta["val"].stride(0)
-            if isinstance(states[node], Split)
-            else 0
+        size = self.num_samples // parts
+        offsets = (
+            size * node.meta["val"].stride(0) if isinstance(states[node], Split) else 0
             for node in self._arguments
         )
         sources = (*range(len(self._arguments)), *map(self._arguments.index, again))
@@ -145,7 +205,7 @@ class Division:
     def _early_of(self, node: fx.Node) -> set[fx.Node]:
         """Return what a node of samples takes of sums over the batch."""
         given = node.all_input_nodes
-        if not any(_has_split(self._samples.states[one]) for one in given):
+        if not any(_has(self._samples.states[one], Split) for one in given):
             return set()
         return {one for one in given if one in self._samples.early}
 
@@ -193,16 +253,15 @@ class Division:
         state = self._samples.states[node]
         val: Any = copied.meta.get("val")
         if isinstance(state, tuple):
-            copied.meta["val"] = [
-                _part_of(one, s, parts) for one, s in zip(val, state, strict=True)
-            ]
+            pairs = zip(val, state, strict=True)
+            copied.meta["val"] = [_part_of(one, s, parts) for one, s in pairs]
         elif isinstance(state, Split):
             copied.meta["val"] = _part_of(val, state, parts)
         return copied
 
 
-def _has_split(state: States) -> bool:
-    return any(isinstance(one, Split) for one in (state if isinstance(state, tuple) else (state,)))
+def _has(state: States, kind: Any) -> bool:
+    return any(isinstance(one, kind) for one in (state if isinstance(state, tuple) else (state,)))
 
 
 def _copied(graph: fx.Graph, node: fx.Node, given: Callable[[fx.Node], fx.Node]) -> fx.Node:

@@ -1,13 +1,14 @@
 """A program as C.
 
 Statements of the same text, apart from the buffers, are one function that is called with each of
-the buffers.
+the buffers. Long ones are done in parts, so that threads can share them. The parts are fixed when
+the code is generated: a sum is the same one for any number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -20,15 +21,31 @@ from faststep.codegen.program import (
     Indirect,
     Input,
     Loop,
-    Part,
     Program,
     Statement,
     View,
+    count,
     merge_dims,
+    views_of,
 )
-from faststep.codegen.sharing import choose_parts, is_long
-from faststep.codegen.workspace import ALIGN, place_buffers
 
+# Costs are in numbers multiplied and added, of which some 50 take a nanosecond.
+# A part takes 10 us: to hand it out, less than one; and who is late has little left to wait for.
+_PART_COST = 500_000
+# Of all that can be shared in a step, 150 us: to wake a thread may take 50.
+_LEAST_SHARED = 7_500_000
+# What takes 100 us.
+_LONG = 5_000_000
+# For more threads than have been measured.
+_MOST_PARTS = 32
+# Parts of the samples: what each takes besides for a statement, and which share all of that may be,
+# with writing and reading what is summed over parts.
+_MOST_SAMPLE_PARTS, _STATEMENT, _MOST_EXTRA = 8, 1_000, 0.07
+# What a loop does for each element: an operator; a value read or written, mostly in the second
+# cache; an operator that calls a function, which is a polynomial.
+_OPERATOR, _ACCESS, _FUNCTION = 0.2, 2.0, 6.0
+
+_ALIGN = 64
 _LINE = 16  # elements of a line of the cache, at least
 _PRELUDE = """\
 #include <math.h>
@@ -80,15 +97,37 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     The code defines ``step``, which returns 1 where an index was out of range, before anything is
     written to an argument; and ``run`` of ``driver.h``, which calls it.
     """
-    places, size = place_buffers(program)
+    places, size = _place_buffers(program)
     functions: dict[str, str] = {}
     calls: list[str] = []
     before = ""
     if program.part is not None:
-        before, first, bytes_of_part = _part(program.part, functions, places, size)
-        calls += first
-        size += program.part.parts * bytes_of_part
-    calls += _calls(program.statements, places, functions, choose_parts)
+        part = program.part
+        own, end = _place_buffers(part.program)
+        # The memory of the parts lies behind that of the whole.
+        start, size_of_part = size, end + _ALIGN
+        size += part.parts * size_of_part
+        for buffer, copies in part.sums.items():
+            for number, copy in enumerate(copies):
+                places[copy] = start + number * size_of_part + own[buffer]
+        of_part = _calls(part.program.statements, own, functions, is_shared=False)
+        before = _PART_OF_SAMPLES.format(
+            calls="\n".join(of_part),
+            sources=", ".join(map(str, part.sources)),
+            offsets=", ".join(map(str, part.offsets)),
+            count=len(part.offsets),
+            size=size_of_part,
+            end=end,
+        )
+        wakes = int(_is_long(part.program.statements))
+        given = f"(void *const[]){{(void *)arguments, workspace + {start}}}"
+        calls.append(f"  in_parts(team, samples_part, {given}, {part.parts}, {wakes});")
+        if any(isinstance(one, Call) and one.checks for one in part.program.statements):
+            calls.append(
+                f"  for (long part = 0; part < {part.parts}; part++)\n"
+                f"    if (*(int *)(workspace + {start + end} + part * {size_of_part})) return 1;"
+            )
+    calls += _calls(program.statements, places, functions)
     kernels = "".join(
         _KERNELS.format(ctype=ctype, prefix=prefix)
         for ctype, prefix in (("float", "f32"), ("double", "f64"))
@@ -100,85 +139,56 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     return f'{_PRELUDE}{kernels}\n{code}\n{before}{step}{numbers}\n#include "driver.h"\n', size
 
 
-def _part(
-    part: Part, functions: dict[str, str], places: dict[Buffer, int], start: int
-) -> tuple[str, list[str], int]:
-    """Return what is done for each part of the samples.
-
-    Args:
-        part: It.
-        functions: Of the whole program.
-        places: Of its buffers; those that the part writes are added.
-        start: Where in the workspace the memory of the parts begins.
-
-    Returns:
-        Its functions, how it is called, and the bytes of memory of each part.
-    """
-    own, end = place_buffers(part.program)
-    size = end + ALIGN
-    for buffer, copies in part.sums.items():
-        for number, copy in enumerate(copies):
-            places[copy] = start + number * size + own[buffer]
-    calls = _calls(part.program.statements, own, functions, lambda given: [1] * len(given))
-    code = _PART_OF_SAMPLES.format(
-        calls="\n".join(calls),
-        sources=", ".join(map(str, part.sources)),
-        offsets=", ".join(map(str, part.offsets)),
-        count=len(part.offsets),
-        size=size,
-        end=end,
-    )
-    wakes = int(is_long(part.program.statements))
-    given = f"(void *const[]){{(void *)arguments, workspace + {start}}}"
-    first = [f"  in_parts(team, samples_part, {given}, {part.parts}, {wakes});"]
-    if any(isinstance(one, Call) and one.checks for one in part.program.statements):
-        first.append(
-            f"  for (long part = 0; part < {part.parts}; part++)\n"
-            f"    if (*(int *)(workspace + {start + end} + part * {size})) return 1;"
-        )
-    return code, first, size
-
-
 def _calls(
     statements: Sequence[Statement],
     places: dict[Buffer, int],
     functions: dict[str, str],
-    parts_of: Callable[[Sequence[tuple[Statement, int]]], list[int]],
+    *,
+    is_shared: bool = True,
 ) -> list[str]:
     """Return the calls of statements; add their functions to those that there are, by text."""
+    loops = {one: _LoopCode(one) for one in statements if isinstance(one, Loop)}
+    all_parts = [1] * len(statements)
+    if is_shared:
+        most = (
+            loops[one].most_parts if isinstance(one, Loop) else one.most_parts for one in statements
+        )
+        all_parts = choose_parts(list(zip(statements, most, strict=True)))
     calls: list[str] = []
-    all_parts = parts_of([(one, _most_parts(one)) for one in statements])
     for statement, parts in zip(statements, all_parts, strict=True):
         if isinstance(statement, Loop):
-            parameters, body, pointers = _loop(statement, parts)
-            returns, checks = "void", False
+            code = loops[statement]
+            if not statement.writes or 0 in statement.shape:
+                continue
+            body, views, written, checks = code.body(parts), code.views, code.written, False
         else:
-            parameters, body, pointers = _call(statement)
-            returns, checks = ("int", True) if statement.checks else ("void", False)
-        if not body:
-            continue
+            body, checks = statement.body, statement.checks
+            views = [*statement.reads, *statement.writes]
+            written = range(len(statement.reads), len(views))
+        parameters = [
+            f"{'' if number in written else 'const '}{C_TYPES[view.dtype]} *restrict p{number}"
+            for number, view in enumerate(views)
+        ]
+        sizes = "const long part = 0, parts = 1;"
         if parts > 1:
             parameters.append("const long part")
-        sizes = f"const long parts = {parts};" if parts > 1 else "const long part = 0, parts = 1;"
+            sizes = f"const long parts = {parts};"
         head = (
-            f"static __attribute__((noinline)) {returns} {{name}}({', '.join(parameters)}) {{{{\n"
-            f"{sizes}\n(void)part, (void)parts;\n"
+            f"static __attribute__((noinline)) {'int' if checks else 'void'} "
+            f"{{name}}({', '.join(parameters)}) {{{{\n{sizes}\n(void)part, (void)parts;\n"
         )
         text = head + body.replace("{", "{{").replace("}", "}}") + "\n}}\n"
         if parts > 1:
-            text += _PART.format(
-                pointers=", ".join(f"p[{number}]" for number in range(len(pointers)))
-            )
+            text += _PART.format(pointers=", ".join(f"p[{n}]" for n in range(len(views))))
         name = functions.setdefault(text, f"f{len(functions)}")
-        arguments = ", ".join(_pointer(view, places) for view in pointers)
+        arguments = ", ".join(_pointer(view, places) for view in views)
         if parts > 1:
-            given = f"(void *const[]){{{arguments}}}"
-            wakes = int(is_long([statement]))
-            calls.append(f"  in_parts(team, {name}_part, {given}, {parts}, {wakes});")
+            given = f"{name}_part, (void *const[]){{{arguments}}}, {parts}"
+            calls.append(f"  in_parts(team, {given}, {int(_is_long([statement]))});")
+        elif checks:
+            calls.append(f"  if ({name}({arguments})) return 1;")
         else:
-            calls.append(
-                f"  if ({name}({arguments})) return 1;" if checks else f"  {name}({arguments});"
-            )
+            calls.append(f"  {name}({arguments});")
     return calls
 
 
@@ -186,151 +196,157 @@ def _pointer(view: View, places: dict[Buffer, int]) -> str:
     """Return the address of a view's first element."""
     ctype = C_TYPES[view.dtype]
     offset = f" + {view.offset}" if view.offset else ""
-    if view.buffer.is_argument:
+    if view.buffer.argument is not None:
         return f"({ctype} *)arguments[{view.buffer.argument}]{offset}"
     return f"({ctype} *)(workspace + {places[view.buffer]}){offset}"
 
 
-def _call(statement: Call) -> tuple[list[str], str, list[View]]:
-    views = [*statement.inputs, *statement.outputs]
-    parameters = [
-        _parameter(view, number, is_written=number >= len(statement.inputs))
-        for number, view in enumerate(views)
-    ]
-    return parameters, statement.body, views
+class _LoopCode:
+    """A nest of loops as C."""
 
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        # Views that begin at the same place are one pointer, since one may be read and written.
+        self._pointers: dict[tuple[Buffer, int], int] = {}
+        self.views: list[View] = []
+        for view in (*loop.reads, *loop.writes):
+            if (view.buffer, view.offset) not in self._pointers:
+                self._pointers[view.buffer, view.offset] = len(self.views)
+                self.views.append(view)
+        self.written = {self._pointers[view.buffer, view.offset] for view in loop.writes}
+        # Sizes and dimensions of the loops, from the outermost on; the index of each is j0, j1, ...
+        used = "".join(element.expression for element in loop.elements)
+        fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
+        accesses = [view.expanded(loop.shape).strides for view in loop.writes]
+        for element in loop.elements:
+            for given in element.inputs:
+                if isinstance(given, Indirect):
+                    fixed.add(given.dim)
+                accesses += [view.expanded(loop.shape).strides for view in views_of(given)]
+        self._nest = merge_dims(loop.shape, loop.order, accesses, fixed)
+        self._names = {element: f"t{number}" for number, element in enumerate(loop.elements)}
+        self._hoisted: dict[View, str] = {}
 
-def _parameter(view: View, number: int, *, is_written: bool) -> str:
-    const = "" if is_written else "const "
-    return f"{const}{C_TYPES[view.dtype]} *restrict p{number}"
+    @property
+    def most_parts(self) -> int:
+        """In how many parts it can be done: of the outermost of its loops."""
+        size = self._nest[0][0] if self._nest else 1
+        return size // _LINE if len(self._nest) == 1 else size
 
+    def _pointer(self, view: View) -> str:
+        return f"p{self._pointers[view.buffer, view.offset]}"
 
-def _loop(loop: Loop, parts: int) -> tuple[list[str], str, list[View]]:
-    """Return the parameters, the body and the arguments of a nest of loops."""
-    reads, writes = loop.reads(), loop.writes()
-    if not writes or 0 in loop.shape:
-        return [], "", []
-    # Views that begin at the same place are one pointer, since one may be read and written.
-    pointers: dict[tuple[Buffer, int], int] = {}
-    starts: list[View] = []
-    for view in (*reads, *writes):
-        if (view.buffer, view.offset) not in pointers:
-            pointers[view.buffer, view.offset] = len(starts)
-            starts.append(view)
-    is_written = {pointers[view.buffer, view.offset] for view in writes}
-    parameters = [
-        _parameter(view, number, is_written=number in is_written)
-        for number, view in enumerate(starts)
-    ]
-    nest = _nest(loop)
-
-    def index(view: View, skip: int | None = None) -> str:
-        strides = view.expanded(loop.shape).strides
+    def _index(self, view: View, skip: int | None = None) -> str:
+        strides = view.expanded(self._loop.shape).strides
         parts = [
-            f"{name} * {strides[dims[-1]]}" if strides[dims[-1]] != 1 else name
-            for name, (_, dims) in zip(_names(nest), nest, strict=True)
-            if strides[dims[-1]] and dims[-1] != skip
+            f"j{number} * {strides[dim]}" if strides[dim] != 1 else f"j{number}"
+            for number, (_, (*_, dim)) in enumerate(self._nest)
+            if strides[dim] and dim != skip
         ]
         return " + ".join(parts) or "0"
 
-    def read(view: View) -> str:
-        return f"p{pointers[view.buffer, view.offset]}[{index(view)}]"
-
-    names = {element: f"t{number}" for number, element in enumerate(loop.elements)}
-    hoisted: dict[View, str] = {}
-
-    def operand(given: Input) -> str:
+    def _operand(self, given: Input) -> str:
         if isinstance(given, Element):
-            return names[given]
+            return self._names[given]
         if isinstance(given, Const):
             return literal(given.value, given.dtype)
         if isinstance(given, Indirect):
-            place = f"{operand(given.index)} * {given.view.strides[given.dim]}"
-            pointer = f"p{pointers[given.view.buffer, given.view.offset]}"
-            return f"{pointer}[{index(given.view, skip=given.dim)} + {place}]"
-        if not any(given.strides) and not any(
-            view.buffer is given.buffer for view in writes
-        ):  # one number for all: read once
-            return hoisted.setdefault(given, f"h{len(hoisted)}")
-        return read(given)
+            place = f"{self._operand(given.index)} * {given.view.strides[given.dim]}"
+            return f"{self._pointer(given.view)}[{self._index(given.view, given.dim)} + {place}]"
+        is_written = any(view.buffer is given.buffer for view in self._loop.writes)
+        if not any(given.strides) and not is_written:  # one number for all: read once
+            return self._hoisted.setdefault(given, f"h{len(self._hoisted)}")
+        return f"{self._pointer(given)}[{self._index(given)}]"
 
-    by_dim = {
-        f"i{dim}": name for name, (_, dims) in zip(_names(nest), nest, strict=True) for dim in dims
-    }
-    lines: list[str] = []
-    overwrites: list[str] = []
-    for element in loop.elements:
-        operands = [operand(given) for given in element.inputs]
-        inner = {f"i{dim}": by_dim.get(f"i{dim}", "0") for dim in range(len(loop.shape))}
-        text = element.expression.format(*operands, **inner)
-        ctype = C_TYPES[element.dtype]
-        if element.dtype == torch.bool and element.expression == "{0}":
-            text = f"{text} != 0"
-        lines.append(f"const {ctype} {names[element]} = {text};")
-        for store in element.stores:
-            line = f"{read(store)} = {names[element]};"
-            # Others of the loop may still read what an argument was before.
-            (overwrites if store.buffer.is_argument else lines).append(line)
-    before = [
-        f"const {C_TYPES[view.dtype]} {name} = p{pointers[view.buffer, view.offset]}[0];"
-        for view, name in hoisted.items()
+    def body(self, parts: int) -> str:
+        """Return the loops; of several parts, those of the part `part`."""
+        indices = {f"i{dim}": "0" for dim in range(len(self._loop.shape))}
+        for number, (_, dims) in enumerate(self._nest):
+            indices |= {f"i{dim}": f"j{number}" for dim in dims}
+        lines: list[str] = []
+        overwrites: list[str] = []
+        for element in self._loop.elements:
+            name, operands = self._names[element], map(self._operand, element.inputs)
+            text = element.expression.format(*operands, **indices)
+            if element.dtype == torch.bool and element.expression == "{0}":
+                text = f"{text} != 0"
+            lines.append(f"const {C_TYPES[element.dtype]} {name} = {text};")
+            for store in element.stores:
+                line = f"{self._pointer(store)}[{self._index(store)}] = {name};"
+                # Others of the loop may still read what an argument was before.
+                (lines if store.buffer.argument is None else overwrites).append(line)
+        before = [
+            f"const {C_TYPES[view.dtype]} {name} = {self._pointer(view)}[0];"
+            for view, name in self._hoisted.items()
+        ]
+        loops = [
+            f"for (long j{number} = 0; j{number} < {size}; j{number}++) {{"
+            for number, (size, _) in enumerate(self._nest)
+        ]
+        if parts > 1:
+            size, unit = self._nest[0][0], _LINE if len(self._nest) == 1 else 1
+            each = f"{-(-size // unit)} / parts * {unit}"
+            before.append(f"const long from_ = part * {each};")
+            before.append(f"const long to_ = part + 1 < parts ? (part + 1) * {each} : {size};")
+            loops[0] = "for (long j0 = from_; j0 < to_; j0++) {"
+        if loops:
+            loops[-1] = f"#pragma omp simd\n{loops[-1]}"
+        return "\n".join([*before, *loops, *lines, *overwrites, "}" * len(loops)])
+
+
+def choose_parts(statements: Sequence[tuple[Statement, int]]) -> list[int]:
+    """Return the number of parts of each statement; 1 where it is done as a whole.
+
+    Args:
+        statements: The step's, and in how many parts each can be done.
+    """
+    costs = [_cost(statement) for statement, _ in statements]
+    wanted = [
+        max(1, min(_MOST_PARTS, int(cost / _PART_COST), most))
+        for cost, (_, most) in zip(costs, statements, strict=True)
     ]
-    loops = [
-        f"for (long {name} = 0; {name} < {size}; {name}++) {{"
-        for name, (size, _) in zip(_names(nest), nest, strict=True)
-    ]
-    if parts > 1:
-        name, size = _names(nest)[0], nest[0][0]
-        unit = _LINE if len(nest) == 1 else 1
-        units = -(-size // unit)
-        before.append(f"const long from_ = part * {units} / parts * {unit};")
-        before.append(
-            f"const long to_ = part + 1 < parts ? (part + 1) * {units} / parts * {unit} : {size};"
-        )
-        loops[0] = f"for (long {name} = from_; {name} < to_; {name}++) {{"
-    if loops:
-        loops[-1] = f"#pragma omp simd\n{loops[-1]}"
-    body = "\n".join([*before, *loops, *lines, *overwrites, "}" * len(loops)])
-    return parameters, body, starts
+    shared = sum(cost for cost, parts in zip(costs, wanted, strict=True) if parts > 1)
+    return wanted if shared >= _LEAST_SHARED else [1] * len(wanted)
 
 
-def _nest(loop: Loop) -> list[tuple[int, list[int]]]:
-    """Return the loops of a nest, from the outermost on: sizes and dimensions."""
-    used = "".join(element.expression for element in loop.elements)
-    fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
-    for element in loop.elements:
-        for given in element.inputs:
-            if isinstance(given, Indirect):
-                fixed.add(given.dim)
-    accesses = [view.expanded(loop.shape).strides for view in _direct_views(loop)]
-    return merge_dims(loop.shape, loop.order, accesses, fixed)
+def choose_sample_parts(half: Program, num_samples: int, lanes: int) -> int:
+    """Return in how many parts of its samples a step is done; 0 where it is not divided.
+
+    Args:
+        half: What is done for half of the samples.
+        num_samples: How many there are.
+        lanes: Elements of float32 in a vector.
+    """
+    costs = [2 * _cost(statement) for statement in half.statements]
+    total = sum(costs)
+    if sum(cost for cost in costs if cost >= 2 * _PART_COST) >= _LEAST_SHARED:
+        return 0  # its statements are shared, by any number of threads
+    sums = sum(count(view.shape) for view in half.kept)
+    chosen, parts = 0, 2
+    while (
+        parts <= _MOST_SAMPLE_PARTS
+        and num_samples % (parts * lanes) == 0
+        and total / parts >= _PART_COST
+        and 2 * _ACCESS * parts * sums + (parts - 1) * len(half.statements) * _STATEMENT
+        <= _MOST_EXTRA * total
+    ):
+        chosen, parts = parts, 2 * parts
+    return chosen
 
 
-def _most_parts(statement: Statement) -> int:
-    """Return in how many parts a statement can be done: a loop, of the outermost of its nest."""
+def _is_long(statements: Sequence[Statement]) -> bool:
+    """Whether waking a thread takes a small part of the time of statements."""
+    return sum(map(_cost, statements)) >= _LONG
+
+
+def _cost(statement: Statement) -> float:
     if not isinstance(statement, Loop):
-        return statement.most_parts
-    nest = _nest(statement)
-    if not nest:
-        return 1
-    size, _ = nest[0]
-    return size // _LINE if len(nest) == 1 else size
-
-
-def _direct_views(loop: Loop) -> list[View]:
-    found = list(loop.writes())
-    for element in loop.elements:
-        for given in element.inputs:
-            while isinstance(given, Indirect):
-                found.append(given.view)
-                given = given.index
-            if isinstance(given, View):
-                found.append(given)
-    return found
-
-
-def _names(nest: Sequence[tuple[int, list[int]]]) -> list[str]:
-    return [f"j{number}" for number in range(len(nest))]
+        return statement.operations
+    accesses = len(statement.reads) + len(statement.writes)
+    functions = sum("_" in element.expression for element in statement.elements)
+    operators = len(statement.elements) - functions
+    cost = _OPERATOR * operators + _ACCESS * accesses + _FUNCTION * functions
+    return cost * count(statement.shape)
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
@@ -346,3 +362,47 @@ def literal(value: float, dtype: torch.dtype) -> str:
     if number == -(2**63):  # C has no such number: it is the negative of one that is too large
         return f"({number + 1} - 1)"
     return f"({number})" if number < 0 else str(number)
+
+
+def _place_buffers(program: Program) -> tuple[dict[Buffer, int], int]:
+    """Return where each buffer lies in the workspace, and the size of that.
+
+    A place is free again after the last statement that reads it, which keeps small steps within
+    the caches. What a part of the samples keeps is not the program's own: it has no place yet.
+    """
+    given = set[Buffer]()
+    if program.part is not None:
+        given = {one for copies in program.part.sums.values() for one in copies}
+    used = [
+        list(dict.fromkeys(view.buffer for view in (*one.reads, *one.writes)))
+        for one in program.statements
+    ]
+    last = {buffer: number for number, buffers in enumerate(used) for buffer in buffers}
+    last.update((view.buffer, len(used)) for view in program.kept)
+    places: dict[Buffer, int] = {}
+    free: list[tuple[int, int]] = []  # offset and size, by offset
+    end = 0
+    for number, buffers in enumerate(used):
+        own = [one for one in buffers if one.argument is None and one not in given]
+        sizes = {one: math.ceil(one.size * one.dtype.itemsize / _ALIGN) * _ALIGN for one in own}
+        for buffer, size in sizes.items():
+            if buffer in places:
+                continue
+            fitting = [hole for hole in free if hole[1] >= size]
+            if fitting:
+                hole = min(fitting, key=lambda one: one[1])
+                free.remove(hole)
+                places[buffer] = hole[0]
+                if hole[1] > size:
+                    free.append((hole[0] + size, hole[1] - size))
+            else:
+                places[buffer] = end
+                end += size
+        free += [(places[one], size) for one, size in sizes.items() if last[one] == number]
+        merged: list[tuple[int, int]] = []
+        for offset, size in sorted(free):
+            if merged and sum(merged[-1]) == offset:
+                offset, size = merged[-1][0], merged.pop()[1] + size
+            merged.append((offset, size))
+        free = merged
+    return places, end

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from faststep.codegen.dividing import lower
 from faststep.codegen.emit import NO_NUMBERS, emit
-from faststep.codegen.step_program import lower
 from faststep.codegen.toolchain import load, load_once
 from faststep.codegen.tracing import hoist_draws, trace
 

@@ -17,22 +17,17 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-# Each registers the operators that it lowers.
-from faststep.codegen import (  # noqa: F401
-    conv_ops,
-    fill_ops,
-    index_ops,
-    join_ops,
-    pointwise_ops,
-    pool_ops,
-    product_ops,
-    reduce_ops,
-    view_ops,
-)
 from faststep.codegen.emit import literal
-from faststep.codegen.operators import FLOATS, HANDLERS, Op, cast_operands
+from faststep.codegen.operators import (
+    ARITHMETIC,
+    FLOATS,
+    HANDLERS,
+    POINTWISE,
+    WRAPPING,
+    Op,
+    cast_operands,
+)
 from faststep.codegen.placing import Placing
-from faststep.codegen.pointwise import ARITHMETIC, POINTWISE, WRAPPING
 from faststep.codegen.program import (
     C_TYPES,
     Buffer,
@@ -76,7 +71,11 @@ class Lowering(Placing):
         self._values: dict[fx.Node, Any] = {}
         self._arguments: list[Buffer] = []
         self.copies: list[tuple[View, Value]] = []
-        self.late_nodes = self._find_late(set(late))
+        self._inputs = [node for node in self._nodes if node.op == "placeholder"]
+        self.late_nodes = {self._inputs[number] for number in late}
+        for node in self._nodes:
+            if node.op == "call_function" and not self.late_nodes.isdisjoint(node.all_input_nodes):
+                self.late_nodes.add(node)
         # The first arguments are parameters and what else stays from step to step.
         self.num_kept = min(late, default=0)
 
@@ -84,7 +83,11 @@ class Lowering(Placing):
         """Lower every node."""
         for node in self._lower_all():
             value = self._values[node]
-            self.copies.append((self._add_result(node.meta["val"]), value))
+            result = node.meta["val"]
+            shape = tuple(result.shape)
+            buffer = Buffer(result.dtype, count(shape), argument=len(self._arguments))
+            self._arguments.append(buffer)
+            self.copies.append((View(buffer, shape, contiguous(shape)), value))
         self._write_back()
         return Program(self._arguments, self.statements)
 
@@ -98,59 +101,31 @@ class Lowering(Placing):
     def _lower_all(self) -> list[fx.Node]:
         """Lower every node, and return those of the results."""
         results: list[fx.Node] = []
-        arguments = [node for node in self._nodes if node.op == "placeholder"]
-        given = dict(zip(arguments[len(arguments) - len(self._sums) :], self._sums, strict=True))
+        given = dict(
+            zip(self._inputs[len(self._inputs) - len(self._sums) :], self._sums, strict=True)
+        )
         for node in self._nodes:
             if node in given:
                 views = given[node]
                 text = " + ".join(f"{{{number}}}" for number in range(len(views)))
                 self._values[node] = self.pointwise(text, views, views[0].shape, views[0].dtype)
             elif node.op == "placeholder":
-                self._values[node] = self._add_argument(node.meta["val"])
+                tensor = node.meta["val"]
+                self.check_dtype(tensor.dtype)
+                dims = list(zip(tensor.shape, tensor.stride(), strict=True))
+                size = 1 + sum((length - 1) * stride for length, stride in dims)
+                buffer = Buffer(tensor.dtype, size, argument=len(self._arguments))
+                self._arguments.append(buffer)
+                # A dimension of size 1 may have any stride.
+                strides = tuple(0 if length == 1 else stride for length, stride in dims)
+                self._values[node] = View(buffer, tuple(tensor.shape), strides)
             elif node.op == "output":
                 results = [one for one in node.args[0] if one is not None]  # pyright: ignore
             elif node.op == "get_attr":
-                self._values[node] = constant(self, getattr(self._owner, str(node.target)))
+                self._values[node] = _constant(self, getattr(self._owner, str(node.target)))
             else:
                 self._values[node] = self._lower(node)
         return results
-
-    # -- arguments, buffers, statements
-
-    def _add_argument(self, tensor: torch.Tensor) -> View:
-        self.check_dtype(tensor.dtype)
-        size = 1 + sum(
-            (length - 1) * stride
-            for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
-        buffer = Buffer(tensor.dtype, size, argument=len(self._arguments))
-        self._arguments.append(buffer)
-        # A dimension of size 1 may have any stride.
-        strides = tuple(
-            0 if length == 1 else stride
-            for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        )
-        return View(buffer, tuple(tensor.shape), strides)
-
-    def _add_result(self, tensor: torch.Tensor) -> View:
-        shape = tuple(tensor.shape)
-        buffer = Buffer(tensor.dtype, count(shape), argument=len(self._arguments))
-        self._arguments.append(buffer)
-        return View(buffer, shape, contiguous(shape))
-
-    def _find_late(self, late: set[int]) -> set[fx.Node]:
-        found: set[fx.Node] = set()
-        number = 0
-        for node in self._nodes:
-            if node.op == "placeholder":
-                if number in late:
-                    found.add(node)
-                number += 1
-            elif node.op == "call_function" and any(one in found for one in node.all_input_nodes):
-                found.add(node)
-        return found
-
-    # -- writing back
 
     def _write_back(self) -> None:
         """Write results and changed arguments, after everything that reads their old values."""
@@ -186,19 +161,17 @@ class Lowering(Placing):
                 self.copy(value, place)
 
     def _can_store(self, loop: Loop, place: View, last_check: int) -> bool:
-        """Return whether a loop may overwrite an argument: nobody needs its old value later."""
+        """Whether a loop may overwrite an argument: nobody needs its old value later."""
         if loop.number <= last_check or any(
             view.buffer is place.buffer
             for statement in self.statements[loop.number + 1 :]
-            for view in statement.reads()
+            for view in statement.reads
         ):
             return False
-        same = [view for view in loop.reads() if view.buffer is place.buffer]
+        same = [view for view in loop.reads if view.buffer is place.buffer]
         return all(view == place for view in same) and not any(
-            view.buffer is place.buffer for view in loop.writes()
+            view.buffer is place.buffer for view in loop.writes
         )
-
-    # -- nodes
 
     def _lower(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
@@ -261,12 +234,17 @@ class Lowering(Placing):
                     and other.dtype == result.dtype
                 ):
                     return other
-        return self.pointwise(
-            cast_operands(expression, inputs, dtype), inputs, result.shape, result.dtype
-        )
+        expression = cast_operands(expression, inputs, dtype)
+        return self.pointwise(expression, inputs, result.shape, result.dtype)
+
+    def computed(self, op: Op, expression: str, inputs: Sequence[Value]) -> Element:
+        """Return the result of an operator, on operands of its type."""
+        dtype = op.result.dtype
+        expression = cast_operands(expression, inputs, dtype)
+        return self.pointwise(expression, inputs, op.shape, dtype)
 
 
-def constant(lowering: Lowering, tensor: torch.Tensor) -> Value:
+def _constant(lowering: Lowering, tensor: torch.Tensor) -> Value:
     """Return a tensor that the traced function has made of numbers."""
     if isinstance(tensor, FakeTensor) or tensor.numel() > _MOST_CONSTANTS:
         raise UnsupportedError("a tensor from outside of the step is not covered")

@@ -25,6 +25,7 @@ from faststep.codegen.program import (
     View,
     contiguous,
     count,
+    loops_over,
     merge_dims,
 )
 
@@ -68,8 +69,8 @@ class Placing:
         for output in outputs:
             output.buffer.written_at = max(output.buffer.written_at, number)
 
-    @staticmethod
-    def check_dtype(dtype: torch.dtype) -> None:
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse a type that C code has not."""
         if dtype not in C_TYPES:
             raise UnsupportedError(f"{dtype} has no generated code")
 
@@ -152,19 +153,15 @@ class Placing:
         outer.remove(across[0])
         if outer and min(rows, columns) < _LEAST_BLOCK:
             return False
-        loops = "".join(
-            f"for (long i{number} = 0; i{number} < {size}; i{number}++) "
-            for number, (size, _) in enumerate(outer)
-        )
-        begins = [
-            "".join(
-                f" + i{number} * {view.strides[dim]}" for number, (_, (*_, dim)) in enumerate(outer)
-            )
-            for view in (given, place)
-        ]
+        loops = loops_over([size for size, _ in outer])
+
+        def begin(view: View) -> str:
+            dims = [dim for _, (*_, dim) in outer]
+            return "".join(f" + i{number} * {view.strides[dim]}" for number, dim in enumerate(dims))
+
         body = (
-            f"{loops}{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0{begins[0]}, "
-            f"{given.strides[column]}, p1{begins[1]}, {place.strides[row]});"
+            f"{loops}{prefix_of(given.dtype)}_transpose({columns}, {rows}, p0{begin(given)}, "
+            f"{given.strides[column]}, p1{begin(place)}, {place.strides[row]});"
         )
         self.call(body, [given], [place])
         return True
@@ -233,8 +230,7 @@ class Placing:
         return loop
 
     def _new_loop(self, shape: tuple[int, ...], order: tuple[int, ...]) -> Loop:
-        loop = Loop(shape, order, len(self.statements))
-        self.statements.append(loop)
+        self.statements.append(loop := Loop(shape, order, len(self.statements)))
         return loop
 
     def _chain(self, value: Element) -> list[Element]:
@@ -304,7 +300,7 @@ class Placing:
         return -1
 
     def _is_across(self, given: Input, shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
-        """Return whether a loop would read a whole tensor across its layout."""
+        """Whether a loop would read a whole tensor across its layout."""
         if isinstance(given, Element):
             strides = contiguous(shape, self.place(given).order)
         elif isinstance(given, View) and given.shape == shape:
@@ -329,19 +325,15 @@ class Placing:
         for given in inputs:
             if isinstance(given, Element):
                 order, weight = self.place(given).order, 1.0
-            elif (
-                isinstance(given, View)
-                and given.shape == shape
-                and 0
-                not in [
-                    stride for stride, size in zip(given.strides, shape, strict=True) if size > 1
-                ]
-            ):
-                order = given.order()
+            elif isinstance(given, View) and given.shape == shape:
+                if any(
+                    not one and size > 1 for one, size in zip(given.strides, shape, strict=True)
+                ):
+                    continue
+                order, weight = given.order(), 1.0
                 # A batch can be read across once; the state of the optimizer is also written.
-                weight = 0.5 if given.buffer.is_argument else 1.0
-                if given.buffer.is_argument and self.is_update:
-                    weight = 100.0
+                if given.buffer.argument is not None:
+                    weight = 100.0 if self.is_update else 0.5
             else:
                 continue
             votes[order] = votes.get(order, 0.0) + weight

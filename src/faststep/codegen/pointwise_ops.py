@@ -1,75 +1,60 @@
-"""Pointwise operators with an argument that is not an operand."""
+"""Pointwise operators with an argument that is not an operand, and those that fill a tensor."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from faststep.codegen.operators import FLOATS, Op, argument, cast_operands, lowers
-from faststep.codegen.pointwise import POWERS
-from faststep.codegen.program import (
-    Const,
-    UnsupportedError,
-    Value,
-)
-
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
+from faststep.codegen.lowering import Lowering
+from faststep.codegen.operators import FLOATS, POWERS, Op, argument, lowers
+from faststep.codegen.program import Const, Element, UnsupportedError, Value, View
 
 
 @lowers("where")
 def _where(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
-    inputs = [lowering.value(args[0]), *(lowering.value(one, result.dtype) for one in args[1:3])]
-    return lowering.pointwise("{0} ? {1} : {2}", inputs, result.shape, result.dtype)
+    dtype = op.result.dtype
+    inputs = [lowering.value(args[0]), *(lowering.value(one, dtype) for one in args[1:3])]
+    return lowering.pointwise("{0} ? {1} : {2}", inputs, op.shape, dtype)
 
 
 @lowers("pow")
 def _pow(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
     exponent = args[1]
+    is_number = isinstance(exponent, bool | int | float)
     is_whole = exponent in (1, 2, 3) if isinstance(exponent, bool | int) else False
-    if result.dtype not in FLOATS and not is_whole:
-        raise UnsupportedError(f"not for {result.dtype}")
-    if isinstance(exponent, bool | int | float) and float(exponent) in POWERS:
-        inputs = [lowering.value(args[0])]
-        expression = cast_operands(POWERS[float(exponent)], inputs, result.dtype)
-        return lowering.pointwise(expression, inputs, result.shape, result.dtype)
+    if op.result.dtype not in FLOATS and not is_whole:
+        raise UnsupportedError(f"not for {op.result.dtype}")
+    if is_number and float(exponent) in POWERS:
+        return lowering.computed(op, POWERS[float(exponent)], [lowering.value(args[0])])
     return lowering.lower_pointwise(op, "pow", args)
 
 
 @lowers("clamp", "clamp_min", "clamp_max")
 def _clamp(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
+    dtype = op.result.dtype
     low, high = [*args[1:], *op.kwargs.values(), None, None][:2]
     if op.kwargs:
         low, high = op.kwargs.get("min", argument(args, 1)), op.kwargs.get("max")
     if op.name == "clamp_max":
         low, high = None, low
     value = lowering.value(args[0])
-    for sign, bound in (("<", low), (">", high)):
-        if bound is None:
+    for sign, given in (("<", low), (">", high)):
+        if given is None:
             continue
-        inputs = [value, lowering.value(bound, result.dtype)]
+        bound = lowering.value(given, dtype)
         text = f"{{0}} {sign} {{1}} ? {{1}} : {{0}}"
-        number = inputs[1]
-        if result.dtype in FLOATS and not (
-            isinstance(number, Const) and number.value == number.value
-        ):
+        if dtype in FLOATS and not (isinstance(bound, Const) and bound.value == bound.value):
             text = f"({{0}} {sign} {{1}} || {{1}} != {{1}}) ? {{1}} : {{0}}"
-        text = cast_operands(text, inputs, result.dtype)
-        value = lowering.pointwise(text, inputs, result.shape, result.dtype)
+        value = lowering.computed(op, text, [value, bound])
     return value
 
 
 @lowers("abs")
 def _abs(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result, value = op.result, lowering.value(args[0])
-    text = "{f}abs({0})" if result.dtype in FLOATS else "{0} < 0 ? -{0} : {0}"
-    text = cast_operands(text, [value], result.dtype)
-    return lowering.pointwise(text, [value], result.shape, result.dtype)
+    text = "{f}abs({0})" if op.result.dtype in FLOATS else "{0} < 0 ? -{0} : {0}"
+    return lowering.computed(op, text, [lowering.value(args[0])])
 
 
 @lowers("signbit")
@@ -86,48 +71,34 @@ def _bitwise_not(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     return lowering.pointwise(text, [value], op.shape, op.result.dtype)
 
 
-@lowers("remainder", "fmod", "floor_divide")
-def _remainder(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    return _divided(lowering, op, args, op.name)
-
-
-@lowers("div")
-def _div(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    rounding = op.kwargs.get("rounding_mode")
-    if rounding is None:
-        return lowering.lower_pointwise(replace(op, kwargs={}), "div", args)
-    return _divided(lowering, op, args, "floor_divide" if rounding == "floor" else "trunc_divide")
-
-
-# Integers: the rest has the sign of the dividend in C, and the quotient is rounded towards 0.
+# Of integers and of floats. Integers: the rest has the sign of the dividend in C, and the quotient
+# is rounded towards 0.
 _OTHER_SIGN = "({0} % {1} != 0 && ({0} % {1} < 0) != ({1} < 0))"
-_OF_INTEGERS = {
-    "fmod": "{0} % {1}",
-    "remainder": f"{{0}} % {{1}} + ({_OTHER_SIGN} ? {{1}} : 0)",
-    "floor_divide": f"{{0}} / {{1}} - {_OTHER_SIGN}",
-    "trunc_divide": "{0} / {1}",
-}
-_OF_FLOATS = {
-    "fmod": "{f}fmod({0}, {1})",
-    "remainder": "{f}remainder({0}, {1})",
-    "floor_divide": "{f}floor_divide({0}, {1})",
-    "trunc_divide": "{f}trunc({0} / {1})",
+_DIVISIONS = {
+    "fmod": ("{0} % {1}", "{f}fmod({0}, {1})"),
+    "remainder": (f"{{0}} % {{1}} + ({_OTHER_SIGN} ? {{1}} : 0)", "{f}remainder({0}, {1})"),
+    "floor_divide": (f"{{0}} / {{1}} - {_OTHER_SIGN}", "{f}floor_divide({0}, {1})"),
+    "trunc_divide": ("{0} / {1}", "{f}trunc({0} / {1})"),
 }
 
 
-def _divided(lowering: Lowering, op: Op, args: list[Any], name: str) -> Value:
-    result = op.result
-    inputs = [lowering.value(one, result.dtype) for one in args[:2]]
-    if result.dtype in FLOATS:
-        text = _OF_FLOATS[name]
-    else:
-        by = inputs[1]
-        # C code would end the process where torch raises an error.
-        if not (isinstance(by, Const) and by.value not in (0, -1)):
-            raise UnsupportedError("integers are divided by numbers alone, and not by 0 or -1")
-        text = _OF_INTEGERS[name]
-    text = cast_operands(text, inputs, result.dtype)
-    return lowering.pointwise(text, inputs, result.shape, result.dtype)
+@lowers("div", "remainder", "fmod", "floor_divide")
+def _divide(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    name, dtype = op.name, op.result.dtype
+    if name == "div":
+        rounding = op.kwargs.get("rounding_mode")
+        if rounding is None:
+            return lowering.lower_pointwise(replace(op, kwargs={}), "div", args)
+        name = "floor_divide" if rounding == "floor" else "trunc_divide"
+    inputs = [lowering.value(one, dtype) for one in args[:2]]
+    of_integers, of_floats = _DIVISIONS[name]
+    if dtype in FLOATS:
+        return lowering.computed(op, of_floats, inputs)
+    by = inputs[1]
+    # C code would end the process where torch raises an error.
+    if not (isinstance(by, Const) and by.value not in (0, -1)):
+        raise UnsupportedError("integers are divided by numbers alone, and not by 0 or -1")
+    return lowering.computed(op, of_integers, inputs)
 
 
 @lowers("glu")
@@ -136,15 +107,81 @@ def _glu(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     dim = argument(args, 1, -1) % len(view.shape)
     half = view.shape[dim] // 2
     inputs = [view.sliced(dim, 0, half), view.sliced(dim, half, half)]
-    text = cast_operands("{0} * {f}sigmoid({1})", inputs, op.result.dtype)
-    return lowering.pointwise(text, inputs, op.shape, op.result.dtype)
+    return lowering.computed(op, "{0} * {f}sigmoid({1})", inputs)
 
 
 @lowers("addcmul", "addcdiv")
 def _addcmul(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    result = op.result
+    dtype = op.result.dtype
     sign = "*" if "mul" in op.name else "/"
     inputs = [lowering.value(one) for one in args[:3]]
-    factor = lowering.value(float(op.kwargs.get("value", 1)), result.dtype)
-    expression = f"{{0}} + {{3}} * {{1}} {sign} {{2}}"
-    return lowering.pointwise(expression, [*inputs, factor], result.shape, result.dtype)
+    inputs.append(lowering.value(float(op.kwargs.get("value", 1)), dtype))
+    return lowering.pointwise(f"{{0}} + {{3}} * {{1}} {sign} {{2}}", inputs, op.shape, dtype)
+
+
+@lowers(
+    "full", "full_like", "new_full", "scalar_tensor", "zeros", "zeros_like", "new_zeros",
+    "ones", "ones_like", "new_ones", "empty", "empty_like", "new_empty", "empty_strided",
+    "new_empty_strided",
+)  # fmt: skip
+def _full(lowering: Lowering, op: Op, args: list[Any]) -> Const:
+    if op.name == "scalar_tensor":
+        value = args[0]
+    elif "full" in op.name:
+        value = args[2] if op.name == "new_full" else args[1]
+    else:
+        value = 1 if "ones" in op.name else 0
+    if not isinstance(value, bool | int | float):
+        raise UnsupportedError("it is filled with a value that is not known beforehand")
+    return Const.of(value, op.shape, op.result.dtype)
+
+
+@lowers("fill")
+def _fill(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    return _converted(lowering, op, lowering.value(args[1], op.result.dtype))
+
+
+@lowers("convert_element_type", "_to_copy")
+def _convert(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    given = lowering.value(args[0])
+    return given if given.dtype == op.result.dtype else _converted(lowering, op, given)
+
+
+def _converted(lowering: Lowering, op: Op, value: Value) -> Value:
+    """Return a value as the result of an operator has it: in its shape, and of its type."""
+    dtype = op.result.dtype
+    lowering.check_dtype(dtype)
+    if isinstance(value, Const):
+        return Const.of(value.value, op.shape, dtype)
+    text = "{0} != 0" if dtype == torch.bool else "{0}"
+    return lowering.pointwise(text, [value], op.shape, dtype)
+
+
+@lowers("arange", "iota")
+def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
+    if op.name == "iota":
+        start, step = op.kwargs["start"], op.kwargs["step"]
+    else:
+        start = args[0] if len(args) > 1 else 0
+        step = argument(args, 2, 1)
+    lowering.check_dtype(op.result.dtype)
+    return lowering.pointwise(f"{start} + {{i0}} * {step}", [], op.shape, op.result.dtype)
+
+
+@lowers("copy_")
+def _copy_to(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    place = args[0]
+    if not isinstance(place, View) or place.buffer.argument is None:
+        raise UnsupportedError("it writes to what is not an argument")
+    if any(place.buffer is other.buffer for other, _ in lowering.copies):
+        raise UnsupportedError("it writes to an argument twice")
+    lowering.copies.append((place, lowering.value(args[1])))
+    return args[1]
+
+
+@lowers("copy")
+def _copy(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    given = lowering.value(args[1])
+    if given.dtype == op.result.dtype and tuple(given.shape) == op.shape:
+        return given
+    return lowering.pointwise("{0}", [given], op.shape, op.result.dtype)

@@ -8,7 +8,7 @@ other buffers share one C function: the code of a recurrent net does not grow wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -38,7 +38,7 @@ class Buffer:
     Args:
         dtype: Type of its elements.
         size: Number of elements that are used.
-        argument: Its number among the caller's tensors; None where it is the step's own.
+        argument: Its number among the caller's tensors; None if it is the step's own.
         written_at: Number of the statement that writes it; -1 for an argument.
     """
 
@@ -46,11 +46,6 @@ class Buffer:
     size: int
     argument: int | None = None
     written_at: int = -1
-
-    @property
-    def is_argument(self) -> bool:
-        """Return whether the caller owns it."""
-        return self.argument is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class View:
         return part.permuted(keep)
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
-        """Return it in another shape; None where that needs a copy."""
+        """Return it in another shape; None if that needs a copy."""
         if 0 in self.shape:
             return View(self.buffer, tuple(shape), contiguous(shape), self.offset)
         meta = torch.empty_strided(self.shape, self.strides, device="meta")
@@ -112,6 +107,12 @@ class View:
         except RuntimeError:
             return None
         return View(self.buffer, tuple(shape), tuple(strides), self.offset)
+
+    def address(self, indices: Sequence[int] | None = None) -> str:
+        """Return the place of an element as C; `indices` are the numbers of its loops' indices."""
+        numbers = range(len(self.shape)) if indices is None else indices
+        pairs = zip(numbers, self.strides, strict=True)
+        return " + ".join(f"i{number} * {stride}" for number, stride in pairs if stride) or "0"
 
     def order(self) -> tuple[int, ...]:
         """Return its dimensions from the outermost in memory to the innermost."""
@@ -200,7 +201,7 @@ class Joined:
     kept: View | None = None
 
     def slice(self, dim: int, start: int, size: int) -> Value | None:
-        """Return the part of it that is just this slice; None where there is none."""
+        """Return the part of it that is just this slice; None if there is none."""
         if dim != self.dim:
             return None
         at = 0
@@ -238,24 +239,24 @@ class Loop:
     number: int
     elements: list[Element] = field(default_factory=list)
 
+    @property
     def reads(self) -> list[View]:
-        """Return what it reads from memory."""
-        found: list[View] = []
-        for element in self.elements:
-            for given in element.inputs:
-                found += _views(given)
-        return found
+        """What it reads from memory."""
+        inputs = (given for element in self.elements for given in element.inputs)
+        return [view for given in inputs for view in views_of(given)]
 
+    @property
     def writes(self) -> list[View]:
-        """Return what it writes."""
+        """What it writes."""
         return [store for element in self.elements for store in element.stores]
 
 
-def _views(given: Input) -> list[View]:
+def views_of(given: Input) -> list[View]:
+    """Return what is read from memory for an operand."""
     if isinstance(given, View):
         return [given]
     if isinstance(given, Indirect):
-        return [given.view, *_views(given.index)]
+        return [given.view, *views_of(given.index)]
     return []
 
 
@@ -265,8 +266,8 @@ class Call:
 
     Args:
         body: The function's body; its parameters are ``p0``, ``p1`` and so on.
-        inputs: What it reads, the first of its parameters.
-        outputs: What it writes, the others.
+        reads: What it reads, the first of its parameters.
+        writes: What it writes, the others.
         number: Its place among the statements.
         checks: Whether it returns a status, other than 0 where the step must end.
         operations: How often it multiplies and adds, or moves a number.
@@ -274,20 +275,12 @@ class Call:
     """
 
     body: str
-    inputs: tuple[View, ...]
-    outputs: tuple[View, ...]
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
     number: int
     checks: bool = False
     operations: float = 0
     most_parts: int = 1
-
-    def reads(self) -> tuple[View, ...]:
-        """Return what it reads from memory."""
-        return self.inputs
-
-    def writes(self) -> tuple[View, ...]:
-        """Return what it writes."""
-        return self.outputs
 
 
 Statement = Loop | Call
@@ -355,6 +348,14 @@ def merge_dims(
                 continue
         nest.append((size, [dim]))
     return nest
+
+
+def loops_over(shape: Sequence[int], dims: Iterable[int] | None = None) -> str:
+    """Return loops over dimensions of a shape as C: the index of each is ``i`` and its number."""
+    return "".join(
+        f"for (long i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) "
+        for dim in (range(len(shape)) if dims is None else dims)
+    )
 
 
 def contiguous(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:

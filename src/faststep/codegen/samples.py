@@ -5,7 +5,7 @@ takes together over all samples is partial: its values of all parts are added. W
 from such a sum other than by adding comes late, after all parts.
 
 The rules are a proof that the parts together are the whole. An operator without a rule, or one that
-looks at several samples at once, has none: its result comes late, and where samples need that, the
+looks at several samples at once, has none: its result comes late, and if samples need that, the
 step is not divided.
 """
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
-from faststep.codegen.pointwise import POINTWISE
+from faststep.codegen.operators import POINTWISE, argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class Late:
 State = Split | Whole | Partial | Late
 # Of an operator with several results, one for each.
 States = State | tuple[State, ...]
+# Operands, each with the dimension of the result that each of its own is; None for those that the
+# result has not.
+Operands = Sequence[tuple[Any, Sequence[int | None]]]
 
 
 class IndivisibleError(Exception):
@@ -89,12 +92,6 @@ class Samples:
 
         What cannot be divided comes late: the step cannot be, if its samples need it.
         """
-        try:
-            return self._find(node)
-        except IndivisibleError:
-            return Late()
-
-    def _find(self, node: fx.Node) -> States:
         if node.target is operator.getitem:
             operand, number = args_of(node)
             given = self.states[operand]
@@ -120,25 +117,20 @@ class Samples:
         rule = RULES.get(name)
         if rule is None:
             return Late() if is_split else Whole()
-        return rule(self, node)
+        try:
+            return rule(self, node)
+        except IndivisibleError:
+            return Late()
 
     def _is_early(self, node: fx.Node) -> bool:
-        """Return whether a sum is of little but the batch."""
-        found: set[fx.Node] = set()
-        left = _MOST_EARLY * self.num_samples
-        todo = [node]
-        while todo:
-            one = todo.pop()
-            if one in found:
-                continue
-            found.add(one)
-            if len(found) > _MOST_EARLY or name_of(one) not in _EARLY:
-                return False
-            left -= math.prod(getattr(one.meta.get("val"), "shape", ()))
-            if left < 0:
-                return False
-            todo += one.all_input_nodes if filled_with(one) is None else []
-        return True
+        """Whether a sum is of little but the batch."""
+        closure = closure_of(node, _MOST_EARLY)
+        sizes = (math.prod(getattr(one.meta.get("val"), "shape", ())) for one in closure)
+        return (
+            len(closure) <= _MOST_EARLY
+            and all(name_of(one) in _EARLY for one in closure)
+            and sum(sizes) <= _MOST_EARLY * self.num_samples
+        )
 
     def state(self, node: Any) -> Split | Whole:
         """Return the state of an operand that is split or whole."""
@@ -149,16 +141,13 @@ class Samples:
             raise IndivisibleError(f"{node} is several tensors")
         return found
 
-    def joined(
-        self, node: fx.Node, operands: Sequence[tuple[Any, Sequence[int | None]]], rank: int
-    ) -> Split | Whole:
+    def joined(self, node: fx.Node, operands: Operands, rank: int | None = None) -> Split | Whole:
         """Return the state of a result, each dimension of which is one of the operands'.
 
         Args:
             node: The operator.
-            operands: Each with the dimension of the result that each of its own is; None for
-                those that the result has not.
-            rank: Number of the result's dimensions.
+            operands: What it is made of.
+            rank: Number of the result's dimensions, if there are several results.
         """
         found: Split | None = None
         for operand, dims in operands:
@@ -171,22 +160,17 @@ class Samples:
                 if found not in (None, moved):
                     raise IndivisibleError(f"{node} has samples along two dimensions")
                 found = moved
-        if found is None:
-            constant = set(range(rank))
-            for operand, dims in operands:
-                state = self.state(operand)
-                assert isinstance(state, Whole)
-                for own, dim in enumerate(dims):
-                    if shape_of(operand)[own] != 1 and own not in state.constant:
-                        constant -= {dim}
-            return Whole(frozenset(constant))
+        constant = set(range(rank_of(node) if rank is None else rank))
         for operand, dims in operands:
             state = self.state(operand)
-            if isinstance(state, Whole):
-                for own, dim in enumerate(dims):
-                    if dim == found.dim and shape_of(operand)[own] != 1:
-                        self.narrow(node, operand, own, state)
-        return found
+            for own, dim in enumerate(dims):
+                if isinstance(state, Split) or shape_of(operand)[own] == 1:
+                    continue
+                if found is None and own not in state.constant:
+                    constant -= {dim}
+                elif found is not None and dim == found.dim:
+                    self.narrow(node, operand, own, state)
+        return Whole(frozenset(constant)) if found is None else found
 
     def narrow(self, node: fx.Node, operand: fx.Node, dim: int, state: Whole) -> None:
         """Let a part take fewer of a tensor that is the same along a dimension.
@@ -207,8 +191,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     """Return a decorator that makes a function the rule of operators."""
 
     def register(one: Rule) -> Rule:
-        for name in names:
-            RULES[name] = one
+        RULES.update(dict.fromkeys(names, one))
         return one
 
     return register
@@ -219,26 +202,14 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def name_of(node: fx.Node) -> str:
-    """Return the name of a node's operator in ATen; nothing where it has none."""
-    return getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-
-
-def closure_of(node: fx.Node) -> set[fx.Node]:
-    """Return all that a node is computed from, and itself."""
-    found: set[fx.Node] = set()
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo += one.all_input_nodes if filled_with(one) is None else []
-    return found
-
-
 def rank_of(node: fx.Node) -> int:
     """Return the number of dimensions of a node's only result."""
     return node.meta["val"].dim()
+
+
+def name_of(node: fx.Node) -> str:
+    """Return the name of a node's operator in ATen; nothing if it has none."""
+    return getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
 
 
 def args_of(node: fx.Node) -> list[Any]:
@@ -255,6 +226,18 @@ def tensors_of(given: Any) -> list[fx.Node]:
     return []
 
 
+def closure_of(node: fx.Node, most: float = math.inf) -> set[fx.Node]:
+    """Return all that a node is computed from, and itself; of more than `most`, a part."""
+    found: set[fx.Node] = set()
+    todo = [node]
+    while todo and len(found) <= most:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo += one.all_input_nodes if filled_with(one) is None else []
+    return found
+
+
 def filled_with(node: fx.Node) -> float | None:
     """Return the number that all elements of a new tensor are, whatever it is made like."""
     name = name_of(node)
@@ -262,18 +245,32 @@ def filled_with(node: fx.Node) -> float | None:
     if place is not None:
         value = node.args[place]
         return value if isinstance(value, bool | int | float) else None
-    return _FILLED.get(name.removeprefix("new_").removesuffix("_like").removesuffix("_strided"))
+    # What is new and has no values yet may have any.
+    numbers = {"zeros": 0, "ones": 1, "empty": 0}
+    return numbers.get(name.removeprefix("new_").removesuffix("_like").removesuffix("_strided"))
 
 
-# What is new and has no values yet may have any.
-_FILLED = {"zeros": 0, "ones": 1, "empty": 0}
 # What is found early is computed in each part: so many operators, and numbers for each sample.
 _MOST_EARLY = 64
 _LOOKS = ("permute", "t", "transpose", "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze")
+_WITHIN_ELEMENTS = (
+    *POINTWISE,
+    *("abs", "addcdiv", "addcmul", "alias", "bitwise_not", "clamp", "clamp_max", "clamp_min"),
+    *("clone", "contiguous", "convert_element_type", "copy", "detach", "expand", "floor_divide"),
+    *("fmod", "lift_fresh_copy", "pow", "remainder", "signbit", "_to_copy", "where"),
+)
+_ALONG = (
+    *("var_mean", "var", "std", "max", "min", "argmax", "argmin", "cumsum", "cumprod"),
+    *("flip", "glu"),
+)
+_EARLY = {
+    *("", "sum", "mean", "amax", "amin", "var", "std", "select", "slice", "full", "full_like"),
+    *("scalar_tensor", "zeros", "ones", "zeros_like", "ones_like", *_WITHIN_ELEMENTS, *_LOOKS),
+}
 
 
 def _is_linear(node: fx.Node, name: str) -> bool:
-    """Return whether the sum of an operator's results is its result of the sum."""
+    """Whether the sum of an operator's results is its result of the sum."""
     if name in ("alias", "clone", "detach", "neg", *_LOOKS):
         return True
     tensors = tensors_of(node.args[:2])
@@ -283,25 +280,178 @@ def _is_linear(node: fx.Node, name: str) -> bool:
     return is_scaled and tensors == [node.args[0]]
 
 
-WITHIN_ELEMENTS = (
-    *POINTWISE,
-    *("abs", "addcdiv", "addcmul", "alias", "bitwise_not", "clamp", "clamp_max", "clamp_min"),
-    *("clone", "contiguous", "convert_element_type", "copy", "detach", "floor_divide", "fmod"),
-    *("lift_fresh_copy", "pow", "remainder", "signbit", "_to_copy", "where"),
+@rule(*_WITHIN_ELEMENTS)
+def _pointwise(samples: Samples, node: fx.Node) -> States:
+    rank = rank_of(node)
+    operands = tensors_of([*node.args, *node.kwargs.values()])
+    return samples.joined(node, [(one, range(rank - rank_of(one), rank)) for one in operands])
+
+
+@rule("permute", "t", "transpose")
+def _permute(samples: Samples, node: fx.Node) -> States:
+    given, *args = args_of(node)
+    rank = rank_of(node)
+    dims = list(range(rank))
+    if name_of(node) == "permute":
+        dims = [dim % rank for dim in args[0]]
+    elif rank > 1:
+        one, other = (dim % rank for dim in args) if args else (0, 1)
+        dims[one], dims[other] = dims[other], dims[one]
+    return samples.joined(node, [(given, [dims.index(dim) for dim in range(rank)])])
+
+
+@rule("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze")
+def _view(samples: Samples, node: fx.Node) -> States:
+    given = args_of(node)[0]
+    before, after = shape_of(given), shape_of(node)
+    state = samples.state(given)
+    if given.meta["val"].dtype != node.meta["val"].dtype:
+        raise IndivisibleError(f"{node} takes bits for another type")
+    if isinstance(state, Whole):
+        kept = {(math.prod(before[:dim]), before[dim]) for dim in state.constant}
+        is_constant = all(size == 1 or dim in state.constant for dim, size in enumerate(before))
+        return Whole(
+            frozenset(
+                dim
+                for dim, size in enumerate(after)
+                if is_constant or size == 1 or (math.prod(after[:dim]), size) in kept
+            )
+        )
+    # Elements in the order of the shape: so many blocks, of each sample so many in a row.
+    blocks = math.prod(before[: state.dim]) * state.outer
+    row = state.inner * math.prod(before[state.dim + 1 :])
+    for dim, size in enumerate(after):
+        outside, inside = math.prod(after[:dim]), math.prod(after[dim + 1 :])
+        if (
+            blocks % outside == 0
+            and row % inside == 0
+            and blocks // outside * samples.num_samples * (row // inside) == size
+        ):
+            return Split(dim, blocks // outside, row // inside)
+    raise IndivisibleError(f"{node} has samples along two dimensions")
+
+
+@rule("slice")
+def _slice(samples: Samples, node: fx.Node) -> States:
+    given: Any = args_of(node)[0]
+    dim = argument(args_of(node), 1, 0) % rank_of(given)
+    state = samples.state(given)
+    if isinstance(state, Whole) or state.dim != dim:
+        return state
+    raise IndivisibleError(f"{node} takes some of the samples")
+
+
+def _without(samples: Samples, node: fx.Node, dims: Iterable[int], *, keeps: bool) -> Split | Whole:
+    """Return the state of a result that has no longer some dimensions; or one of each."""
+    given: Any = args_of(node)[0]
+    rank = rank_of(given)
+    gone = {dim % rank for dim in dims} if rank else set()
+    places: list[int | None] = [
+        None if dim in gone else dim if keeps else dim - sum(one < dim for one in gone)
+        for dim in range(rank)
+    ]
+    return samples.joined(node, [(given, places)], rank if keeps else rank - len(gone))
+
+
+@rule("select", "unbind", "split", "split_with_sizes")
+def _parts(samples: Samples, node: fx.Node) -> States:
+    keeps = name_of(node).startswith("split")
+    dim = argument(args_of(node), 2 if keeps else 1, 0)
+    state = _without(samples, node, [dim], keeps=keeps)
+    return state if name_of(node) == "select" else tuple(state for _ in node.meta["val"])
+
+
+@rule("cat")
+def _cat(samples: Samples, node: fx.Node) -> States:
+    rank = rank_of(node)
+    dim = argument(args_of(node), 1, 0) % rank
+    operands = tensors_of(args_of(node)[0])
+    if any(rank_of(one) != rank for one in operands):
+        raise IndivisibleError(f"{node} joins an empty tensor")
+    states = [samples.state(one) for one in operands]
+    split = next((one for one in states if isinstance(one, Split)), None)
+    if split is None or split.dim != dim:
+        return _put_together(samples, node, dim, [(one, range(rank)) for one in operands])
+    # Samples of several tensors one after the other.
+    block = samples.num_samples * split.inner
+    for operand, state in zip(operands, states, strict=True):
+        size = shape_of(operand)[dim]
+        if isinstance(state, Whole) and size % block == 0:
+            samples.narrow(node, operand, dim, state)
+        elif state != Split(dim, size // block, split.inner):
+            raise IndivisibleError(f"{node} has samples along two dimensions")
+    return Split(dim, shape_of(node)[dim] // block, split.inner)
+
+
+@rule("select_scatter", "slice_scatter", "gather", "scatter", "scatter_add")
+def _scatter(samples: Samples, node: fx.Node) -> States:
+    args, name, all_dims = args_of(node), name_of(node), range(rank_of(node))
+    if name in ("gather", "scatter", "scatter_add"):
+        return _put_together(samples, node, args[1], [(one, all_dims) for one in tensors_of(args)])
+    dim = argument(args, 2, 0)
+    kept = all_dims
+    if name == "select_scatter":
+        kept = [one for one in all_dims if one != dim % len(all_dims)]
+    return _put_together(samples, node, dim, [(args[0], all_dims), (args[1], kept)])
+
+
+def _put_together(samples: Samples, node: fx.Node, dim: int, operands: Operands) -> Split | Whole:
+    """Return the state of what has parts of operands along a dimension, or chosen elements."""
+    dim = dim % max(1, rank_of(node))
+    others = [(one, [None if at == dim else at for at in dims]) for one, dims in operands]
+    state = samples.joined(node, others)
+    return Whole(state.constant - {dim}) if isinstance(state, Whole) else state
+
+
+@rule("sum", "mean", "amax", "amin", "prod", "any")
+def _reduce(samples: Samples, node: fx.Node) -> States:
+    given: Any = args_of(node)[0]
+    dims: Any = argument(args_of(node), 1)
+    dims = [dims] if isinstance(dims, int) else list(dims or range(rank_of(given)))
+    state = samples.state(given)
+    name = name_of(node)
+    if isinstance(state, Split) and state.dim in {dim % rank_of(given) for dim in dims}:
+        if name == "mean":
+            samples.means.add(node)
+        elif name != "sum":
+            raise IndivisibleError(f"{node} looks at several samples")
+        return Partial()
+    return _without(samples, node, dims, keeps=rank_of(node) == rank_of(given))
+
+
+@rule(
+    "var_mean", "var", "std", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "flip", "glu"
 )
-_FILLS = ("full", "full_like", "scalar_tensor", "zeros", "ones", "zeros_like", "ones_like")
-_EARLY = {
-    "",
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "var",
-    "std",
-    "expand",
-    "select",
-    "slice",
-    *_FILLS,
-    *WITHIN_ELEMENTS,
-    *_LOOKS,
-}
+def _along(samples: Samples, node: fx.Node) -> States:
+    """Return the state of what looks along some dimensions, of which samples are none."""
+    results = node.meta["val"]
+    dims: Any = argument(args_of(node), 1, -1 if name_of(node) == "glu" else None)
+    if isinstance(dims, bool) or not isinstance(dims, int | list | tuple):
+        raise IndivisibleError(f"{node} looks at several samples")
+    first = results[0] if isinstance(results, list | tuple) else results
+    keeps = first.dim() == rank_of(args_of(node)[0])
+    state = _without(samples, node, [dims] if isinstance(dims, int) else dims, keeps=keeps)
+    state = Whole() if isinstance(state, Whole) else state
+    return tuple(state for _ in results) if isinstance(results, list | tuple) else state
+
+
+@rule("mm", "bmm", "addmm", "baddbmm")
+def _product(samples: Samples, node: fx.Node) -> States:
+    *added, left, right = tensors_of(args_of(node))
+    rank = rank_of(node)
+    batch, row, column = range(rank - 2), rank - 2, rank - 1
+    along = [(left, column), (right, row)]
+    states = [(operand, dim, samples.state(operand)) for operand, dim in along]
+    if any(isinstance(state, Split) and state.dim == dim for _, dim, state in states):
+        if added:
+            raise IndivisibleError(f"{node} adds to a sum over samples")
+        forms = {(one.outer, one.inner) for _, _, one in states if isinstance(one, Split)}
+        for operand, dim, state in states:
+            if isinstance(state, Whole):
+                samples.narrow(node, operand, dim, state)
+            elif state.dim != dim or len(forms) != 1:
+                raise IndivisibleError(f"{node} looks at several samples")
+        return Partial()
+    operands = [(one, range(rank - rank_of(one), rank)) for one in added]
+    factors = [(left, [*batch, row, None]), (right, [*batch, None, column])]
+    return samples.joined(node, [*operands, *factors])

@@ -21,15 +21,8 @@ from pathlib import Path
 from faststep.errors import FastStepError
 
 _FLAGS = (
-    "-std=gnu11",
-    "-O3",
-    "-march=native",
-    "-fPIC",
-    "-shared",
-    "-fopenmp-simd",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-psabi",
+    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd"),
+    *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
     # Else a name that is missing is found when the binary is loaded.
     "-Werror=implicit-function-declaration",
 )
@@ -97,19 +90,26 @@ def find_compiler() -> str:
 @functools.cache
 def _identity(compiler: str) -> tuple[str, ...]:
     """Return what tells this compiler and processor from others."""
-    version = _output([compiler, "--version"])
     # Every macro that the flags define: the features of the processor among them.
-    features = _output([compiler, *_FLAGS[:3], "-dM", "-E", "-x", "c", os.devnull])
-    return version, features, " ".join(_FLAGS)
+    features = _run([compiler, *_FLAGS[:3], "-dM", "-E", "-x", "c", os.devnull])
+    return _run([compiler, "--version"]), features, " ".join(_FLAGS)
 
 
-def _output(command: list[str]) -> str:
+def _run(command: list[str]) -> str:
+    compiler = command[0]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=True
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerError(f"the C compiler {command[0]} does not run: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CompilerError(f"{compiler} took more than {_TIME_LIMIT_S} s") from error
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in error.stderr.splitlines() if "error" in line]
+        raise CompilerError(
+            f"{compiler} failed: {lines[0] if lines else error.stderr.strip()[-200:]}"
+        ) from error
+    except OSError as error:
+        raise CompilerError(f"{compiler} does not run: {error}") from error
     return done.stdout
 
 
@@ -128,9 +128,8 @@ def _cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = folder.stat()
-        is_private = about.st_uid == os.getuid() and not about.st_mode & (
-            stat.S_IWGRP | stat.S_IWOTH
-        )
+        is_open = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_private = about.st_uid == os.getuid() and not is_open
         if is_private and os.access(folder, os.W_OK):
             return folder
     except OSError:
@@ -149,28 +148,7 @@ def _compile(compiler: str, source: str, binary: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="building-", dir=binary.parent) as name:
         path, made = Path(name) / "step.c", Path(name) / "step.so"
         path.write_text(source, "utf-8")
-        command = [
-            compiler,
-            *_FLAGS,
-            f"-I{_HEADERS}",
-            str(path),
-            "-o",
-            str(made),
-            "-lm",
-            "-pthread",
-        ]
-        try:
-            subprocess.run(
-                command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=True
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CompilerError(f"{compiler} took more than {_TIME_LIMIT_S} s") from error
-        except subprocess.CalledProcessError as error:
-            lines = [line for line in error.stderr.splitlines() if "error" in line]
-            raise CompilerError(
-                f"{compiler} failed: {lines[0] if lines else error.stderr.strip()[-200:]}"
-            ) from error
-        except OSError as error:
-            raise CompilerError(f"{compiler} does not run: {error}") from error
+        outputs = (str(path), "-o", str(made), "-lm", "-pthread")
+        _run([compiler, *_FLAGS, f"-I{_HEADERS}", *outputs])
         path.replace(binary.with_suffix(".c"))
         made.replace(binary)

@@ -1,18 +1,21 @@
-"""A function of tensors as a graph that the generator can lower."""
+"""A function of tensors as a graph that the generator can lower.
+
+Writes to what lies between operators are made values: what reads it later reads the new value.
+Recurrent layers write their gates in place, each to its part of one tensor.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from faststep.codegen.in_place import replace_writes
 from faststep.codegen.operators import covered_operators
 from faststep.codegen.program import UnsupportedError
-from faststep.codegen.upsampling import upsampling_gradients
 
 
 def trace(
@@ -48,8 +51,8 @@ _WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what operators are traced as that no code is generated for.
 
-    They are torch's own tables, and upsampling's gradients. Inductor's, which is made of them,
-    takes a second to import.
+    They are torch's own tables, and the gradient of nearest upsampling. Inductor's, which is made
+    of them, takes a second to import.
     """
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
@@ -61,15 +64,15 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         # As of `aten::add_.Tensor`.
         name = op.name().split("::")[-1].split(".")[0]
         if name.endswith("_") and name[:-1] in covered:
-            table[op] = _in_place(getattr(torch.ops.aten, name[:-1]))
+            # Writes an operator's result to its first operand.
+            pure = getattr(torch.ops.aten, name[:-1])
+            table[op] = lambda first, *args, pure=pure, **kw: first.copy_(pure(first, *args, **kw))
         elif name not in kept:
             table[op] = function
-    return table | upsampling_gradients()
-
-
-def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what writes an operator's result to its first operand."""
-    return lambda first, *args, **kwargs: first.copy_(function(first, *args, **kwargs))
+    for name in ("upsample_nearest{}d_backward", "_upsample_nearest_exact{}d_backward"):
+        for rank in (1, 2):
+            table[getattr(torch.ops.aten, name.format(rank)).default] = _nearest_gradient
+    return table
 
 
 @contextlib.contextmanager
@@ -89,14 +92,8 @@ def without_onednn() -> Iterator[None]:
 
 # Operators that draw random numbers, for tensors of which the shapes alone matter.
 _DRAWS = {
-    "bernoulli.p",
-    "normal_functional.default",
-    "prims.normal.default",
-    "rand.default",
-    "rand_like.default",
-    "randn.default",
-    "randn_like.default",
-    "uniform.default",
+    *("bernoulli.p", "normal_functional.default", "prims.normal.default", "rand.default"),
+    *("rand_like.default", "randn.default", "randn_like.default", "uniform.default"),
 }
 
 
@@ -111,7 +108,7 @@ def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
     draws: list[Callable[[], Tensor]] = []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.graph.nodes):
-        if node.op != "call_function" or not _is_random(node):
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
         name = str(node.target).removeprefix("aten.")
         if name not in _DRAWS:
@@ -129,19 +126,118 @@ def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
     return draws
 
 
-def _is_random(node: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
 def _draw(node: fx.Node) -> Callable[[], Tensor]:
     target: Any = node.target
-    kwargs = dict(node.kwargs)
-
-    def example(arg: Any) -> Any:
-        if not isinstance(arg, fx.Node):
-            return arg
-        given = arg.meta["val"]
-        return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
-
-    args = [example(arg) for arg in node.args]
+    args, kwargs = list[Any](node.args), dict(node.kwargs)
+    for number, arg in enumerate(args):
+        if isinstance(arg, fx.Node):
+            given = arg.meta["val"]
+            args[number] = torch.empty_strided(given.shape, given.stride(), dtype=given.dtype)
     return lambda: target(*args, **kwargs)
+
+
+_COPY_TO, _COPY = torch.ops.aten.copy_.default, torch.ops.aten.copy.default
+
+
+def replace_writes(graph: fx.Graph) -> bool:
+    """Replace what is written to tensors by values; return whether that could be done.
+
+    It cannot where memory is read by another name after the write, or is written to by more than
+    ``copy_``. The graph computes the same either way. A copy to an argument that nobody reads
+    afterwards stays: so an update ends.
+
+    Args:
+        graph: Traced operators, each with its result without values.
+    """
+    places = {node: number for number, node in enumerate(graph.nodes)}
+
+    def is_read_after(node: fx.Node, write: fx.Node) -> bool:
+        return any(places[user] > places[write] for user in node.users)
+
+    for write in list(graph.nodes):
+        schema = getattr(write.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        target = write.args[0]
+        if write.target is not _COPY_TO or not isinstance(target, fx.Node):
+            return False
+        # What is made of the written tensor from here on gets the value.
+        renewed = {write, *(user for user in target.users if places[user] > places[write])}
+        if any(is_read_after(one, write) for one in _overlapping(target, renewed)):
+            return False
+        if _names(target)[-1].op != "placeholder":
+            value = _value(graph, write, target)
+            places[value] = places.get(value, places[write])
+            for user in list(target.users):
+                if places[user] > places[write]:
+                    user.replace_input_with(target, value)
+            write.replace_all_uses_with(value)
+            graph.erase_node(write)
+        elif target.op != "placeholder" or is_read_after(target, write) or write.users:
+            return False
+    return True
+
+
+def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
+    """Return what a tensor is after a copy to it."""
+    given, old = write.args[1], target.meta["val"]
+    if (
+        isinstance(given, fx.Node)
+        and given.op == "call_function"
+        and list(given.users) == [write]
+        and _viewed(given) is None
+        and given.meta["val"].shape == old.shape
+        and given.meta["val"].dtype == old.dtype
+    ):
+        return given
+    # What was copied may change later, and this does not.
+    with graph.inserting_before(write):
+        value = graph.call_function(_COPY, (target, given))
+    value.meta = dict(target.meta)
+    return value
+
+
+def _viewed(node: fx.Node) -> fx.Node | None:
+    """Return what a result shares its memory with; None if it has its own."""
+    given = node.args[0] if node.args else None
+    if not isinstance(given, fx.Node):
+        return None
+    if node.target is operator.getitem:  # of a split tensor
+        return None if _viewed(given) is None else given
+    schema = getattr(node.target, "_schema", None)
+    is_view = schema is not None and any(one.alias_info is not None for one in schema.arguments)
+    return given if is_view else None
+
+
+def _names(node: fx.Node) -> list[fx.Node]:
+    """Return it and what it is a look at, up to what has the memory."""
+    names = [node]
+    while (viewed := _viewed(names[-1])) is not None:
+        names.append(viewed)
+    return names
+
+
+def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
+    """Yield the other names of the memory of a tensor, or of parts of it, but renewed ones."""
+    parts = {one.args[0]: one for one in _names(target) if one.target is operator.getitem}
+    todo = [_names(target)[-1]]
+    while todo:
+        one = todo.pop()
+        part = parts.get(one.args[0]) if one.target is operator.getitem else None
+        if part is not None and part.args[1] != one.args[1]:
+            continue  # beside it
+        if one is not target:
+            yield one
+        todo += [user for user in one.users if _viewed(user) is one and user not in renewed]
+
+
+def _nearest_gradient(
+    gradient: Tensor, target: Sequence[int], shape: Sequence[int], *scales: float | None
+) -> Tensor:
+    """Return the gradient of upsampling by whole numbers, which torch's tables do not decompose."""
+    for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
+        scale = scales[dim - 2] if len(scales) > dim - 2 else None
+        if large % size or scale not in (None, large // size):
+            raise UnsupportedError("upsampling by a fraction is not covered")
+        gradient = gradient.unflatten(dim, (size, large // size)).sum(dim + 1)
+    return gradient

@@ -1,26 +1,26 @@
-"""Operators that change the look at a tensor."""
+"""Operators that look at, put together or index tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from faststep.codegen.lowering import Lowering
 from faststep.codegen.operators import Handler, Op, argument, lowers
 from faststep.codegen.program import (
     Const,
+    Element,
     Indirect,
     Joined,
     UnsupportedError,
     Value,
     View,
     contiguous,
+    loops_over,
 )
-
-if TYPE_CHECKING:
-    from faststep.codegen.lowering import Lowering
 
 
 @lowers("alias", "clone", "detach", "lift_fresh_copy", "contiguous")
@@ -223,3 +223,259 @@ def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View
     dense = lowering.new_view(view.shape, view.dtype, order)
     lowering.copy(view, dense)
     return View(dense.buffer, shape, strides, int(offset))
+
+
+@lowers("cat")
+def _cat(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim = argument(args, 1, 0) % len(shape)
+    # An old rule of torch: an empty tensor of one dimension joins anything.
+    parts = [lowering.value(part) for part in args[0] if len(part.shape) == len(shape)]
+    parts = [
+        part if part.dtype == dtype else lowering.pointwise("{0}", [part], part.shape, dtype)
+        for part in parts
+    ]
+    return Joined(shape, dtype, dim, tuple(part for part in parts if part.shape[dim]))
+
+
+@lowers("select_scatter")
+def _select_scatter(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim = args[2] % len(shape)
+    index = args[3] % shape[dim]
+    part = lowering.view(args[1])
+    if part.dtype != dtype:
+        raise UnsupportedError("it puts one type into another")
+    wide = View(
+        part.buffer,
+        (*part.shape[:dim], 1, *part.shape[dim:]),
+        (*part.strides[:dim], 0, *part.strides[dim:]),
+        part.offset,
+    )
+    return _between(lowering, op, args[0], dim, index, wide)
+
+
+@lowers("slice_scatter")
+def _slice_scatter(lowering: Lowering, op: Op, args: list[Any]) -> View | Joined:
+    shape, dtype = op.shape, op.result.dtype
+    dim, start, size, step = slice_bounds(shape, args[2:])
+    part = lowering.value(args[1])
+    if step == 1 and size and part.dtype == dtype:
+        return _between(lowering, op, args[0], dim, start, part)
+    base, order = lowering.value(args[0]), None
+    if isinstance(base, Element):
+        order = lowering.place(base).order
+    elif isinstance(base, View):
+        order = base.order()
+    joined = lowering.new_view(shape, dtype, order)
+    lowering.copy(base, joined)
+    lowering.copy(part, joined.sliced(dim, start, size, step))
+    return joined
+
+
+def _between(lowering: Lowering, op: Op, base: Any, dim: int, start: int, part: Value) -> Joined:
+    """Return a tensor with a part in place of what is there along one dimension."""
+    end = start + part.shape[dim]
+    before = _slice_of(lowering, base, dim, 0, start)
+    after = _slice_of(lowering, base, dim, end, op.shape[dim] - end)
+    return Joined(op.shape, op.result.dtype, dim, (*before, part, *after))
+
+
+def _slice_of(lowering: Lowering, base: Any, dim: int, start: int, size: int) -> list[Value]:
+    """Return the tensors that lie in a slice of another."""
+    if not size:
+        return []
+    if isinstance(base, Joined) and base.dim == dim:
+        found: list[Value] = []
+        at = 0
+        for part in base.parts:
+            first, last = max(start, at), min(start + size, at + part.shape[dim])
+            if first < last:
+                if last - first == part.shape[dim]:
+                    found.append(part)
+                else:
+                    found += _slice_of(lowering, part, dim, first - at, last - first)
+            at += part.shape[dim]
+        return found
+    if isinstance(base, Const):
+        shape = list(base.shape)
+        shape[dim] = size
+        return [replace(base, shape=tuple(shape))]
+    return [lowering.view(base).sliced(dim, start, size)]
+
+
+@lowers("constant_pad_nd")
+def _pad(lowering: Lowering, op: Op, args: list[Any]) -> View:
+    shape, dtype = op.shape, op.result.dtype
+    given = lowering.view(args[0])
+    value = args[2] if len(args) > 2 and args[2] is not None else 0
+    padded = lowering.new_view(shape, dtype, given.order())
+    lowering.copy(Const.of(value, shape, dtype), padded)
+    place, source = padded, given
+    for pair in range(len(args[1]) // 2):
+        dim = len(shape) - 1 - pair
+        before, after = args[1][2 * pair], args[1][2 * pair + 1]
+        source = source.sliced(
+            dim, max(0, -before), given.shape[dim] + min(0, before) + min(0, after)
+        )
+        place = place.sliced(dim, max(0, before), source.shape[dim])
+    lowering.copy(source, place)
+    return padded
+
+
+@lowers("gather")
+def _gather(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    source, dim = lowering.view(args[0]), args[1] % max(1, len(op.shape))
+    index = _checked(lowering, args[2], source.shape[dim])
+    return lowering.pointwise("{0}", [Indirect(source, dim, index)], op.shape, op.result.dtype)
+
+
+def _checked(lowering: Lowering, index: Any, size: int) -> View:
+    """Return indices from 0 on, after a check that ends the step if one is outside.
+
+    What reads by them depends on the check, so that no loop before it does.
+    """
+    view = lowering.view(index)
+    if view.dtype not in (torch.int64, torch.int32):
+        raise UnsupportedError(f"an index of {view.dtype} is not covered")
+    wrapped = lowering.new_view(view.shape, torch.int64, view.order())
+    body = (
+        f"int64_t bad = 0; {loops_over(view.shape)} {{ const int64_t one = p0[{view.address()}]; "
+        f"bad |= one < {-size} || one >= {size}; "
+        f"p1[{wrapped.address()}] = one < 0 ? one + {size} : one; }} return bad != 0;"
+    )
+    lowering.call(body, [view], [wrapped], checks=True)
+    return wrapped
+
+
+@lowers("embedding", "index_select")
+def _index_select(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    if op.name == "embedding":
+        return _take_rows(lowering, op, args[0], 0, args[1])
+    return _take_rows(lowering, op, args[0], args[1], args[2])
+
+
+def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> Value:
+    """Return a tensor in which an index takes the place of a dimension of the table."""
+    shape, source = op.shape, lowering.view(table)
+    dim %= len(source.shape)
+    checked = _checked(lowering, index, source.shape[dim])
+    num_index = len(checked.shape)
+    if not num_index:
+        raise UnsupportedError("an index without dimensions is not covered")
+    after = len(source.shape) - dim - 1
+    wide = lowering.reshaped(checked, (*checked.shape, *[1] * after))
+    # The table, as if the index's dimensions were its own, all but the last of them broadcast.
+    before, own, rest = source.strides[:dim], source.strides[dim], source.strides[dim + 1 :]
+    broad = View(source.buffer, shape, (*before, *[0] * (num_index - 1), own, *rest), source.offset)
+    indirect = Indirect(broad, dim + num_index - 1, wide.expanded(shape))
+    return lowering.pointwise("{0}", [indirect], shape, op.result.dtype)
+
+
+@lowers("index", "_unsafe_index")
+def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    given = [number for number, one in enumerate(args[1]) if one is not None]
+    if any(op.given(1, number).dtype == torch.bool for number in given):
+        raise UnsupportedError("the size of what an index of bools takes is not known beforehand")
+    if len(given) == 1 and op.given(1, given[0]).dim():
+        return _take_rows(lowering, op, args[0], given[0], args[1][given[0]])
+    source = lowering.view(args[0])
+    indices = {number: args[1][number] for number in given}
+    places, shape, strides = _places(lowering, source.shape, source.strides, indices)
+    # The places of elements take the place of an index of step 1.
+    dim = strides.index(None)
+    steps = tuple(int(d == dim) if one is None else one for d, one in enumerate(strides))
+    broad = View(source.buffer, shape, steps, source.offset)
+    found = lowering.pointwise("{0}", [Indirect(broad, dim, places)], shape, op.result.dtype)
+    return found if shape == op.shape else lowering.reshaped(lowering.view(found), op.shape)
+
+
+def _places(
+    lowering: Lowering, shape: Sequence[int], strides: Sequence[int], indices: dict[int, Any]
+) -> tuple[View, tuple[int, ...], tuple[int | None, ...]]:
+    """Return where in a tensor the elements are that several indices name.
+
+    Returns:
+        What all indices together add to an address, as a view of the result's shape; that shape,
+        with a dimension for indices without any; and the strides of the tensor in it, None for the
+        dimensions of the indices.
+    """
+    views = {dim: _checked(lowering, index, shape[dim]) for dim, index in indices.items()}
+    common = tuple(torch.broadcast_shapes(*(view.shape for view in views.values()))) or (1,)
+    dims = sorted(views)
+    terms = " + ".join(f"{{{number}}} * {strides[dim]}" for number, dim in enumerate(dims))
+    inputs = [views[dim].expanded(common) for dim in dims]
+    summed = lowering.view(lowering.pointwise(terms, inputs, common, torch.int64))
+    rest = [dim for dim in range(len(shape)) if dim not in views]
+    is_together = dims == list(range(dims[0], dims[-1] + 1))
+    before = dims[0] if is_together else 0
+    sizes = [shape[dim] for dim in rest]
+    steps: list[int | None] = [strides[dim] if shape[dim] > 1 else 0 for dim in rest]
+    full = (*sizes[:before], *common, *sizes[before:])
+    of_places = (*[0] * before, *summed.strides, *[0] * (len(rest) - before))
+    places = View(summed.buffer, full, of_places, summed.offset)
+    return places, full, (*steps[:before], *[None] * len(common), *steps[before:])
+
+
+@lowers("scatter", "scatter_add")
+def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    shape, dtype = op.shape, op.result.dtype
+    adds = op.name == "scatter_add"
+    if op.kwargs.get("reduce") is not None or not shape:
+        raise UnsupportedError("only what replaces elements, or adds to them, is covered")
+    dim = args[1] % len(shape)
+    sizes = tuple(op.given(2).shape)
+    is_one = sizes == (*shape[:dim], 1, *shape[dim + 1 :])
+    places = _checked(lowering, args[2], shape[dim])
+    if not adds and is_one and isinstance(args[3], bool | int | float):
+        numbers = lowering.value(args[3], dtype), lowering.value(args[0])
+        expression = f"{{0}} == {{i{dim}}} ? {{1}} : {{2}}"
+        return lowering.pointwise(expression, [places.expanded(shape), *numbers], shape, dtype)
+    # A copy of the tensor that is changed at the indices, one by one.
+    source = lowering.view(lowering.value(args[3], dtype))
+    if not source.shape:
+        source = source.expanded(places.shape)
+    total = lowering.new_view(shape, dtype)
+    lowering.copy(lowering.value(args[0]), total)
+    to = " + ".join(
+        f"p0[{places.address()}] * {stride}" if d == dim else f"i{d} * {stride}"
+        for d, stride in enumerate(total.strides)
+    )
+    text = f"p2[{to}] {'+=' if adds else '='} p1[{source.address()}]"
+    lowering.call(f"{loops_over(places.shape)} {text};", [places, source], [total])
+    return total
+
+
+@lowers("index_put", "_unsafe_index_put")
+def _index_put(lowering: Lowering, op: Op, args: list[Any]) -> Value:
+    """Return a copy of a tensor with other elements, or more, at the places of indices.
+
+    Rows added to a table are the gradient of an embedding. Of an index of bools: with one number
+    where it is true.
+    """
+    shape, dtype = op.shape, op.result.dtype
+    base, given, values = args[:3]
+    adds = bool(args[3]) if len(args) > 3 else bool(op.kwargs.get("accumulate"))
+    indices = {number: one for number, one in enumerate(given) if one is not None}
+    if any(op.given(1, number).dtype == torch.bool for number in indices):
+        value = lowering.value(values)
+        if list(indices) != [0] or any(size != 1 for size in value.shape):
+            raise UnsupportedError("the size of what an index of bools takes is not known before")
+        mask = lowering.view(indices[0])
+        rest = len(shape) - len(mask.shape)
+        wide = View(mask.buffer, shape, (*mask.strides, *[0] * rest), mask.offset)
+        if isinstance(value, Const):
+            number: Value = Const.of(value.value, (), dtype)
+        else:
+            number = lowering.reshaped(lowering.view(value), ()).expanded(shape)
+        text = "{0} ? {2} + {1} : {2}" if adds else "{0} ? {1} : {2}"
+        return lowering.pointwise(text, [wide, number, lowering.value(base)], shape, dtype)
+    total = lowering.new_view(shape, dtype)
+    lowering.copy(lowering.value(base), total)
+    places, full, strides = _places(lowering, shape, total.strides, indices)
+    source = lowering.view(values).expanded(full)
+    others = (f"i{d} * {stride}" for d, stride in enumerate(strides) if stride)
+    to = " + ".join([f"p0[{places.address()}]", *others])
+    body = f"{loops_over(full)} p2[{to}] {'+=' if adds else '='} p1[{source.address()}];"
+    lowering.call(body, [places, source], [total])
+    return total

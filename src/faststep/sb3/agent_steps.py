@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from faststep.engines import Engine
 from faststep.fast import FastStep, fast_step
-from faststep.whole_loss import as_output
+from faststep.recipe import as_output
 
 
 class AgentLoss(nn.Module):
@@ -70,8 +70,6 @@ class AgentStep:
     def __init__(self, engine: Engine) -> None:
         self._engine: Engine = engine
         self._made_for: Sequence[Any] = ()
-        self._policy: nn.Module | None = None
-        self._optimizer: Optimizer | None = None
         self.loss: Any = None
         self.step: Any = None
 
@@ -80,7 +78,7 @@ class AgentStep:
         make_loss: Callable[[], nn.Module],
         policy: nn.Module,
         optimizer: Optimizer,
-        max_grad_norm: float | None,
+        max_grad_norm: float | None = None,
         *options: Any,
     ) -> FastStep:
         """Return the step for these networks; the one before, where nothing else has changed.
@@ -92,9 +90,8 @@ class AgentStep:
             max_grad_norm: As for ``fast_step``.
             options: What the loss reads in Python.
         """
-        made_for = (max_grad_norm, *options)
-        is_same = self._policy is policy and self._optimizer is optimizer
-        if not is_same or made_for != self._made_for:
+        made_for = (policy, optimizer, max_grad_norm, *options)
+        if made_for != self._made_for:
             self.loss = make_loss()
             self.step = fast_step(
                 self.loss,
@@ -104,5 +101,5 @@ class AgentStep:
                 engine=self._engine,
                 has_aux=True,
             )
-            self._policy, self._optimizer, self._made_for = policy, optimizer, made_for
+            self._made_for = made_for
         return self.step

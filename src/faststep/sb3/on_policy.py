@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,10 @@ class PpoTraining(_OnPolicyTraining):
             first_of_epoch = len(logged)
             # One batch of all samples in the epoch's order: the batches are parts of it.
             data = next(agent.rollout_buffer.get(None))
-            for batch in _parts(data, agent.batch_size):
+            # The last batch may be shorter.
+            leaves, spec = pytree.tree_flatten(tuple(data))
+            for part in zip(*(leaf.split(agent.batch_size) for leaf in leaves), strict=True):
+                batch = pytree.tree_unflatten(list(part), spec)
                 before = _Values(agent.policy.optimizer) if most < math.inf else None
                 loss, numbers = step(batch, ())
                 logged.append(numbers)
@@ -166,13 +168,6 @@ class _Values:
         had = {id(param) for param in self._had_state}
         for param in [param for param in self._optimizer.state if id(param) not in had]:
             del self._optimizer.state[param]
-
-
-def _parts(data: Sequence[Any], size: int) -> Iterator[Any]:
-    """Return the batches of a size that samples fall into; the last may be shorter."""
-    leaves, spec = pytree.tree_flatten(tuple(data))
-    for part in zip(*(leaf.split(size) for leaf in leaves), strict=True):
-        yield part if len(part) == len(data) else pytree.tree_unflatten(list(part), spec)
 
 
 def _explained_variance(buffer: Any) -> float:

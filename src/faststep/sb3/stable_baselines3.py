@@ -6,39 +6,25 @@ import hashlib
 import inspect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from faststep.engines import Engine
 from faststep.errors import FastStepError
-from faststep.sb3.actor_critic import SacTraining, Td3Training
+from faststep.sb3.off_policy import DqnTraining, SacTraining, Td3Training
 from faststep.sb3.on_policy import A2cTraining, PpoTraining
-from faststep.sb3.q_learning import DqnTraining
-from faststep.update_rules import find_rule
+from faststep.updates import find_rule
 
 Agent = TypeVar("Agent")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An algorithm whose ``train`` is known.
-
-    Args:
-        training: What trains in its place.
-        digest: Of the stock ``train``: another version might compute something else.
-    """
-
-    training: Callable[[Any, Engine], Any]
-    digest: str
-
-
-# The digests are those of Stable-Baselines3 2.7 to 2.9.
-_KNOWN = {
-    "PPO": _Known(PpoTraining, "d83f46cebc255752"),
-    "A2C": _Known(A2cTraining, "7c0c35694562ba21"),
-    "DQN": _Known(DqnTraining, "3e298c5e2f7a31ed"),
-    "SAC": _Known(SacTraining, "44f3f37232059523"),
-    "TD3": _Known(Td3Training, "b051fbc29eaa0783"),  # and DDPG, which is one
+# What trains in the place of an algorithm's ``train``, and the digest of that: another version
+# might compute something else. The digests are those of Stable-Baselines3 2.7 to 2.9.
+_KNOWN: dict[str, tuple[Callable[[Any, Engine], Any], str]] = {
+    "PPO": (PpoTraining, "d83f46cebc255752"),
+    "A2C": (A2cTraining, "7c0c35694562ba21"),
+    "DQN": (DqnTraining, "3e298c5e2f7a31ed"),
+    "SAC": (SacTraining, "44f3f37232059523"),
+    "TD3": (Td3Training, "b051fbc29eaa0783"),  # and DDPG, which is one
 }
 _trainings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -62,7 +48,8 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
     stock = type(given)
     if getattr(stock, "trains_by_whole_steps", False):
         return model
-    kind = next((one for one in stock.__mro__ if _is_known(one)), None)
+    library = [one for one in stock.__mro__ if one.__module__.startswith("stable_baselines3.")]
+    kind = next((one for one in library if one.__name__ in _KNOWN), None)
     if kind is None:
         raise FastStepError(
             f"fast_sb3 cannot train {stock.__name__}",
@@ -73,8 +60,8 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
             f"{stock.__name__} has a train() of its own, which fast_sb3 does not know",
             hint=f"It knows that of stable_baselines3's {kind.__name__}.",
         )
-    known = _KNOWN[kind.__name__]
-    if _digest(kind.train) != known.digest:
+    make_training, digest = _KNOWN[kind.__name__]
+    if _digest(kind.train) != digest:
         raise FastStepError(
             f"{kind.__name__}.train() of this version of Stable-Baselines3 is not known",
             hint="fast_sb3 knows versions 2.7 to 2.9.",
@@ -84,23 +71,19 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
         optimizer = getattr(module, "optimizer", None)
         if optimizer is not None:
             find_rule(optimizer)
-    _trainings[given] = known.training(given, engine)
+    _trainings[given] = make_training(given, engine)
 
     def train(self: Any, *args: Any, **kwargs: Any) -> None:
         # A copy of the agent has networks of its own.
         training = _trainings.get(self)
         if training is None:
-            training = _trainings[self] = known.training(self, engine)
+            training = _trainings[self] = make_training(self, engine)
         training.train(self, *args, **kwargs)
 
     # A class of its own, so that nothing is added to what the agent saves.
     members = {"train": train, "trains_by_whole_steps": True, "__module__": stock.__module__}
     given.__class__ = type(stock.__name__, (stock,), members)
     return model
-
-
-def _is_known(kind: type) -> bool:
-    return kind.__module__.startswith("stable_baselines3.") and kind.__name__ in _KNOWN
 
 
 def _digest(function: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,29 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from factories.traced_steps import run_as_traced
-from faststep import FastStepError, compiled_step, fast_step
-from faststep.compiling import compile_tensors, trace_tensors
-from faststep.engines import Engine
+from faststep import FastStepError, fast_step, inductor
+from faststep.engines import NUM_RARE, Engine
 from faststep.fast import FastStep
-from faststep.step_table import NUM_RARE
-
-
-@pytest.fixture(params=["generated", "inductor"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.param
+from faststep.inductor import compile_tensors, trace_tensors
 
 
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what Inductor would get as it is traced: compiling takes seconds."""
     run_as_traced(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def make_mlp() -> nn.Module:
@@ -206,7 +193,7 @@ def test_another_shape_is_compiled_only_when_it_comes_again(engine: Engine) -> N
 def test_where_many_shapes_were_compiled_no_other_one_is(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("faststep.step_table.MOST_COMPILED", 1)
+    monkeypatch.setattr("faststep.engines.MOST_COMPILED", 1)
     model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"])
 
     def train(count: int, size: int) -> None:
@@ -256,17 +243,6 @@ def test_what_is_switched_in_the_model_is_noticed(engine: Engine) -> None:
         step(x, y)
         stock(other, nn.MSELoss(), other_optimizer, x, y)
     assert_same(model, other)
-
-
-def test_noise_that_adam_makes_large_is_no_difference(engine: Engine) -> None:
-    """A bias before a normalisation: its gradient is zero but for rounding."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    model, _, step, other, other_optimizer = make_pair(engine, OPTIMIZERS["adam"], net)
-    for x, y in batches(4):
-        step(x, y)
-        stock(other, nn.MSELoss(), other_optimizer, x, y)
-    assert step.num_compiled == 1
-    torch.testing.assert_close(model[2].weight, other[2].weight)
 
 
 def test_steps_done_by_the_loop_in_between_count(engine: Engine) -> None:
@@ -330,7 +306,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
         return call
 
-    monkeypatch.setattr(compiled_step, "compile_tensors", trace)
+    monkeypatch.setattr(inductor, "compile_tensors", trace)
     with pytest.raises(FastStepError, match=r"the parameter 1\.bias"):
         step(x, y)
     torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
@@ -338,7 +314,7 @@ def test_a_wrong_step_is_refused_and_leaves_everything_as_it_was(
 
 
 def test_a_value_read_in_the_loss_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_step, "compile_tensors", compile_tensors)
+    monkeypatch.setattr(inductor, "compile_tensors", compile_tensors)
     model = make_mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

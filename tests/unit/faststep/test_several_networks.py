@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,24 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from factories.traced_steps import run_as_traced
 from faststep import fast_step
 
 ENGINES = {"generated": "generated C", "inductor": "Inductor"}
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
-@pytest.fixture(params=list(ENGINES))
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name an engine; what Inductor would get is run as traced, since compiling takes seconds."""
-    run_as_traced(monkeypatch)
-    return request.param
 
 
 def assert_same(found: nn.Module, wanted: nn.Module) -> None:
@@ -119,37 +103,6 @@ def test_a_step_sees_what_another_has_done_to_its_fixed_network(engine: str) -> 
         pair.discriminator[3].bias += 5.0
     wanted = Fool(copy.deepcopy(pair))(noise)
     torch.testing.assert_close(fool(noise, ()), wanted.detach())
-
-
-def test_one_optimizer_for_two_networks_has_a_group_for_each(engine: str) -> None:
-    networks = nn.ModuleDict({"actor": nn.Linear(3, 4), "critic": nn.Linear(3, 1)})
-
-    class Losses(nn.Module):
-        def __init__(self, networks: Any) -> None:
-            super().__init__()
-            self.networks = networks
-
-        def forward(self, x: Tensor, actions: Tensor, returns: Tensor) -> Tensor:
-            advantages = returns - self.networks["critic"](x).squeeze(1)
-            chosen = torch.distributions.Categorical(logits=self.networks["actor"](x))
-            policy_loss = -(chosen.log_prob(actions) * advantages.detach()).mean()
-            return policy_loss + 0.5 * advantages.square().mean()
-
-    def optimizer_of(networks: Any) -> torch.optim.Optimizer:
-        rates = ((networks["actor"], 1e-3), (networks["critic"], 1e-2))
-        return torch.optim.AdamW([{"params": one.parameters(), "lr": lr} for one, lr in rates])
-
-    other = copy.deepcopy(networks)
-    step = fast_step(Losses(networks), itself, optimizer_of(networks), engine=engine)
-    optimizer, losses = optimizer_of(other), Losses(other)
-    for _ in range(5):
-        batch = torch.randn(8, 3), torch.randint(4, (8,)), torch.randn(8)
-        step(batch, ())
-        optimizer.zero_grad()
-        losses(*batch).backward()
-        optimizer.step()
-    assert_same(networks, other)
-    assert step.engine == ENGINES[engine]
 
 
 class Heat(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -18,19 +18,6 @@ NUM_STEPS = 1000
 # Losses of a thousand steps are sums of many rounding errors: two ways of summing are the same when
 # one is not further from exact numbers than a few times the other.
 FEW_TIMES = 5
-
-
-class Recurrent(nn.Module):
-    """A recurrent layer and a linear one on its last output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.GRU(3, 8, batch_first=True)
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return one number for each sequence."""
-        return self.head(self.layer(x)[0][:, -1])
 
 
 @dataclass(frozen=True)
@@ -56,15 +43,6 @@ CASES = {
         inputs=lambda: torch.randn(256, 4),
         targets=regression,
     ),
-    "classes, momentum": Case(
-        create=lambda: nn.Sequential(
-            nn.Linear(6, 24), nn.GELU(), nn.LayerNorm(24), nn.Linear(24, 3)
-        ),
-        loss_fn=nn.functional.cross_entropy,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
-        inputs=lambda: torch.randn(256, 6),
-        targets=lambda x: (x[:, 0] + x[:, 1]).mul(1.5).round().clamp(-1, 1).long() + 1,
-    ),
     "convolution, AdamW": Case(
         create=lambda: nn.Sequential(
             nn.Conv1d(1, 8, 5), nn.SiLU(), nn.AvgPool1d(4), nn.Flatten(), nn.Linear(56, 1)
@@ -74,23 +52,7 @@ CASES = {
         inputs=lambda: torch.randn(256, 1, 32),
         targets=regression,
     ),
-    "recurrent, RMSprop": Case(
-        create=Recurrent,
-        loss_fn=nn.functional.mse_loss,
-        optimizer=lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3),
-        inputs=lambda: torch.randn(256, 6, 3),
-        targets=regression,
-    ),
 }
-
-
-@pytest.fixture(autouse=True)
-def unchanged() -> Iterator[None]:
-    num_threads = torch.get_num_threads()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-    set_num_threads(num_threads)
 
 
 def stock_losses(case: Case, model: nn.Module, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from breakeven.verdict import GeneratedRun
 from faststep import FastStepError
 
 if TYPE_CHECKING:
-    from faststep.step_recorder import StepRecorder
+    from faststep.recorded import StepRecorder
 
 # Steps that take longer are no matter of calls.
 LONGEST_STEP_NS = 50_000_000
@@ -122,7 +122,7 @@ class GeneratedTrial(Patches):
     def _start_recording(self) -> None:
         # These take a while, and few runs need them.
         from faststep.codegen.tracing import without_onednn
-        from faststep.step_recorder import StepRecorder
+        from faststep.recorded import StepRecorder
 
         self._recorder = StepRecorder(_user_line)
         self.callback(take_off, self._recorder)
@@ -132,8 +132,8 @@ class GeneratedTrial(Patches):
         _push_mode(self._recorder)
 
     def _finish(self, recorder: StepRecorder) -> GeneratedRun:
-        from faststep.hooks import unwatched_steps
-        from faststep.recorded_step import generate_recorded
+        from faststep.guards import unwatched_steps
+        from faststep.recorded import generate_recorded
 
         kept = Measurement(samples_ns=tuple(self._kept_samples_ns), num_warmup=0)
         try:

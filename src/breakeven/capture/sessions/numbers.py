@@ -38,7 +38,7 @@ from breakeven.configure import (
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
-from faststep.weight_noise import move_weights
+from faststep.step_difference import move_weights
 
 # However slow they are: the second shows what the first update did.
 _FEWEST_STEPS = 2

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from faststep.codegen.dividing import lower
 from faststep.codegen.emit import emit
 from faststep.codegen.generated import Plan, _lanes, find_team
-from faststep.codegen.step_program import lower
 from faststep.codegen.toolchain import load
 from faststep.codegen.tracing import hoist_draws, trace
 

@@ -16,6 +16,10 @@ def op(name: str, function: Callable[..., Any], *arguments: Tensor) -> None:
     CASES[name] = function, arguments
 
 
+def words(text: str) -> list[str]:
+    return text.split()
+
+
 def _set(t):
     t = t.clone()
     t[1:3, ::2] = 5
@@ -65,74 +69,21 @@ def add_cases() -> None:
     i32 = i.int()
 
     sq = torch.randn(5, 5)
-    for n in [
-        "abs",
-        "neg",
-        "exp",
-        "expm1",
-        "sin",
-        "cos",
-        "tan",
-        "atan",
-        "tanh",
-        "sigmoid",
-        "erf",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "sign",
-        "sgn",
-        "relu",
-        "reciprocal",
-        "square",
-        "asinh",
-        "sinh",
-        "cosh",
-        "frac",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "signbit",
-        "logical_not",
-        "exp2",
-        "erfc",
-        "atan",
-        "asin",
-        "acos",
-        "acosh",
-        "atanh",
-        "positive",
-        "rad2deg",
-    ]:
+    for n in words("""
+        abs neg exp expm1 sin cos tan atan tanh sigmoid erf floor ceil trunc round sign sgn relu
+        reciprocal square asinh sinh cosh frac isnan isinf isfinite signbit logical_not exp2
+        erfc atan asin acos acosh atanh positive rad2deg
+    """):
         fn = getattr(torch, n)
         op(n, fn, x * 0.4)
         op(n + "_nan", fn, z)
     for n in ["log", "log1p", "log2", "log10", "sqrt", "rsqrt", "lgamma", "digamma"]:
         op(n, getattr(torch, n), x.abs() + 0.1)
         op(n + "_nan", getattr(torch, n), z)
-    for n in [
-        "relu",
-        "elu",
-        "selu",
-        "celu",
-        "gelu",
-        "silu",
-        "mish",
-        "softplus",
-        "softsign",
-        "hardswish",
-        "hardtanh",
-        "hardsigmoid",
-        "relu6",
-        "leaky_relu",
-        "logsigmoid",
-        "softshrink",
-        "hardshrink",
-        "tanhshrink",
-        "threshold",
-        "glu",
-    ]:
+    for n in words("""
+        relu elu selu celu gelu silu mish softplus softsign hardswish hardtanh hardsigmoid relu6
+        leaky_relu logsigmoid softshrink hardshrink tanhshrink threshold glu
+    """):
         fn = getattr(F, n)
         if n == "threshold":
             op("F.threshold", lambda t: F.threshold(t, 0.1, 0.5), x)
@@ -144,33 +95,10 @@ def add_cases() -> None:
         if n != "gelu":  # eager torch has NaN for infinity
             op("F." + n + "_nan", fn, z)
     op("gelu_tanh", lambda t: F.gelu(t, approximate="tanh"), x)
-    for n in [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "maximum",
-        "minimum",
-        "fmax",
-        "fmin",
-        "atan2",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "copysign",
-        "hypot",
-        "pow",
-        "xlogy",
-    ]:
+    for n in words("""
+        add sub mul div maximum minimum fmax fmin atan2 remainder fmod floor_divide eq ne lt le
+        gt ge logical_and logical_or logical_xor copysign hypot pow xlogy
+    """):
         fn = getattr(torch, n)
         op(n, fn, x, y if n != "pow" else y.round())
         op(n + "_nan", fn, z, w)
@@ -179,28 +107,12 @@ def add_cases() -> None:
         op(n + "_d", fn, x, d)
         op(n + "_0d64", fn, x, torch.tensor(0.1, dtype=torch.float64))
         if n not in ("sub", "copysign", "hypot", "atan2"):
-            op(n + "_b", fn, b, c) if n not in (
-                "remainder",
-                "fmod",
-                "floor_divide",
-                "fmax",
-                "fmin",
-                "xlogy",
-                "div",
-                "pow",
-            ) else None
-        if n not in (
-            "copysign",
-            "hypot",
-            "atan2",
-            "maximum",
-            "minimum",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "fmax",
-            "fmin",
-        ):
+            op(n + "_b", fn, b, c) if n not in words("""
+                remainder fmod floor_divide fmax fmin xlogy div pow
+            """) else None
+        if n not in words("""
+            copysign hypot atan2 maximum minimum logical_and logical_or logical_xor fmax fmin
+        """):
             op(n + "_s", lambda t, fn=fn: fn(t, 2), x)
             op(n + "_sf", lambda t, fn=fn: fn(t, 0.3), i)
     for m in ("floor", "trunc"):
@@ -242,53 +154,15 @@ def add_cases() -> None:
     op("softmax_nan", lambda t: t.softmax(0), z)
     op("log_softmax", lambda t: t.log_softmax(1), k3)
     op("softmin", lambda t: F.softmin(t, 1), k3)
-    for n in [
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "prod",
-        "std",
-        "var",
-        "logsumexp",
-        "cumsum",
-        "cumprod",
-        "argmax",
-        "argmin",
-        "all",
-        "any",
-        "max",
-        "min",
-        "norm",
-        "nansum",
-        "median",
-        "count_nonzero",
-        "flip",
-        "cummax",
-        "logcumsumexp",
-        "aminmax",
-        "sort",
-        "topk",
-        "argsort",
-        "mode",
-        "kthvalue",
-        "unbind",
-        "softmax",
-        "var_mean",
-        "std_mean",
-        "diff",
-    ]:
+    for n in words("""
+        sum mean amax amin prod std var logsumexp cumsum cumprod argmax argmin all any max min
+        norm nansum median count_nonzero flip cummax logcumsumexp aminmax sort topk argsort mode
+        kthvalue unbind softmax var_mean std_mean diff
+    """):
         fn = getattr(torch, n)
-        dimless = n in [
-            "cumsum",
-            "cumprod",
-            "logsumexp",
-            "cummax",
-            "logcumsumexp",
-            "flip",
-            "topk",
-            "softmax",
-        ]
+        dimless = n in words("""
+            cumsum cumprod logsumexp cummax logcumsumexp flip topk softmax
+        """)
         if n not in ("logsumexp", "flip", "softmax") and not dimless:
             op("R." + n, lambda t, fn=fn: fn(t), x) if n != "kthvalue" else None
         if n == "flip":
@@ -316,57 +190,24 @@ def add_cases() -> None:
         if n in ("sum", "mean", "amax", "amin", "std", "var", "logsumexp", "all", "any"):
             op(f"R.{n}02", lambda t, fn=fn: fn(t, dim=(0, 2)), k3)
             op(f"R.{n}k", lambda t, fn=fn: fn(t, dim=(1, 2), keepdim=True), k3)
-        if n not in (
-            "mean",
-            "std",
-            "var",
-            "logsumexp",
-            "std_mean",
-            "var_mean",
-            "logcumsumexp",
-            "softmax",
-        ):
+        if n not in words("""
+            mean std var logsumexp std_mean var_mean logcumsumexp softmax
+        """):
             op(f"R.{n}i", lambda t, fn=fn: fn(t, dim=1), i)
         if (
             n in ("sum", "prod", "all", "any", "cumsum", "argmax", "amax", "max", "cumprod")
             and n != "argmax"
         ):
             op(f"R.{n}b", lambda t, fn=fn: fn(t, dim=1), b)
-        if n in [
-            "sum",
-            "mean",
-            "amax",
-            "amin",
-            "prod",
-            "max",
-            "min",
-            "argmax",
-            "argmin",
-            "cumsum",
-            "cumprod",
-            "logsumexp",
-            "any",
-            "all",
-            "nansum",
-            "cummax",
-            "std",
-            "var",
-        ]:
+        if n in words("""
+            sum mean amax amin prod max min argmax argmin cumsum cumprod logsumexp any all
+            nansum cummax std var
+        """):
             op(f"R.{n}nan", lambda t, fn=fn: fn(t, dim=0), z)
             op(f"R.{n}nan2", lambda t, fn=fn: fn(t, dim=0), z[2:])
-        if n in [
-            "sum",
-            "mean",
-            "std",
-            "var",
-            "prod",
-            "max",
-            "min",
-            "argmax",
-            "amax",
-            "cumsum",
-            "any",
-        ]:
+        if n in words("""
+            sum mean std var prod max min argmax amax cumsum any
+        """):
             op(f"R.{n}0d", lambda t, fn=fn: fn(t, dim=0), s0)
     op("sum_dtype", lambda t: t.sum(dtype=torch.float64), x)
     op("mean_dtype", lambda t: t.mean(1, dtype=torch.float64), x)

@@ -9,8 +9,8 @@ import torch
 from generated_call import GeneratedCall
 from torch import Tensor, nn
 
+from faststep.codegen.emit import choose_sample_parts
 from faststep.codegen.program import Buffer, Call, Program, View
-from faststep.codegen.sharing import choose_sample_parts
 
 SAMPLES = 32
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -20,7 +20,7 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 def divided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Divide all steps that can be, however small they are, by four threads at most."""
     monkeypatch.setattr(
-        "faststep.codegen.step_program.choose_sample_parts", lambda half, count, lanes: 4
+        "faststep.codegen.dividing.choose_sample_parts", lambda half, count, lanes: 4
     )
     before = torch.get_num_threads()
     torch.manual_seed(0)
@@ -88,15 +88,6 @@ def of_weights_for_samples(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return ((model(x)[:, :3] - y).square() * weights).mean()
 
 
-def of_all_pairs(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    out = model(x)[:, :3]
-    return (out @ out.T - y @ y.T).square().mean()
-
-
-def of_cumulated(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return (model(x)[:, :3].cumsum(0) - y).square().mean()
-
-
 def of_softmax_over_samples(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (model(x)[:, :3].softmax(0) * y).sum()
 
@@ -110,11 +101,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 4))
 
 
-def images() -> nn.Module:
-    layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(6, 3))
-
-
 DIVIDED: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]] = {
     "mlp": (mlp, mean_square, (5,)),
     "mlp-of-sequences": (lambda: nn.Sequential(mlp(), nn.Flatten()), mean_square, (6, 5)),
@@ -122,7 +108,6 @@ DIVIDED: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]] = {
     "chosen": (mlp, chosen, (5,)),
     "classes": (mlp, of_classes, (5,)),
     "normalised-targets": (mlp, of_normalised_targets, (5,)),
-    "images": (images, mean_square, (1, 9, 9)),
     "lstm": (lambda: Last(nn.LSTM(5, 32, batch_first=True)), mean_square, (4, 5)),
     "gru": (lambda: Last(nn.GRU(5, 6, num_layers=2, batch_first=True)), mean_square, (4, 5)),
     "attention": (Attention, mean_square, (6, 8)),
@@ -137,12 +122,10 @@ TOGETHER: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]] = {
     "next-sample": (mlp, of_next_sample, (5,)),
     "some-samples": (mlp, of_some_samples, (5,)),
     "weights-for-samples": (mlp, of_weights_for_samples, (5,)),
-    "all-pairs": (mlp, of_all_pairs, (5,)),
-    "cumulated": (mlp, of_cumulated, (5,)),
     "softmax-over-samples": (mlp, of_softmax_over_samples, (5,)),
     "samples-along-another-dimension": (lambda: Last(nn.GRU(5, 6)), mean_square, (4, 5)),
 }
-SLOW = ("lstm", "gru", "attention", "images", "samples-along-another-dimension")
+SLOW = ("lstm", "gru", "attention", "samples-along-another-dimension")
 
 
 def names_of(cases: dict[str, tuple[Callable[[], nn.Module], Loss, tuple[int, ...]]]) -> list:
@@ -209,20 +192,20 @@ def test_what_looks_at_several_samples_is_not_divided(name: str) -> None:
 
 
 def test_an_index_out_of_range_in_any_part_is_an_error() -> None:
-    table = torch.randn(9, 3)
-    index = torch.randint(0, 9, (SAMPLES,))
+    rows = torch.randn(SAMPLES, 9)
+    index = torch.randint(0, 9, (SAMPLES, 1))
 
-    def function(table: Tensor, index: Tensor) -> list[Tensor]:
-        return [(nn.functional.embedding(index, table) @ torch.ones(3, 2)).sum(0)]
+    def function(rows: Tensor, index: Tensor) -> list[Tensor]:
+        return [(rows.gather(1, index) @ torch.ones(1, 2)).sum(0)]
 
-    call = GeneratedCall(function, [table, index], batch=(1,))
+    call = GeneratedCall(function, [rows, index], batch=(0, 1))
     assert call.is_divided
-    torch.testing.assert_close(call(table, index)[0], function(table, index)[0])
+    torch.testing.assert_close(call(rows, index)[0], function(rows, index)[0])
     for place in (0, SAMPLES - 1):
         wrong = index.clone()
         wrong[place] = 9
         with pytest.raises(IndexError):
-            call(table, wrong)
+            call(rows, wrong)
 
 
 def test_what_is_not_linear_is_done_with_the_sum() -> None:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from generated_call import GeneratedCall
-from random_images import make_image_case
 from random_models import Case, gradients, make_case
 from torch import Tensor, nn
 
 from faststep.codegen.program import UnsupportedError
 
 NUM_SEEDS, NUM_USUAL, NUM_TOGETHER = 300, 40, 20
-NUM_IMAGES = 10
 LEAST_COVERED = 0.9
 # Models of even batches that look at each sample alone.
 DIVIDED = (13, 17, 41)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with torch.random.fork_rng():
-        yield
 
 
 def as_double(case: Case) -> Case:
@@ -71,9 +62,9 @@ def generate(case: Case, *, divides: bool) -> tuple[GeneratedCall, list[Tensor]]
     return GeneratedCall(function, arguments, batch=batch), arguments
 
 
-def check(seed: int, make: Callable[[int], Case], *, divides: bool = False) -> str | None:
+def check(seed: int, *, divides: bool = False) -> str | None:
     """Compare one model; return why it is not generated, or not divided if it is to be."""
-    case = make(seed)
+    case = make_case(seed)
     refused = None
     try:
         generated, arguments = generate(case, divides=divides)
@@ -108,8 +99,8 @@ def check(seed: int, make: Callable[[int], Case], *, divides: bool = False) -> s
     return None
 
 
-def check_all(seeds: range, make: Callable[[int], Case] = make_case) -> None:
-    refused = {seed: reason for seed in seeds if (reason := check(seed, make)) is not None}
+def check_all(seeds: range) -> None:
+    refused = {seed: reason for seed in seeds if (reason := check(seed)) is not None}
     share = 1 - len(refused) / len(seeds)
     print(f"{share:.1%} of {len(seeds)} models are covered; {refused}")
     assert share >= LEAST_COVERED, refused
@@ -117,16 +108,6 @@ def check_all(seeds: range, make: Callable[[int], Case] = make_case) -> None:
 
 def test_random_models() -> None:
     check_all(range(NUM_USUAL))
-
-
-def test_random_networks_of_images() -> None:
-    check_all(range(NUM_IMAGES), make_image_case)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("start", range(NUM_IMAGES, 6 * NUM_IMAGES, NUM_IMAGES))
-def test_more_random_networks_of_images(start: int) -> None:
-    check_all(range(start, start + NUM_IMAGES), make_image_case)
 
 
 @pytest.mark.full
@@ -139,7 +120,7 @@ def test_more_random_models(start: int) -> None:
 def divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all steps that can be, however small they are."""
     monkeypatch.setattr(
-        "faststep.codegen.step_program.choose_sample_parts",
+        "faststep.codegen.dividing.choose_sample_parts",
         lambda half, count, lanes: 4 if count % 4 == 0 else 2,
     )
 
@@ -149,12 +130,10 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("start", range(0, NUM_SEEDS, NUM_TOGETHER))
 def test_random_models_by_parts_of_their_samples(start: int) -> None:
     seeds = range(start, start + NUM_TOGETHER)
-    reasons = {seed: check(seed, make_case, divides=True) for seed in seeds}
+    reasons = {seed: check(seed, divides=True) for seed in seeds}
     print(f"{sum(one is None for one in reasons.values())} of {len(seeds)} are divided; {reasons}")
 
 
 @pytest.mark.usefixtures("divided")
 def test_random_models_that_can_be_divided() -> None:
-    assert {seed: check(seed, make_case, divides=True) for seed in DIVIDED} == dict.fromkeys(
-        DIVIDED
-    )
+    assert {seed: check(seed, divides=True) for seed in DIVIDED} == dict.fromkeys(DIVIDED)

@@ -5,23 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from generated_call import GeneratedCall
 from torch import Tensor, nn
 
+from faststep.codegen.emit import choose_parts
 from faststep.codegen.generated import find_team
 from faststep.codegen.program import Buffer, Call, Loop, View
-from faststep.codegen.sharing import choose_parts
-
-
-@pytest.fixture(autouse=True)
-def same_number_of_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def products(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
