@@ -614,7 +614,7 @@ REFUSED = {
     "norm is used": (
         "optimizer.step()",
         "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
-        "line 14 stands between the loss and the update",
+        "cannot move line 14 past the update",
     ),
     "norm of another kind": (
         "optimizer.step()",
@@ -629,12 +629,12 @@ REFUSED = {
     "skipped update": (
         "        loss.backward()\n",
         "        if torch.isnan(loss):\n            break\n        loss.backward()\n",
-        "line 13 stands between the loss and the update",
+        "cannot move line 13 past the update",
     ),
     "unknown call in between": (
         "loss.backward()\n",
         "loss.backward()\n        monitor.check()\n",
-        "line 14 stands between the loss and the update",
+        "cannot move line 14 past the update",
     ),
     "penalty over a list": (
         "criterion(out, y)",
@@ -660,7 +660,7 @@ REFUSED = {
     "batch changed in between": (
         "loss = criterion",
         "x += 1\n        loss = criterion",
-        "between the forward pass and the loss",
+        "before the forward pass",
     ),
     "model made in the loop": (
         "        optimizer.zero_grad()\n",

@@ -177,7 +177,7 @@ def _reason(source: str) -> str:
         (
             "loss_g.backward()",
             "loss_g.backward()\n        print(generator.weight)",
-            "stands before",
+            "past the update",
         ),
     ],
 )

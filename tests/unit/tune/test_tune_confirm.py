@@ -7,12 +7,11 @@ import pytest
 from breakeven.capture import RunFailure
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
+from breakeven.tune.budget import RunLength
 from breakeven.tune.confirm import Confirmation, confirm
-from breakeven.tune.kept import Kept
-from breakeven.tune.length import RunLength
+from breakeven.tune.runs import RunResult
 from breakeven.tune.search import search
-from breakeven.tune.search_result import SearchResult
-from breakeven.tune.trial_runs import RunResult
+from breakeven.tune.search_result import Kept, SearchResult
 from breakeven.verdict import Numerics, Outcome, Trial
 from factories.trials import (
     CHANNELS,

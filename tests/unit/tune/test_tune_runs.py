@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest
 from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location
-from breakeven.tune import trial_runs
+from breakeven.tune import runs as runs_module
 from breakeven.tune.budget import TimeBudget
-from breakeven.tune.trial_runs import RunResult, ScriptRuns, failure_outcome
+from breakeven.tune.runs import RunResult, ScriptRuns, failure_outcome
 from breakeven.verdict import Numerics, Outcome
 from factories.runs import SCRIPT, Answer, ScriptedLauncher, failure, plain_run
 
@@ -91,7 +89,7 @@ def test_runs_in_turns_are_asked_for_as_such_and_told_apart(*, is_rival_first: b
     ran = [replace(plain_run(), peak_memory_bytes=number) for number in (1, 2)]
     launchers = [ScriptedLauncher([each]) for each in ran]
     runs = ScriptRuns(launchers[0], request, lambda *_: None, second=launchers[1], num_threads=2)
-    base, rival = runs.measure_in_turns(Configuration(), FUSED, is_rival_first=is_rival_first)
+    base, rival = runs.pair(Configuration(), FUSED, is_rival_first=is_rival_first, is_new=True)
     assert isinstance(base, RunResult)
     assert isinstance(rival, RunResult)
     assert (base.peak_memory_bytes, rival.peak_memory_bytes) == (
@@ -134,7 +132,7 @@ def test_hanging_run_is_ended_by_what_the_script_takes_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = iter([0.0, 0.6, 10.0, 10.6, 20.0, 28.0, 30.0, 30.6, 40.0, 40.6, 50.0, 50.6])
-    monkeypatch.setattr(trial_runs, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(runs_module, "monotonic", lambda: next(now_s))
     runs, launcher = runs_of(*[plain_run()] * 6, time_limit_s=60.0)
     runs.measure(Configuration())  # takes 0.6 s
     runs.measure(FUSED)
@@ -188,22 +186,3 @@ def test_budget_counts_from_its_creation() -> None:
         TimeBudget(-1.0)
     with pytest.raises(ValueError, match="nan"):
         TimeBudget(float("nan"))
-
-
-def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
-    now_s, num_useful = 0.0, 0
-    budget = TimeBudget(60.0, lambda: now_s)
-    with budget.trial(lambda: num_useful):
-        now_s = 20.0
-        assert budget.left_to_waste_s == 10.0
-        num_useful = 1
-    assert budget.wasted_s == 0.0
-    with suppress(RuntimeError), budget.trial(lambda: num_useful):
-        now_s = 32.0
-        raise RuntimeError
-    now_s = 50.0
-    assert budget.wasted_s == 12.0
-    assert budget.left_to_waste_s == 18.0
-    with budget.trial(lambda: num_useful):
-        now_s = 90.0
-    assert budget.left_to_waste_s == 0.0
