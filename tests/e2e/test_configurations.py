@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from breakeven.capture import Launcher, PlainRun, RunFailure, RunRequest, find_target
+from breakeven.capture import Launcher, PlainRun, RunRequest, find_target
 from breakeven.trace import Configuration
 
 TRAINING = """
@@ -69,8 +69,8 @@ def run(launcher: Launcher, request_of: Callable[..., RunRequest]) -> Run:
 
 def test_all_quick_settings_at_once_take_hold(run: Run) -> None:
     wanted = Configuration(
-        num_threads=2, num_interop_threads=1, flushes_denormals=True, optimizer="fused",
-        autocast="bfloat16", gathers_batches=True, num_workers=1, prefetch_factor=3,
+        num_threads=2, flushes_denormals=True, optimizer="fused",
+        autocast="bfloat16", gathers_batches=True, num_workers=1,
         loader_batch_size=32, new_batch_size=64,
     )  # fmt: skip
     answer = run(wanted)
@@ -88,13 +88,12 @@ def test_all_quick_settings_at_once_take_hold(run: Run) -> None:
 
 def test_settings_of_the_script_win(run: Run) -> None:
     wanted = Configuration(
-        num_threads=2, num_interop_threads=2, flushes_denormals=True, autocast="bfloat16",
-        optimizer="foreach", channels_last=True,
+        num_threads=2, flushes_denormals=True, autocast="bfloat16",
+        optimizer="fused", channels_last=True,
     )  # fmt: skip
     answer = run(
         wanted,
-        before="torch.set_num_threads(3); torch.set_num_interop_threads(3); "
-        "torch.set_flush_denormal(False)",
+        before="torch.set_num_threads(3); torch.set_flush_denormal(False)",
         optimizer="optimizer = torch.optim.Adam(model.parameters(), fused=True)",
         around="torch.autocast('cpu', torch.bfloat16)",
     )
@@ -102,17 +101,6 @@ def test_settings_of_the_script_win(run: Run) -> None:
     assert answer.effects == dict.fromkeys(wanted.changes, 0) | {"optimizer": 1}
     assert answer.num_threads == 3
     assert [caveat.code for caveat in answer.caveats if caveat.code == "own-threads"]
-
-
-def test_interop_threads_that_cannot_be_set_end_the_run_with_the_reason(
-    launcher: Launcher, request_of: Callable[..., RunRequest]
-) -> None:
-    script = "torch._C.set_num_interop_threads(3)"
-    failure = launcher.run(request_of(Configuration(num_interop_threads=5), before=script))
-    assert isinstance(failure, RunFailure)
-    assert failure.exception == "BreakevenError"
-    assert "inter-op threads cannot be set" in failure.message
-    assert failure.location is not None
 
 
 def test_startup_ends_with_the_first_step_and_warnings_are_told(run: Run) -> None:
@@ -146,7 +134,7 @@ def test_compiled_code_is_kept_for_the_next_run_of_the_same_launcher(
 @pytest.mark.skipif(not PROCESSES.exists(), reason="needs /proc")
 def test_compiling_leaves_no_process_behind(request_of: Callable[..., RunRequest]) -> None:
     request = request_of(
-        Configuration(compile_mode="default", autocast="bfloat16", cpp_wrapper=True),
+        Configuration(compile_mode="default", autocast="bfloat16"),
         # What inductor starts ahead of time on machines with a GPU.
         before="from torch._inductor.async_compile import AsyncCompile; AsyncCompile.warm_pool()",
     )
@@ -158,7 +146,7 @@ def test_compiling_leaves_no_process_behind(request_of: Callable[..., RunRequest
             time.sleep(0.05)
         answer = started.run(request)
         assert isinstance(answer, PlainRun), (answer, started.output)
-        assert answer.effects == {"compile_mode": 1, "autocast": 1, "cpp_wrapper": 1}
+        assert answer.effects == {"compile_mode": 1, "autocast": 1}
         ends_s = time.monotonic() + 5.0
         while (left := processes_with(started) - before) and time.monotonic() < ends_s:
             time.sleep(0.05)

@@ -14,13 +14,13 @@ from msgspec import convert
 
 from breakeven.capture import Launcher, RunRequest, find_target
 from breakeven.trace import Configuration
-from breakeven.tune.gate import Gate
+from breakeven.tune.equivalence import EquivalenceCheck
 from breakeven.verdict import Numerics
 
 SCRIPTS = Path(__file__).parent / "scripts"
 AS_IT_IS = Configuration()
 ON_THREE_THREADS = Configuration(num_threads=3)
-OpenGate = Callable[..., AbstractContextManager[Gate]]
+OpenGate = Callable[..., AbstractContextManager[EquivalenceCheck]]
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +30,17 @@ def open_gate(launcher: Launcher) -> OpenGate:
     @contextlib.contextmanager
     def gate_of(
         script: str, *arguments: str, time_limit_s: float = 60.0, **options: Any
-    ) -> Iterator[Gate]:
+    ) -> Iterator[EquivalenceCheck]:
         target = find_target(str(SCRIPTS / script), arguments)
         request = RunRequest(target=target, is_traced=False, time_limit_s=time_limit_s)
-        with Gate(launcher, request, **options) as gate:
+        with EquivalenceCheck(launcher, request, **options) as gate:
             yield gate
 
     return gate_of
 
 
 @pytest.fixture(scope="module")
-def mlp(open_gate: OpenGate) -> Iterator[Gate]:
+def mlp(open_gate: OpenGate) -> Iterator[EquivalenceCheck]:
     """Return the gate of a network with dropout and Adam, whose baseline is recorded once."""
     # Compiling takes its time on a machine that does other work.
     with open_gate("numbers_mlp.py", time_limit_s=240.0) as gate:
@@ -55,29 +55,28 @@ def mlp(open_gate: OpenGate) -> Iterator[Gate]:
         ({"flushes_denormals": True}, Numerics.REORDERED),
         ({"num_threads": 3}, Numerics.REORDERED),
         ({"optimizer": "fused"}, Numerics.REORDERED),
-        ({"optimizer": "foreach"}, Numerics.REORDERED),
         ({"autocast": "bfloat16"}, Numerics.LOWER_PRECISION),
     ],
 )
 def test_settings_are_of_the_class_that_they_are_said_to_be(
-    mlp: Gate, settings: dict[str, object], numerics: Numerics
+    mlp: EquivalenceCheck, settings: dict[str, object], numerics: Numerics
 ) -> None:
     assert mlp.check(convert(settings, Configuration), numerics) is None
 
 
 @pytest.mark.full
-def test_a_compiled_model_with_dropout_draws_the_same_numbers(mlp: Gate) -> None:
+def test_a_compiled_model_with_dropout_draws_the_same_numbers(mlp: EquivalenceCheck) -> None:
     assert mlp.check(Configuration(compile_mode="default"), Numerics.REORDERED) is None
 
 
-def test_lower_precision_does_not_pass_as_rounding(mlp: Gate) -> None:
+def test_lower_precision_does_not_pass_as_rounding(mlp: EquivalenceCheck) -> None:
     reason = mlp.check(Configuration(autocast="bfloat16"), Numerics.REORDERED)
     assert reason is not None
     assert reason.startswith("at step 1 the ")
     assert "(allowed: 0.0" in reason
 
 
-def test_exact_only_overrides_the_class(mlp: Gate) -> None:
+def test_exact_only_overrides_the_class(mlp: EquivalenceCheck) -> None:
     lower = Configuration(autocast="bfloat16")
     reason = mlp.check(lower, Numerics.LOWER_PRECISION, is_exact_only=True)
     assert reason is not None

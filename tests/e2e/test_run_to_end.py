@@ -298,7 +298,7 @@ def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(
     )
     path = script(
         text,
-        configuration=Configuration(num_threads=1, num_workers=0),
+        configuration=Configuration(num_threads=1, gathers_batches=True),
         # How the tuning has measured it.
         caveats=(Caveat(code="needs-cuda", message="it refuses to run without a GPU"),),
     )
@@ -306,7 +306,7 @@ def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(
     ended = subprocess.run(command, cwd=path.parent, env=variables, capture_output=True, text=True)
     assert ended.stdout == "cpu True\n", ended.stderr
     # A setting that found nothing to change is not passed over in silence.
-    assert ended.stderr.splitlines()[-1].endswith("(without effect: num_workers)")
+    assert ended.stderr.splitlines()[-1].endswith("(without effect: gathers_batches)")
 
 
 def test_traceback_through_a_changed_optimizer(

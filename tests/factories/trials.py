@@ -66,8 +66,8 @@ DENORMAL = made_up("flush-denormal", flushes_denormals=True, gain=0.05)
 GATHER = made_up("gather-batches", gathers_batches=True, gain=0.4, numerics=Numerics.EXACT)
 BF16 = made_up("bf16", autocast="bfloat16", gain=0.25, numerics=Numerics.LOWER_PRECISION)
 COMPILE = made_up("compile", compile_mode="default", gain=0.35, cost_s=12.0)
-CPP = made_up("cpp-wrapper", cpp_wrapper=True, gain=0.9, needs="compile_mode")
-ALL = (GATHER, FUSED, THREADS_1, THREADS_2, DENORMAL, CHANNELS, BF16, COMPILE, CPP)
+CUDNN = made_up("cudnn-benchmark", benchmarks_cudnn=True, gain=0.9, needs="compile_mode")
+ALL = (GATHER, FUSED, THREADS_1, THREADS_2, DENORMAL, CHANNELS, BF16, COMPILE, CUDNN)
 
 Speeds = Callable[[Configuration], float | RunFailure | str]
 
@@ -138,22 +138,22 @@ class MadeUpRuns:
     def pair(
         self,
         base: Configuration,
-        rival: Configuration,
+        contender: Configuration,
         *,
-        is_rival_first: bool,
+        is_contender_first: bool,
         is_new: bool,
         **limits: Any,
     ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        if self.turns_with(base, rival) is not TurnKind.NONE:
+        if self.turns_with(base, contender) is not TurnKind.NONE:
             noise, self.noise = self.noise, self.noise / 10
-            pair = self.measure(base), self.measure(rival, **limits)
+            pair = self.measure(base), self.measure(contender, **limits)
             self.noise = noise
             return pair
-        if is_rival_first:
-            own = self.measure(rival, **limits)
+        if is_contender_first:
+            own = self.measure(contender, **limits)
             return self.measure(base), own
         known = self._latest if is_new and self.asked[-1:] == [base] else None
-        return known or self.measure(base), self.measure(rival, **limits)
+        return known or self.measure(base), self.measure(contender, **limits)
 
     def measure(
         self, configuration: Configuration, *, extra_s: float = 0.0, longest_s: float = inf

@@ -35,15 +35,13 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
 
     Args:
         compile_mode: Mode of ``torch.compile``; empty for none.
-        cpp_wrapper: Compiled code calls its kernels from C++, also what the script compiles.
         autocast: Name of the lower-precision format; empty for none.
         device: ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, *, compile_mode: str, cpp_wrapper: bool, autocast: str, device: str) -> None:
+    def __init__(self, *, compile_mode: str, autocast: str, device: str) -> None:
         super().__init__()
         self._compile_mode = compile_mode
-        self._cpp_wrapper = cpp_wrapper
         self._dtype = _DTYPES[autocast] if autocast else None
         self._device = device
         self._compile = torch.compile
@@ -62,8 +60,7 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         """
         if setting == "autocast":
             return len(self._entered)
-        num_compiled = self._num_compiled if _num_graphs() > self._num_graphs_before else 0
-        return num_compiled + (setting == "cpp_wrapper" and self._compiles_itself)
+        return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
 
     def _apply(self) -> None:
         # Whatever it is by now: a caller may have replaced it.
@@ -71,10 +68,6 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         self._num_graphs_before = _num_graphs()
         self._watch_compile()
         self.enter_context(TrainedModels(self._change))
-        if self._cpp_wrapper:
-            import torch._inductor.config as inductor  # slow, and only of use for compiled code
-
-            self.enter_context(inductor.patch(cpp_wrapper=True))
 
     def _change(self, model: nn.Module) -> None:
         own = model._compiled_call_impl
@@ -154,7 +147,7 @@ def _is_single_precision(model: nn.Module) -> bool:
 
 
 def _is_in_package(frame: FrameType) -> bool:
-    """Return whether the code of a frame is installed, instead of being the user's own."""
+    """Whether the code of a frame is installed, instead of being the user's own."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 

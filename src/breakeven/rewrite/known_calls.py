@@ -168,11 +168,7 @@ class KnownCalls:
         return any(name == one or name.startswith(f"{one}.") for one in self._models)
 
     def _is_pure(
-        self,
-        call: ast.Call,
-        values: frozenset[str],
-        lists: frozenset[str],
-        given: frozenset[str],
+        self, call: ast.Call, values: frozenset[str], lists: frozenset[str], given: frozenset[str]
     ) -> bool:
         name = plain_name(call.func)
         root, last = name.partition(".")[0], last_called(call)

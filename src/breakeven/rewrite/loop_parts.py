@@ -20,7 +20,6 @@ from breakeven.source import (
     parameters_of,
     plain_name,
     read_names,
-    spans,
     with_values,
     written_names,
 )
@@ -85,12 +84,8 @@ class StepParts:
     own: Sequence[ast.stmt]
 
 
-def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
+def find_parts(script: SyntaxTree) -> StepParts:
     """Return the parts of the training step of a script.
-
-    Args:
-        script: The script.
-        backward_line: Line of the call of ``backward()``; None if it is not known.
 
     Raises:
         NoEditError: There is none, or one that is not known to be safe to change.
@@ -107,11 +102,6 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
         lines = ", ".join(str(call.lineno) for call, _ in calls)
         raise NoEditError(f"backward() is called in several places: lines {lines}")
     ((call, loss),) = calls
-    if backward_line is not None and not spans(call, backward_line):
-        raise NoEditError(
-            f"the measured step calls backward() in line {backward_line}, this file in line "
-            f"{call.lineno}"
-        )
     backward = script.parent(call)
     if not isinstance(backward, ast.Expr) or call.args or call.keywords:
         raise NoEditError(f"line {call.lineno} calls backward() with arguments")

@@ -18,13 +18,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
-from breakeven.rewrite.known_calls import (
-    MUST_PRECEDE,
-    READS_VALUES,
-    KnownCalls,
-    Loop,
-    last_called,
-)
+from breakeven.rewrite.known_calls import MUST_PRECEDE, READS_VALUES, KnownCalls, Loop, last_called
 from breakeven.rewrite.loop_parts import (
     StepParts,
     clip_call,
@@ -44,7 +38,6 @@ from breakeven.source import (
     plain_name,
     read_names,
     reads_in_scope,
-    spans,
     written_names,
 )
 
@@ -167,13 +160,8 @@ def has_several_updates(script: SyntaxTree) -> bool:
     return len(Optimizers(script).updates_of(loop.body)) > 1
 
 
-def find_updates(script: SyntaxTree, backward_line: int | None) -> MovedBlock:
+def find_updates(script: SyntaxTree) -> MovedBlock:
     """Return the statements of a step that updates with several optimizers.
-
-    Args:
-        script: The script.
-        backward_line: A line that calls ``backward()`` in the measured step; None if it is not
-            known.
 
     Raises:
         NoEditError: There is one that is not known to be safe to move.
@@ -193,8 +181,6 @@ def find_updates(script: SyntaxTree, backward_line: int | None) -> MovedBlock:
             raise NoEditError(
                 f"line {one.lineno} calls backward() in another place than directly in the loop"
             )
-    if backward_line is not None and not any(spans(one, backward_line) for one in backwards):
-        raise NoEditError(f"the measured step calls backward() in line {backward_line}")
     updates = optimizers.updates_of(block)
     optimizers.ensure_once(updates, block)
     models = optimizers.models_in(loops[0], list(updates))
@@ -247,29 +233,13 @@ def find_updates(script: SyntaxTree, backward_line: int | None) -> MovedBlock:
             raise NoEditError(
                 f"line {statement.lineno} reads `{changed}`, which is another value after the step"
             )
-    computed = set[str]()
-    for statement in simple:
-        if calls.is_polyak_update(statement):
-            calls.ensure_plain_polyak(statement)
-        elif is_own(statement):
-            match statement:
-                case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"))):
-                    calls.ensure_pure(ast.copy_location(ast.Expr(loss), statement), values=values)
-                case _:
-                    pass
-        else:
-            if isinstance(statement, ast.AugAssign) and (
-                plain_name(statement.target) not in computed
-            ):
-                raise NoEditError(f"line {statement.lineno} adds to what another step has computed")
-            _ensure_variables(statement)
-            calls.ensure_pure(statement, values=values)
-            calls.ensure_lasting(statement)
-        computed |= written_names(statement)
+    for number, statement in enumerate(simple):
+        computed = set().union(*map(written_names, simple[:number]))
+        _ensure_safe(statement, computed, calls, values, is_own=is_own(statement))
     names = [name for one in backwards if "." not in (name := _method_of(one, "backward")) and name]
     if not names:
         raise NoEditError(f"the loss of line {backwards[-1].lineno} has no name")
-    if names[-1] not in computed:
+    if names[-1] not in set().union(*map(written_names, simple)):
         raise NoEditError(f"`{names[-1]}` is not computed in the block that calls backward()")
     own = {*models, *updates, "self"}
     inputs, aux = _interface(simple, moved, names[-1], loops, own, own, calls, script)
@@ -284,6 +254,31 @@ def find_updates(script: SyntaxTree, backward_line: int | None) -> MovedBlock:
         inputs=inputs,
         aux=aux,
     )
+
+
+def _ensure_safe(
+    statement: ast.stmt,
+    computed: Set[str],
+    calls: KnownCalls,
+    values: frozenset[str],
+    *,
+    is_own: bool,
+) -> None:
+    """Refuse a statement that may do more than compute, clear, go backward and update."""
+    if calls.is_polyak_update(statement):
+        calls.ensure_plain_polyak(statement)
+    elif is_own:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"))):
+                calls.ensure_pure(ast.copy_location(ast.Expr(loss), statement), values=values)
+            case _:
+                pass
+    else:
+        if isinstance(statement, ast.AugAssign) and plain_name(statement.target) not in computed:
+            raise NoEditError(f"line {statement.lineno} adds to what another step has computed")
+        _ensure_variables(statement)
+        calls.ensure_pure(statement, values=values)
+        calls.ensure_lasting(statement)
 
 
 def _is_own(statement: ast.stmt, models: Sequence[str], optimizers: Sequence[str]) -> bool:

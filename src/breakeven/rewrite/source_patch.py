@@ -92,9 +92,7 @@ class _StepCall:
     making: str
 
 
-def propose_fast_step(
-    source: str | bytes, *, file: str, backward_line: int | None = None
-) -> SourcePatch | NoPatch:
+def propose_fast_step(source: str | bytes, *, file: str) -> SourcePatch | NoPatch:
     """Return the change that makes a training loop call ``breakeven.fast_step``.
 
     The loop is matched by its form. Whatever is not known to do the same afterwards is a reason
@@ -103,11 +101,10 @@ def propose_fast_step(
     Args:
         source: Text of the script, with its own ends of lines; or what is in its file.
         file: Its name in the diff, as seen from where the diff is applied.
-        backward_line: Line of the call of ``backward()`` in the measured step, if known.
     """
     try:
         source = source.decode() if isinstance(source, bytes) else source
-        lines = _lines(source, SyntaxTree(ast.parse(source)), backward_line)
+        lines = _lines(source, SyntaxTree(ast.parse(source)))
         text = "".join(line for line, _, _ in lines)
         compile(text, file, "exec", dont_inherit=True)
     except NoEditError as no_match:
@@ -165,15 +162,13 @@ def code_of_fast_step(source: bytes, file: str) -> CodeType | NoPatch:
     return compile(tree, file, "exec", dont_inherit=True)
 
 
-def _lines(
-    source: str, script: SyntaxTree, backward_line: int | None
-) -> list[tuple[str, int, bool]]:
+def _lines(source: str, script: SyntaxTree) -> list[tuple[str, int, bool]]:
     """Return the changed lines, with the number of the line that each is from."""
     outer = None
     if has_several_updates(script):
-        call = _updates_call(script, find_updates(script, backward_line))
+        call = _updates_call(script, find_updates(script))
     else:
-        parts = find_parts(script, backward_line)
+        parts = find_parts(script)
         outer = parts.outer
         try:
             call = _loop_call(source, parts, match_loop(script, parts))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest
+from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
 from breakeven.units import NS_PER_S
 
 # A script that trains for longer is long enough for a step that is compiled in seconds. If
@@ -65,16 +64,8 @@ class RunLength:
         return after_steps is not None and (after_steps <= self.num_steps or not self.is_known)
 
 
-class ProbesScripts(Protocol):
-    """The part of ``capture.Launcher`` that is needed here."""
-
-    def probe(self, request: RunRequest, /) -> ProbeRun | RunFailure:
-        """Run the script as it is until it has taken some steps."""
-        ...
-
-
 def watch_length(
-    launcher: ProbesScripts, request: RunRequest, *, startup_ns: float, updates_per_step: int
+    launcher: Launcher, request: RunRequest, *, startup_ns: float, updates_per_step: int
 ) -> RunLength:
     """Run a script to its end, or until it has trained for some seconds, and count its steps.
 

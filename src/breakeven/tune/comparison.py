@@ -101,7 +101,7 @@ class Comparison:
             runs.pair,
             self.base,
             self.configuration,
-            is_rival_first=self.num_pairs % 2 == 1,
+            is_contender_first=self.num_pairs % 2 == 1,
             is_new=not self.num_pairs,
             extra_s=self.extra_s,
             longest_s=longest_s,

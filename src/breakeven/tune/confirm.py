@@ -130,11 +130,7 @@ def confirm(
 
 
 def _attempt(
-    compared: Comparison,
-    runs: TrialRuns,
-    budget: TimeBudget,
-    confidence: float,
-    progress: Progress,
+    compared: Comparison, runs: TrialRuns, budget: TimeBudget, confidence: float, progress: Progress
 ) -> tuple[Outcome, str]:
     """Run pairs until the interval decides; return KEPT, or why not."""
 

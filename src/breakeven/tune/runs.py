@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
 from statistics import median
 from time import monotonic
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from breakeven.capture import (
     Answer,
     FailureKind,
+    Launcher,
     PlainRun,
     RunFailure,
     RunRequest,
-    TracedRun,
     alternate,
 )
 from breakeven.timing import TurnKind
@@ -80,62 +79,8 @@ class RunResult:
 Ran = RunResult | RunFailure
 
 
-class TrialRuns(Protocol):
-    """Makes the runs that a search asks for."""
-
-    def measure(self, configuration: Configuration) -> Ran:
-        """Time the steps in one fresh process."""
-        ...
-
-    def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
-        """Return how runs under two configurations can take turns of a few steps."""
-        ...
-
-    def pair(
-        self,
-        base: Configuration,
-        rival: Configuration,
-        *,
-        is_rival_first: bool,
-        is_new: bool,
-        extra_s: float = 0.0,
-        longest_s: float = inf,
-    ) -> tuple[Ran, Ran]:
-        """Time the steps under two configurations, in turns if they can take any.
-
-        Args:
-            base: What is compared with.
-            rival: What is compared.
-            is_rival_first: Whether the rival begins.
-            is_new: Whether it is the first pair of a comparison. If the latest run of all was one
-                of the base, it then serves for this pair.
-            extra_s: Seconds by which the rival is predicted to start later.
-            longest_s: Seconds after which its run is ended at the latest.
-
-        Returns:
-            What came of the base, and of the rival.
-        """
-        ...
-
-    def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
-        """Return how losses or gradients differ more than they may; None if they do not."""
-        ...
-
-
-class RunsScripts(Protocol):
-    """The part of ``capture.Launcher`` that is needed here."""
-
-    def run(self, request: RunRequest, /) -> PlainRun | TracedRun | RunFailure:
-        """Run once, and return what came of it."""
-        ...
-
-    def run_in_turns(self, request: RunRequest, /) -> Generator[None, None, Answer]:
-        """Run once, one turn for each ``next``."""
-        ...
-
-
-class ScriptRuns:
-    """Runs one script under different configurations; see ``TrialRuns``.
+class TrialRuns:
+    """Runs one script under different configurations.
 
     Leaving the launcher ends whatever still runs, also on Ctrl-C.
 
@@ -151,10 +96,10 @@ class ScriptRuns:
 
     def __init__(
         self,
-        launcher: RunsScripts,
+        launcher: Launcher,
         request: RunRequest,
         check_numbers: Callable[[Configuration, Numerics], str | None],
-        second: RunsScripts | None = None,
+        second: Launcher | None = None,
         num_threads: int = 1,
         takes_long_turns: bool = True,
     ) -> None:
@@ -168,22 +113,23 @@ class ScriptRuns:
         self._latest: tuple[Configuration, Ran] | None = None
 
     def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
-        """How two runs can take turns.
-
-        Processes of a loader would go on loading in the other run's turn, and make the next one
-        look faster.
-        """
-        both = (first, second)
-        if self._second is None or any(each.num_workers > 0 for each in both):
+        """How two runs can take turns."""
+        if self._second is None:
             return TurnKind.NONE
-        if max(each.num_threads or self._num_threads for each in both) == 1:
+        if max(each.num_threads or self._num_threads for each in (first, second)) == 1:
             return TurnKind.SHORT
         return TurnKind.LONG if self._takes_long_turns else TurnKind.NONE
 
     def measure(
         self, configuration: Configuration, *, extra_s: float = 0.0, longest_s: float = inf
     ) -> Ran:
-        """Time the steps in one fresh process."""
+        """Time the steps in one fresh process.
+
+        Args:
+            configuration: Under what.
+            extra_s: Seconds by which it is predicted to start later.
+            longest_s: Seconds after which it is ended at the latest.
+        """
         request = self._request_of(configuration, TurnKind.NONE, extra_s, longest_s)
         started_s = monotonic()
         answer = self._launcher.run(request)
@@ -194,44 +140,57 @@ class ScriptRuns:
     def pair(
         self,
         base: Configuration,
-        rival: Configuration,
+        contender: Configuration,
         *,
-        is_rival_first: bool,
+        is_contender_first: bool,
         is_new: bool,
         extra_s: float = 0.0,
         longest_s: float = inf,
     ) -> tuple[Ran, Ran]:
-        """Time the steps under two configurations."""
-        turns = self.turns_with(base, rival)
+        """Time the steps under two configurations, in turns if they can take any.
+
+        Args:
+            base: What is compared with.
+            contender: What is compared.
+            is_contender_first: Whether the contender begins.
+            is_new: Whether it is the first pair of a comparison. If the latest run of all was one
+                of the base, it then serves for this pair.
+            extra_s: Seconds by which the contender is predicted to start later.
+            longest_s: Seconds after which its run is ended at the latest.
+
+        Returns:
+            What came of the base, and of the contender.
+        """
+        turns = self.turns_with(base, contender)
         if turns is TurnKind.NONE:
-            if is_rival_first:
-                own = self.measure(rival, extra_s=extra_s, longest_s=longest_s)
+            if is_contender_first:
+                own = self.measure(contender, extra_s=extra_s, longest_s=longest_s)
                 return self.measure(base), own
             latest, before = self._latest or (None, None)
             known = before if is_new and latest == base and isinstance(before, RunResult) else None
             return known or self.measure(base), self.measure(
-                rival, extra_s=extra_s, longest_s=longest_s
+                contender, extra_s=extra_s, longest_s=longest_s
             )
         self._latest = None
         assert self._second is not None
         requests = [
             self._request_of(base, turns),
-            self._request_of(rival, turns, extra_s, longest_s),
+            self._request_of(contender, turns, extra_s, longest_s),
         ]
         # The launchers change sides as well: their processes may differ by a part of a per cent.
-        order = -1 if is_rival_first else 1
+        order = -1 if is_contender_first else 1
         first, second = requests[::order]
         ran = alternate(
             (self._launcher.run_in_turns(first), self._second.run_in_turns(second)), turns
         )
-        of_base, of_rival = (
+        of_base, of_contender = (
             self._result(request, answer, spent_ns / NS_PER_S)
             for request, (answer, spent_ns) in zip(requests, ran[::order], strict=True)
         )
-        return of_base, of_rival
+        return of_base, of_contender
 
     def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
-        """Return how the numbers differ more than they may."""
+        """Return how losses or gradients differ more than they may; None if they do not."""
         self._latest = None
         return self._check_numbers(configuration, numerics)
 

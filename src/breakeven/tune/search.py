@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -62,8 +62,6 @@ _LEAST_SPEED = 0.5
 # Settings hardly ever save more of a step: what takes longer than this to start will not pay.
 _MOST_SAVED = 0.75
 
-_Comparison = TypeVar("_Comparison", bound=Comparison)
-
 
 def search(
     candidates: Sequence[Candidate],
@@ -108,32 +106,28 @@ def search(
         ) from error
 
 
+@dataclass
 class _Search:
     """The state of a search: what is kept, what came of each candidate, and what runs take."""
 
-    def __init__(
-        self,
-        runs: TrialRuns,
-        facts: StepFacts,
-        budget: TimeBudget,
-        length: RunLength,
-        progress: Progress,
-        baseline: RunResult,
-    ) -> None:
-        self.runs, self.facts, self.budget = runs, facts, budget
-        self.length, self.progress, self.baseline = length, progress, baseline
-        self.kept: list[Kept] = []
-        self.trials: dict[str, Trial] = {}
-        self.warnings: dict[str, Caveat] = {}
-        self.load_fraction = 0.0
-        self.wasted_s = 0.0
+    runs: TrialRuns
+    facts: StepFacts
+    budget: TimeBudget
+    length: RunLength
+    progress: Progress
+    baseline: RunResult
+    kept: list[Kept] = field(default_factory=list)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    warnings: dict[str, Caveat] = field(default_factory=dict)
+    load_fraction: float = 0.0
+    wasted_s: float = 0.0
+    check_runs: int = _FIRST_CHECK_RUNS
+    one_thread_serves: bool = False  # it is known to be fast enough to compare others on it
+    cold_ns: float | None = None  # start-up of the base with nothing cached, if it compiles
+
+    def __post_init__(self) -> None:
         # Seconds of a run of the script as it is, and of what is kept so far.
-        self.baseline_s = self.base_s = baseline.wall_s
-        self.check_runs = _FIRST_CHECK_RUNS
-        # Whether one thread is known to be fast enough to compare others on it.
-        self.one_thread_serves = False
-        # Start-up of the base with nothing cached, if compiling is part of it.
-        self.cold_ns: float | None = None
+        self.baseline_s = self.base_s = self.baseline.wall_s
 
     @property
     def base(self) -> Configuration:
@@ -225,11 +219,11 @@ class _Search:
 
     def _compare(
         self,
+        candidate: Candidate,
         base: Configuration,
         configuration: Configuration,
-        kind: Callable[..., _Comparison],
-        **options: Any,
-    ) -> _Comparison:
+        extra_s: float = 0.0,
+    ) -> CandidateComparison:
         """Begin to compare a configuration with a base.
 
         If one has one thread in place of several, it wins ties: on it all further runs vary less.
@@ -237,6 +231,7 @@ class _Search:
         same on several. The confirmation runs on as many as the chosen configuration has.
         """
         is_steady = self._is_steady(base)
+        wins_ties = not is_steady and self._is_steady(configuration)
         both = [replace(one, num_threads=1) for one in (base, configuration)]
         on_one_thread = (
             self.one_thread_serves
@@ -244,15 +239,13 @@ class _Search:
             and not is_steady
             and all(map(self._is_steady, both))
         )
-        wins_ties = not is_steady and self._is_steady(configuration)
-        if on_one_thread:
-            base, configuration = both
-        return kind(
-            base=base,
-            configuration=configuration,
+        return CandidateComparison(
+            candidate=candidate,
+            base=both[0] if on_one_thread else base,
+            configuration=both[1] if on_one_thread else configuration,
+            extra_s=extra_s,
             wins_ties=wins_ties,
             on_one_thread=on_one_thread,
-            **options,
         )
 
     def _gain_per_s(self, candidate: Candidate) -> float:
@@ -281,14 +274,9 @@ class _Search:
                 self._note(candidate, Outcome.OUT_OF_BUDGET, reason)
             else:
                 planned_s += self._trial_s(candidate)
-                compared = self._compare(
-                    self.base,
-                    candidate.apply(self.base),
-                    CandidateComparison,
-                    candidate=candidate,
-                    extra_s=candidate.expected_cost_s(self.facts),
-                )
-                racing.append(compared)
+                extra_s = candidate.expected_cost_s(self.facts)
+                changed = candidate.apply(self.base)
+                racing.append(self._compare(candidate, self.base, changed, extra_s))
         if racing:
             names = ", ".join(each.candidate.name for each in racing)
             self.progress.begin(f"trying {names}", planned_s)
@@ -477,7 +465,7 @@ class _Search:
         """Drop a candidate unless the step is slower without it; the simpler one wins ties."""
         name = kept.candidate.name
         self.progress.begin(f"checking {name} again, beside what was kept after it")
-        full = self._compare(reduced, self.base, Comparison)
+        full = self._compare(kept.candidate, reduced, self.base)
         decision = Decision.UNDECIDED
         while decision is Decision.UNDECIDED:
             if not self.budget.fits(2 * self.base_s + self._reserve_s(self.base_s)):

@@ -34,8 +34,8 @@ from breakeven.store import this_machine
 from breakeven.tune import default_budget_s
 from breakeven.tune.budget import WATCHED_S, RunLength, TimeBudget, watch_length
 from breakeven.tune.confirm import confirm
-from breakeven.tune.gate import Gate
-from breakeven.tune.runs import ScriptRuns
+from breakeven.tune.equivalence import EquivalenceCheck
+from breakeven.tune.runs import TrialRuns
 from breakeven.tune.search import search
 from breakeven.units import NS_PER_S
 from breakeven.verdict import TuneReport, is_undecided
@@ -124,11 +124,11 @@ def tune_target(
         has_workers = plain.loader is not None and plain.loader.num_workers > 0
         is_small = why_not_measured(0.0, 2.0 * plain.peak_memory_bytes) is None
         takes_turns = is_small and not has_workers and not is_on_cuda
-        with Gate(launcher, request, has_time=budget.fits) as gate:
-            trials = ScriptRuns(
+        with EquivalenceCheck(launcher, request, has_time=budget.fits) as equivalence:
+            trials = TrialRuns(
                 launcher,
                 request,
-                partial(gate.check, is_exact_only=is_exact_only),
+                partial(equivalence.check, is_exact_only=is_exact_only),
                 second=second if takes_turns else None,
                 num_threads=facts.num_threads,
                 takes_long_turns=ready.can_take_long_turns,

@@ -33,9 +33,9 @@ class _Pairs(MadeUpRuns):
     num_runs: int = 0
 
     def pair(
-        self, base: Configuration, rival: Configuration, *, is_rival_first: bool, **_: Any
+        self, base: Configuration, contender: Configuration, *, is_contender_first: bool, **_: Any
     ) -> tuple[RunResult | RunFailure, RunResult | RunFailure]:
-        self.firsts.append(is_rival_first)
+        self.firsts.append(is_contender_first)
         return self._next(100.0), self._next(50.0)
 
     def _next(self, step_ns: float) -> RunResult | RunFailure:

@@ -16,7 +16,7 @@ from breakeven.verdict import Numerics, Outcome, Trial
 from factories.trials import (
     CHANNELS,
     COMPILE,
-    CPP,
+    CUDNN,
     FACTS,
     FUSED,
     STEP_NS,
@@ -48,9 +48,7 @@ def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:
         )
         members.append(Kept(candidate, trial))
     return SearchResult(
-        kept=tuple(members),
-        trials=tuple(each.trial for each in members),
-        baseline=BASELINE,
+        kept=tuple(members), trials=tuple(each.trial for each in members), baseline=BASELINE
     )
 
 
@@ -150,15 +148,12 @@ def test_there_is_no_third_attempt() -> None:
     assert_baseline_wins(answer)
     asked = [each for each in runs.asked if each.changes]
     tried = list(dict.fromkeys(tuple(each.changes) for each in asked))
-    assert tried == [
-        ("num_threads", "channels_last", "optimizer"),
-        ("num_threads", "optimizer"),
-    ]
+    assert tried == [("num_threads", "channels_last", "optimizer"), ("num_threads", "optimizer")]
 
 
 def test_what_others_build_on_is_not_dropped_alone() -> None:
-    runs = MadeUpRuns(speeds(compile_mode=1.6, cpp_wrapper=0.5))
-    answer = confirmed(found((COMPILE, 1.05), (CPP, 1.3)), runs)
+    runs = MadeUpRuns(speeds(compile_mode=1.6, benchmarks_cudnn=0.5))
+    answer = confirmed(found((COMPILE, 1.05), (CUDNN, 1.3)), runs)
     assert answer.configuration == Configuration(compile_mode="default")
 
 

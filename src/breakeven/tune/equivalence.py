@@ -34,7 +34,7 @@ _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
 _UNCHECKED = "cannot be checked: the script as it is"
 
 
-class Gate(ExitStack):
+class EquivalenceCheck(ExitStack):
     """Lets a configuration pass only if it changes the numbers by no more than it may.
 
     The script as it is runs twice, when the first check needs it, to see whether it repeats itself.
@@ -82,7 +82,7 @@ class Gate(ExitStack):
     def check(
         self, configuration: Configuration, numerics: Numerics, *, is_exact_only: bool = False
     ) -> str | None:
-        """Return why a configuration must not be used; None if its numbers are right.
+        """Say why a configuration must not be used; None if its numbers are right.
 
         Args:
             configuration: To be checked.
