@@ -80,17 +80,17 @@ def _row_numbers(indices: Any) -> list[int] | None:
     """Return a list of numbers as those of Python; None for whatever else a sampler yields."""
     if type(indices) is not list:
         return None
-    numbers = [index if type(index) is int else _row_number(index) for index in indices]
-    known = [number for number in numbers if number is not None]
-    return known if len(known) == len(numbers) else None
-
-
-def _row_number(index: Any) -> int | None:
-    if isinstance(index, torch.Tensor):
-        is_number = index.dim() == 0 and index.dtype is torch.int64 and index.device.type == "cpu"
-        return int(index) if is_number else None
-    is_number = isinstance(index, Integral) and not isinstance(index, bool)
-    return int(index) if is_number else None
+    rows: list[int] = []
+    for index in indices:
+        if isinstance(index, torch.Tensor):
+            is_on_cpu = index.dtype is torch.int64 and index.device.type == "cpu"
+            is_number = index.dim() == 0 and is_on_cpu
+        else:
+            is_number = isinstance(index, Integral) and not isinstance(index, bool)
+        if not is_number:
+            return None
+        rows.append(int(index))
+    return rows
 
 
 def _stacks(collate: Any) -> bool:
@@ -130,7 +130,7 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
     """Return what a sample holds a row of each of, where that is all that it holds."""
     kind = type(dataset)
     # The class's own, whatever a metaclass may say.
-    method = next((vars(base)["__getitem__"] for base in kind.__mro__ if _indexes(base)), None)
+    method = next(filter(None, (vars(base).get("__getitem__") for base in kind.__mro__)), None)
     reads_otherwise = kind.__getattribute__ is not object.__getattribute__
     if not isinstance(method, FunctionType) or reads_otherwise or hasattr(dataset, "__getitems__"):
         return ()
@@ -140,10 +140,6 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
     if not names or any(name not in held or hasattr(kind, name) for name in names):
         return ()
     return tuple(held[name] for name in names)
-
-
-def _indexes(kind: type) -> bool:
-    return "__getitem__" in vars(kind)
 
 
 @lru_cache(maxsize=64)
@@ -189,8 +185,8 @@ def _rows_of(method: ast.FunctionDef) -> tuple[str, ...]:
                 return ""
 
     *statements, last = method.body
-    if statements and _is_docstring(statements[0]):
-        del statements[0]
+    if ast.get_docstring(method) is not None:
+        del statements[:1]
     for statement in statements:
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -214,26 +210,14 @@ def _rows_of(method: ast.FunctionDef) -> tuple[str, ...]:
     return returned if all(returned) else ()
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
 def _is_plain(value: Any) -> bool:
-    return (
-        type(value) is torch.Tensor
-        and value.layout is torch.strided
-        and value.dim() > 0
-        and not value.requires_grad
-        and value.stride() == _strides_in_order(value.shape)
-    )
-
-
-def _strides_in_order(shape: torch.Size) -> tuple[int, ...]:
-    """Return the strides of a new tensor; a contiguous one has others where a size is 1."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.dim() == 0:
+        return False
+    # Those of a new tensor; a contiguous one has other strides where a size is 1.
     strides = [1]
-    for size in reversed(shape[1:]):
+    for size in reversed(value.shape[1:]):
         strides.insert(0, strides[0] * max(1, size))
-    return tuple(strides)
+    return not value.requires_grad and value.stride() == tuple(strides)
 
 
 def change_loaders(

@@ -75,7 +75,9 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         if self._compile_mode and own is None and not self._compiles_itself:
             call = self._compile(_traceable_call(model), mode=self._compile_mode)
             self._num_compiled += 1
-        if self._dtype is not None and _is_single_precision(model):
+        if self._dtype is not None and any(
+            parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model)
+        ):
             call = self._in_region(call)
         if call not in (own, model._call_impl):
             # Not by an assignment, which a compiled model hands on to the one that it wraps.
@@ -142,10 +144,6 @@ def _num_graphs() -> int:
     return counters.counters["stats"]["unique_graphs"] if counters is not None else 0
 
 
-def _is_single_precision(model: nn.Module) -> bool:
-    return any(parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model))
-
-
 def _is_in_package(frame: FrameType) -> bool:
     """Whether the code of a frame is installed, instead of being the user's own."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
@@ -208,13 +206,13 @@ class TrainedModels(Patches):
             if not self._is_over and (self._num_updates >= _MAX_UPDATES or self._is_complete()):
                 stop()
 
-        self.call_after_making(torch.optim.Optimizer, self._note_optimizer)
+        def note(optimizer: torch.optim.Optimizer) -> None:
+            self._optimizers[optimizer] = True
+
+        self.call_after_making(torch.optim.Optimizer, note)
         self.replace(nn.Module, "__call__", call)
         self.callback(stop)
         self.callback(register_optimizer_step_post_hook(end_update).remove)
-
-    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers[optimizer] = True
 
     def _look_at(self, module: nn.Module) -> None:
         if module in self._found or isinstance(module, torch.jit.ScriptModule):

@@ -92,7 +92,9 @@ class TrainingPlace:
         assert model is not None, "prepared before it runs"
         batch = self._batch
         if self.starts_up:
-            batch = map_tensors(self._move, batch)
+            batch = map_tensors(
+                lambda tensor: tensor.to(self.device, non_blocking=tensor.is_pinned()), batch
+            )
         closure = optimizer and inspect.signature(optimizer.step).parameters.get("closure")
         if optimizer is not None and closure and closure.default is closure.empty:
             # Such as LBFGS, which evaluates the model by itself.
@@ -158,9 +160,6 @@ class TrainingPlace:
         if tensor.is_pinned():
             copied = copied.pin_memory()
         return copied.requires_grad_(tensor.requires_grad)
-
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device, non_blocking=tensor.is_pinned())
 
 
 def copy_model(model: nn.Module, device: torch.device) -> tuple[nn.Module, dict[int, Any]]:

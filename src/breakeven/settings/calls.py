@@ -29,10 +29,6 @@ _COMPILE_PER_OP_S = 0.06
 _AUTOTUNE_FACTOR = 2.0
 
 
-def _why_no_fast_step(facts: StepFacts, current: Configuration, value: object) -> str | None:
-    return facts.no_fast_step or _why_not_compiled(facts)
-
-
 def _fast_step_gain(facts: StepFacts, value: object) -> float:
     """Return most of what issuing operators takes.
 
@@ -170,7 +166,7 @@ SETTINGS = (
         "optimizer is the same",
         apply=_call_steps,
         also=_without_settings_of_loop,
-        why_not=_why_no_fast_step,
+        why_not=lambda facts, *_: facts.no_fast_step or _why_not_compiled(facts),
         gain=_fast_step_gain,
         cost_s=_fast_step_s,
     ),

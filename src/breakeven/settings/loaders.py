@@ -33,10 +33,6 @@ _MAX_DATA_FRACTION = 0.5
 _MARK = "_breakeven_pinned"
 
 
-def _worker_counts(facts: StepFacts) -> list[int]:
-    return sorted({1, min(max(1, facts.num_cores), _MOST_WORKERS)})
-
-
 def _why_no_workers(facts: StepFacts, current: Configuration, num_workers: int) -> str | None:
     if facts.loader is None:
         return NO_LOADER
@@ -276,7 +272,7 @@ SETTINGS = (
         undo="the processes end with the loader",
         apply=_load_in_processes,
         is_tried_on_cpu=False,
-        values=_worker_counts,
+        values=lambda facts: sorted({1, min(max(1, facts.num_cores), _MOST_WORKERS)}),
         why_not=_why_no_workers,
         # By the processors that the loop leaves to others, which may be busy themselves.
         gain=lambda facts, _: 0.8 * (1.0 - 1.0 / max(1, facts.num_cores)) * facts.fetch_fraction,
