@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from script_runs import request_of, timed
+from script_runs import timed
 
-from breakeven.capture import Launcher, PlainRun, RunFailure
+from breakeven.capture import Launcher, PlainRun
 from breakeven.trace import Configuration
 
 TRAINING = """
@@ -76,8 +76,8 @@ def codes(run: PlainRun) -> set[str]:
 
 def test_all_quick_settings_at_once_take_hold(run: Run, tmp_path: Path) -> None:
     wanted = Configuration(
-        num_threads=2, num_interop_threads=1, flushes_denormals=True, optimizer="fused",
-        autocast="bfloat16", gathers_batches=True, num_workers=1, prefetch_factor=3,
+        num_threads=2, flushes_denormals=True, optimizer="fused",
+        autocast="bfloat16", gathers_batches=True, num_workers=1,
         loader_batch_size=32, new_batch_size=64,
     )  # fmt: skip
     answer = run(wanted)
@@ -101,12 +101,11 @@ def test_all_quick_settings_at_once_take_hold(run: Run, tmp_path: Path) -> None:
 
 def test_settings_of_the_script_win(run: Run) -> None:
     wanted = Configuration(
-        num_threads=2, num_interop_threads=2, flushes_denormals=True, autocast="bfloat16",
-        optimizer="foreach", channels_last=True,
+        num_threads=2, flushes_denormals=True, autocast="bfloat16",
+        optimizer="fused", channels_last=True,
     )  # fmt: skip
     own = {
-        "before": "torch.set_num_threads(3); torch.set_num_interop_threads(3); "
-        "torch.set_flush_denormal(False)",
+        "before": "torch.set_num_threads(3); torch.set_flush_denormal(False)",
         "optimizer": "optimizer = torch.optim.Adam(model.parameters(), fused=True)",
         "around": "torch.autocast('cpu', torch.bfloat16)",
     }
@@ -116,18 +115,6 @@ def test_settings_of_the_script_win(run: Run) -> None:
     assert answer.num_threads == 3
     assert "own-threads" in codes(answer)
     assert "own-threads" not in codes(run(Configuration(), **own))
-
-
-def test_interop_threads_that_cannot_be_set_end_the_run_with_the_reason(
-    launcher: Launcher, script: Callable[..., Path]
-) -> None:
-    path = script(before="torch._C.set_num_interop_threads(3)")
-    wanted = Configuration(num_interop_threads=5)
-    failure = launcher.run(request_of(path, configuration=wanted))
-    assert isinstance(failure, RunFailure)
-    assert failure.exception == "BreakevenError"
-    assert "inter-op threads cannot be set" in failure.message
-    assert failure.location is not None
 
 
 def test_startup_ends_with_the_first_step_and_warnings_are_told(run: Run) -> None:
@@ -158,7 +145,7 @@ def test_compiled_code_is_kept_for_the_next_run_of_the_same_launcher(
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(not PROCESSES.exists(), reason="needs /proc")
 def test_compiling_leaves_no_process_behind(script: Callable[..., Path]) -> None:
-    wanted = Configuration(compile_mode="default", autocast="bfloat16", cpp_wrapper=True)
+    wanted = Configuration(compile_mode="default", autocast="bfloat16")
     # What inductor starts ahead of time on machines with a GPU.
     path = script(
         before="from torch._inductor.async_compile import AsyncCompile; AsyncCompile.warm_pool()"
@@ -168,7 +155,7 @@ def test_compiling_leaves_no_process_behind(script: Callable[..., Path]) -> None
         # What asks for the machine's GPU and tries the overlay ends soon after the start.
         before = processes_after(started, lambda found: len(found) <= 1)
         answer = timed(started, path, configuration=wanted, time_limit_s=_LIMIT_S)
-        assert answer.effects == {"compile_mode": 1, "autocast": 1, "cpp_wrapper": 1}
+        assert answer.effects == {"compile_mode": 1, "autocast": 1}
         assert not processes_after(started, lambda found: not found - before) - before
         assert len(before) == 1
 

@@ -14,12 +14,12 @@ from script_runs import request_of
 
 from breakeven.capture import Launcher
 from breakeven.trace import Configuration
-from breakeven.tune.gate import Gate
+from breakeven.tune.equivalence import EquivalenceCheck
 from breakeven.verdict import Numerics
 
 AS_IT_IS = Configuration()
 ON_THREE_THREADS = Configuration(num_threads=3)
-OpenGate = Callable[..., AbstractContextManager[Gate]]
+OpenGate = Callable[..., AbstractContextManager[EquivalenceCheck]]
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +29,16 @@ def open_gate(launcher: Launcher) -> OpenGate:
     @contextlib.contextmanager
     def gate_of(
         script: str, *arguments: str, time_limit_s: float = 60.0, **options: Any
-    ) -> Iterator[Gate]:
+    ) -> Iterator[EquivalenceCheck]:
         request = request_of(script, *arguments, time_limit_s=time_limit_s, budget_s=1.0)
-        with Gate(launcher, request, **options) as gate:
+        with EquivalenceCheck(launcher, request, **options) as gate:
             yield gate
 
     return gate_of
 
 
 @pytest.fixture(scope="module")
-def mlp(open_gate: OpenGate) -> Iterator[Gate]:
+def mlp(open_gate: OpenGate) -> Iterator[EquivalenceCheck]:
     """Return the gate of a network with dropout and Adam, whose baseline is recorded once."""
     # Compiling takes its time on a machine that does other work.
     with open_gate("numbers_mlp.py", time_limit_s=240.0) as gate:
@@ -53,22 +53,21 @@ def mlp(open_gate: OpenGate) -> Iterator[Gate]:
         ({"flushes_denormals": True}, Numerics.REORDERED),
         ({"num_threads": 3}, Numerics.REORDERED),
         ({"optimizer": "fused"}, Numerics.REORDERED),
-        ({"optimizer": "foreach"}, Numerics.REORDERED),
         ({"autocast": "bfloat16"}, Numerics.LOWER_PRECISION),
     ],
 )
 def test_settings_are_of_the_class_that_they_are_said_to_be(
-    mlp: Gate, settings: dict[str, object], numerics: Numerics
+    mlp: EquivalenceCheck, settings: dict[str, object], numerics: Numerics
 ) -> None:
     assert mlp.check(convert(settings, Configuration), numerics) is None
 
 
 @pytest.mark.full
-def test_a_compiled_model_with_dropout_draws_the_same_numbers(mlp: Gate) -> None:
+def test_a_compiled_model_with_dropout_draws_the_same_numbers(mlp: EquivalenceCheck) -> None:
     assert mlp.check(Configuration(compile_mode="default"), Numerics.REORDERED) is None
 
 
-def test_lower_precision_passes_neither_as_rounding_nor_as_exact(mlp: Gate) -> None:
+def test_lower_precision_passes_neither_as_rounding_nor_as_exact(mlp: EquivalenceCheck) -> None:
     lower = Configuration(autocast="bfloat16")
     reason = mlp.check(lower, Numerics.REORDERED) or ""
     assert reason.startswith("at step 1 the ")

@@ -283,14 +283,14 @@ def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(script: Script, start: 
     script(
         TRAINING.replace("nn.Linear(8, 4))", "nn.Linear(8, 4)).cuda()")
         + "x = x.to('cuda')\ntrain(3)\nprint(x.device, torch.cuda.is_available())",
-        Configuration(num_threads=1, num_workers=0),
+        Configuration(num_threads=1, gathers_batches=True),
         # How the tuning has measured it.
         caveats=(Caveat(code="needs-cuda", message="it refuses to run without a GPU"),),
     )
     ended = start(*RUN)
     assert ended.stdout == "cpu True\n", ended.stderr
     # A setting that found nothing to change is not passed over in silence.
-    assert ended.stderr.splitlines()[-1].endswith("(without effect: num_workers)")
+    assert ended.stderr.splitlines()[-1].endswith("(without effect: gathers_batches)")
 
 
 def test_read_only_folder(folder: Path, script: Script, start: Start) -> None:

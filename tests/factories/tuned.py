@@ -39,7 +39,7 @@ def report(**changes: Any) -> TuneReport:
         "speedup": 1.5,
         "low": 1.4,
         "high": 1.6,
-        "configuration": Configuration(num_threads=1, optimizer="fused", cpp_wrapper=True),
+        "configuration": Configuration(num_threads=1, optimizer="fused", gathers_batches=True),
         "numerics": Numerics.REORDERED,
         "pays_off_after_steps": 120,
         "trials": (TRIAL, msgspec.structs.replace(TRIAL, speedup=None)),

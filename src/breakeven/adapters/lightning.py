@@ -78,7 +78,7 @@ class _TrainingStep(nn.Module):
 
 
 def _own_optimizer(model: nn.Module) -> torch.optim.Optimizer | None:
-    """Return the first optimizer that a LightningModule configures; None where it has none."""
+    """Return the first optimizer that a LightningModule configures; None if it has none."""
     # On a shallow copy: what the method assigns to `self` does not reach the user's module, and
     # the parameters are the same.
     twin: Any = copy.copy(model)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement import DeviceChoice, auto, choose_device
+from breakeven.placement import auto, choose_device
 
 _PACKAGES = "transformers accelerate"
 
@@ -22,7 +22,7 @@ def training_arguments(
 ) -> Any:
     """Return ``transformers.TrainingArguments`` that train on the fastest device.
 
-    The device is measured with AdamW, the default of the Trainer; ``max_steps``, where given, is
+    The device is measured with AdamW, the default of the Trainer; ``max_steps``, if given, is
     the length of the run. ``use_cpu`` is then set, and all else passed on.
 
     Args:
@@ -71,6 +71,7 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """Measure, and warn where another device is faster."""
+            message = ""
             try:
                 choice = choose_device(
                     kwargs["model"],
@@ -79,24 +80,17 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
                     num_steps=state.max_steps if state.max_steps > 0 else None,
                     budget_s=budget_s,
                 )
+                if choice.device.type != args.device.type:
+                    message = (
+                        f"the Trainer runs on {args.device}, and this model trains faster on "
+                        f"{choice.device} ({choice.reason}); breakeven.training_arguments sets it"
+                    )
             except BreakevenError as error:
-                _warn(f"breakeven could not compare devices: {error}")
-                return
-            if choice.device.type != args.device.type:
-                _warn(_slower(args.device, choice))
+                message = f"breakeven could not compare devices: {error}"
+            if message:
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     return DeviceCallback()
-
-
-def _slower(device: torch.device, choice: DeviceChoice) -> str:
-    return (
-        f"the Trainer runs on {device}, and this model trains faster on {choice.device} "
-        f"({choice.reason}); breakeven.training_arguments sets it"
-    )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def import_optional(name: str, *, packages: str) -> ModuleType:

@@ -56,13 +56,13 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
 
 
 def has_whole_batches(loader: Any) -> bool:
-    """Return whether the batches of a DataLoader can be taken at once from what it loads."""
+    """Whether the batches of a DataLoader can be taken at once from what it loads."""
     is_collated = loader._auto_collation and _stacks(loader.collate_fn)
     return is_collated and bool(row_tensors(loader.dataset))
 
 
 def gather(dataset: Any, indices: Any) -> list[torch.Tensor] | None:
-    """Return the batch at ``indices``; None where it cannot be had at once."""
+    """Return the batch at ``indices``; None if it cannot be had at once."""
     tensors = row_tensors(dataset)
     if not tensors:
         return None
@@ -80,21 +80,21 @@ def _row_numbers(indices: Any) -> list[int] | None:
     """Return a list of numbers as those of Python; None for whatever else a sampler yields."""
     if type(indices) is not list:
         return None
-    numbers = [index if type(index) is int else _row_number(index) for index in indices]
-    known = [number for number in numbers if number is not None]
-    return known if len(known) == len(numbers) else None
-
-
-def _row_number(index: Any) -> int | None:
-    if isinstance(index, torch.Tensor):
-        is_number = index.dim() == 0 and index.dtype is torch.int64 and index.device.type == "cpu"
-        return int(index) if is_number else None
-    is_number = isinstance(index, Integral) and not isinstance(index, bool)
-    return int(index) if is_number else None
+    rows: list[int] = []
+    for index in indices:
+        if isinstance(index, torch.Tensor):
+            is_on_cpu = index.dtype is torch.int64 and index.device.type == "cpu"
+            is_number = index.dim() == 0 and is_on_cpu
+        else:
+            is_number = isinstance(index, Integral) and not isinstance(index, bool)
+        if not is_number:
+            return None
+        rows.append(int(index))
+    return rows
 
 
 def _stacks(collate: Any) -> bool:
-    """Return whether samples are put together as torch does it, tensor by tensor."""
+    """Whether samples are put together as torch does it, tensor by tensor."""
     return (
         collate is default_collate
         and default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn
@@ -130,7 +130,7 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
     """Return what a sample holds a row of each of, where that is all that it holds."""
     kind = type(dataset)
     # The class's own, whatever a metaclass may say.
-    method = next((vars(base)["__getitem__"] for base in kind.__mro__ if _indexes(base)), None)
+    method = next(filter(None, (vars(base).get("__getitem__") for base in kind.__mro__)), None)
     reads_otherwise = kind.__getattribute__ is not object.__getattribute__
     if not isinstance(method, FunctionType) or reads_otherwise or hasattr(dataset, "__getitems__"):
         return ()
@@ -142,10 +142,6 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
     return tuple(held[name] for name in names)
 
 
-def _indexes(kind: type) -> bool:
-    return "__getitem__" in vars(kind)
-
-
 @lru_cache(maxsize=64)
 def _row_names(code: CodeType) -> tuple[str, ...]:
     """Return the attributes of which ``__getitem__`` returns a row each; none if it does more."""
@@ -155,11 +151,11 @@ def _row_names(code: CodeType) -> tuple[str, ...]:
         return ()
     if not isinstance(function, ast.FunctionDef) or not _is_source_of(function, code):
         return ()
-    return _Rows(function).names()
+    return _rows_of(function)
 
 
 def _is_source_of(function: ast.FunctionDef, code: CodeType) -> bool:
-    """Return whether a function is what runs: the file may have changed since it was read."""
+    """Whether a function is what runs: the file may have changed since it was read."""
     module = compile(ast.Module([function], []), "", "exec", dont_inherit=True)
     made = (each for each in module.co_consts if isinstance(each, CodeType))
     # Others are of its annotations.
@@ -167,58 +163,19 @@ def _is_source_of(function: ast.FunctionDef, code: CodeType) -> bool:
     return all(getattr(own, name, None) == getattr(code, name) for name in _CODE)
 
 
-class _Rows:
-    """Reads a method of the form ``x = self.x[index]; return x, self.y[index]``."""
+def _rows_of(method: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the attributes of ``x = self.x[index]; return x, self.y[index]``, in order."""
+    given = method.args
+    others = (given.posonlyargs, given.kwonlyargs, given.vararg, given.kwarg, given.defaults)
+    if method.decorator_list or len(given.args) != 2 or any(others):
+        return ()
+    own, index = (argument.arg for argument in given.args)
+    rows: dict[str, str] = {}
 
-    def __init__(self, method: ast.FunctionDef) -> None:
-        self._method = method
-        self._rows: dict[str, str] = {}
-
-    def names(self) -> tuple[str, ...]:
-        """Return the attributes whose rows are returned, in order; none for another form."""
-        if self._method.decorator_list or not self._takes_an_index_alone():
-            return ()
-        *statements, last = self._method.body
-        if statements and _is_docstring(statements[0]):
-            del statements[0]
-        for statement in statements:
-            match statement:
-                case ast.Assign(targets=[target], value=value) if self._keep(target, value):
-                    pass
-                case ast.AnnAssign(target=target, value=value) if self._keep(target, value):
-                    pass
-                case _:
-                    return ()
-        if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
-            return ()
-        rows = tuple(map(self._row, last.value.elts))
-        return rows if all(rows) else ()
-
-    def _takes_an_index_alone(self) -> bool:
-        given = self._method.args
-        others = (given.posonlyargs, given.kwonlyargs, given.vararg, given.kwarg, given.defaults)
-        return len(given.args) == 2 and not any(others)
-
-    def _keep(self, target: ast.expr, value: ast.expr | None) -> bool:
-        """Note an assignment of rows to names, and return whether it is one."""
-        match target, value:
-            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                pairs = list(zip(targets, values, strict=True))
-            case _, ast.expr():
-                pairs = [(target, value)]
-            case _:
-                return False
-        rows = {name.id: self._row(row) for name, row in pairs if isinstance(name, ast.Name)}
-        self._rows |= rows
-        is_rebound = any(argument.arg in rows for argument in self._method.args.args)
-        return len(rows) == len(pairs) and all(rows.values()) and not is_rebound
-
-    def _row(self, value: ast.expr) -> str:
-        """Return the attribute that ``value`` is a row of; nothing for what is none."""
-        own, index = (argument.arg for argument in self._method.args.args)
+    def row(value: ast.expr | None) -> str:
         match value:
             case ast.Name(id=name):
-                return self._rows.get(name, "")
+                return rows.get(name, "")
             case ast.Subscript(
                 value=ast.Attribute(value=ast.Name(id=owner), attr=attribute),
                 slice=ast.Name(id=place),
@@ -227,27 +184,40 @@ class _Rows:
             case _:
                 return ""
 
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    *statements, last = method.body
+    if ast.get_docstring(method) is not None:
+        del statements[:1]
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                pass
+            case ast.Assign(targets=[target], value=value):
+                targets, values = [target], [value]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                targets, values = [target], [value]
+            case _:
+                return ()
+        if len(targets) != len(values):
+            return ()
+        found = [row(value) for value in values]
+        for target, name in zip(targets, found, strict=True):
+            if not name or not isinstance(target, ast.Name) or target.id in (own, index):
+                return ()
+            rows[target.id] = name
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+        return ()
+    returned = tuple(map(row, last.value.elts))
+    return returned if all(returned) else ()
 
 
 def _is_plain(value: Any) -> bool:
-    return (
-        type(value) is torch.Tensor
-        and value.layout is torch.strided
-        and value.dim() > 0
-        and not value.requires_grad
-        and value.stride() == _strides_in_order(value.shape)
-    )
-
-
-def _strides_in_order(shape: torch.Size) -> tuple[int, ...]:
-    """Return the strides of a new tensor; a contiguous one has others where a size is 1."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.dim() == 0:
+        return False
+    # Those of a new tensor; a contiguous one has other strides where a size is 1.
     strides = [1]
-    for size in reversed(shape[1:]):
+    for size in reversed(value.shape[1:]):
         strides.insert(0, strides[0] * max(1, size))
-    return tuple(strides)
+    return not value.requires_grad and value.stride() == tuple(strides)
 
 
 def change_loaders(

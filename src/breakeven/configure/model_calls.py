@@ -35,15 +35,13 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
 
     Args:
         compile_mode: Mode of ``torch.compile``; empty for none.
-        cpp_wrapper: Compiled code calls its kernels from C++, also what the script compiles.
         autocast: Name of the lower-precision format; empty for none.
         device: ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, *, compile_mode: str, cpp_wrapper: bool, autocast: str, device: str) -> None:
+    def __init__(self, *, compile_mode: str, autocast: str, device: str) -> None:
         super().__init__()
         self._compile_mode = compile_mode
-        self._cpp_wrapper = cpp_wrapper
         self._dtype = _DTYPES[autocast] if autocast else None
         self._device = device
         self._compile = torch.compile
@@ -62,8 +60,7 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         """
         if setting == "autocast":
             return len(self._entered)
-        num_compiled = self._num_compiled if _num_graphs() > self._num_graphs_before else 0
-        return num_compiled + (setting == "cpp_wrapper" and self._compiles_itself)
+        return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
 
     def _apply(self) -> None:
         # Whatever it is by now: a caller may have replaced it.
@@ -71,10 +68,6 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         self._num_graphs_before = _num_graphs()
         self._watch_compile()
         self.enter_context(TrainedModels(self._change))
-        if self._cpp_wrapper:
-            import torch._inductor.config as inductor  # slow, and only of use for compiled code
-
-            self.enter_context(inductor.patch(cpp_wrapper=True))
 
     def _change(self, model: nn.Module) -> None:
         own = model._compiled_call_impl
@@ -82,7 +75,9 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         if self._compile_mode and own is None and not self._compiles_itself:
             call = self._compile(_traceable_call(model), mode=self._compile_mode)
             self._num_compiled += 1
-        if self._dtype is not None and _is_single_precision(model):
+        if self._dtype is not None and any(
+            parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model)
+        ):
             call = self._in_region(call)
         if call not in (own, model._call_impl):
             # Not by an assignment, which a compiled model hands on to the one that it wraps.
@@ -149,12 +144,8 @@ def _num_graphs() -> int:
     return counters.counters["stats"]["unique_graphs"] if counters is not None else 0
 
 
-def _is_single_precision(model: nn.Module) -> bool:
-    return any(parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model))
-
-
 def _is_in_package(frame: FrameType) -> bool:
-    """Return whether the code of a frame is installed, instead of being the user's own."""
+    """Whether the code of a frame is installed, instead of being the user's own."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
@@ -215,13 +206,13 @@ class TrainedModels(Patches):
             if not self._is_over and (self._num_updates >= _MAX_UPDATES or self._is_complete()):
                 stop()
 
-        self.call_after_making(torch.optim.Optimizer, self._note_optimizer)
+        def note(optimizer: torch.optim.Optimizer) -> None:
+            self._optimizers[optimizer] = True
+
+        self.call_after_making(torch.optim.Optimizer, note)
         self.replace(nn.Module, "__call__", call)
         self.callback(stop)
         self.callback(register_optimizer_step_post_hook(end_update).remove)
-
-    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers[optimizer] = True
 
     def _look_at(self, module: nn.Module) -> None:
         if module in self._found or isinstance(module, torch.jit.ScriptModule):

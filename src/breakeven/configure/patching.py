@@ -119,7 +119,7 @@ def named_parameters_of(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Return whether a module or one of its parts has a parameter."""
+    """Whether a module or one of its parts has a parameter."""
     return any(_held(part, "_parameters") for _, part in named_parts(module))
 
 

@@ -26,7 +26,6 @@ from breakeven.placement.training_place import (
     devices_present,
 )
 from breakeven.units import NS_PER_S, format_duration
-from faststep.guards import unwatched_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,35 +128,31 @@ def choose_device(
         budget_s: As in `auto`.
         thread_counts: Numbers of torch's threads to try on the CPU; none to leave them.
     """
-    _check_arguments(model, num_steps, budget_s)
-    present = devices_present()
-    threads = tuple(dict.fromkeys(thread_counts)) or (0,)
-    if len(present) == 1 and len(threads) == 1:
-        return _logged(DeviceChoice(device=present[0], num_threads=threads[0]))
-    model = _unwrapped(model)
-    call = BatchLoss(model, loss_fn)
-    places = [
-        TrainingPlace(device, model, sample_batch, call, optimizer, num_threads=count)
-        for device in present
-        for count in (threads if device.type == "cpu" else (0,))
-    ]
-    return _logged(_choose(places, num_steps, budget_s))
-
-
-def _check_arguments(model: object, num_steps: int | None, budget_s: float) -> None:
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}, not a torch.nn.Module")
     if num_steps is not None and num_steps < 1:
         raise UsageError(f"num_steps is {num_steps}", hint="give the steps of the run: 1 or more")
     if not budget_s > 0:
         raise UsageError(f"budget_s is {budget_s}", hint="give a positive number of seconds")
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """Return the plain model: a copy that is compiled first would not be done in time."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
-    return getattr(model, "_orig_mod", model)
+    present = devices_present()
+    threads = tuple(dict.fromkeys(thread_counts)) or (0,)
+    if len(present) == 1 and len(threads) == 1:
+        choice = DeviceChoice(device=present[0], num_threads=threads[0])
+    else:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        # Of a compiled model the plain one: a copy that is compiled first is not done in time.
+        plain: nn.Module = getattr(model, "_orig_mod", model)
+        call = BatchLoss(plain, loss_fn)
+        places = [
+            TrainingPlace(device, plain, sample_batch, call, optimizer, num_threads=count)
+            for device in present
+            for count in (threads if device.type == "cpu" else (0,))
+        ]
+        choice = _choose(places, num_steps, budget_s)
+    took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
+    _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
+    return choice
 
 
 def _choose(
@@ -169,12 +164,22 @@ def _choose(
     finally:
         for place in places:
             place.close()
-        _free_cached_memory()
+        # Leave no memory of a device behind that is not chosen.
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            gc.collect()  # a graph of the last step may be part of a cycle
+            torch.cuda.empty_cache()
     for left in result.left_out:
         if isinstance(left.error, UsageError):
             raise left.error
     if result.winner is None:
-        raise _all_failed(result.left_out)
+        names_by_reason: dict[str, list[str]] = {}
+        for left in result.left_out:
+            names_by_reason.setdefault(left.reason, []).append(left.name)
+        reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
+        raise BreakevenError(
+            f"a step of the model fails on every device ({reasons})",
+            hint="pass the batch as the model takes it, and loss_fn= where its output is no loss",
+        ) from result.left_out[0].error
     for left in result.left_out:
         if left.error is not None:
             left.error.__traceback__ = None  # its frames would keep the copies alive
@@ -191,38 +196,15 @@ def _choose(
     )
 
 
-def _all_failed(left_out: Sequence[LeftOut]) -> BreakevenError:
-    names_by_reason: dict[str, list[str]] = {}
-    for left in left_out:
-        names_by_reason.setdefault(left.reason, []).append(left.name)
-    reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
-    error = BreakevenError(
-        f"a step of the model fails on every device ({reasons})",
-        hint="pass the batch as the model takes it, and loss_fn= where its output is no loss",
-    )
-    error.__cause__ = left_out[0].error
-    return error
-
-
-def _free_cached_memory() -> None:
-    """Leave no memory of a device behind that is not chosen."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        gc.collect()  # a graph of the last step may be part of a cycle
-        torch.cuda.empty_cache()
-
-
-def _logged(choice: DeviceChoice) -> DeviceChoice:
-    took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
-    _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
-    return choice
-
-
 @contextmanager
 def untouched() -> Iterator[None]:
     """Give back the random numbers, the threads and the hooks of optimizers as they were.
 
     Inside, gradients are recorded whatever the caller does, and no hook sees a step.
     """
+    # Compiled steps are only needed where steps run.
+    from faststep.hooks import unwatched_steps
+
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch_state, num_threads = torch.get_rng_state(), torch.get_num_threads()
     try:

@@ -8,6 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from breakeven.configure import set_num_threads
 from breakeven.errors import UsageError
@@ -96,11 +97,12 @@ class OnFastest:
 
     def choose(self, sample_batch: Any) -> DeviceChoice:
         """Return the fastest place for the model on a batch, without moving anything."""
+        most = torch.get_num_threads()  # never more than the process allows itself now
         return choose_device(
             self._model,
             sample_batch,
             optimizer=self._optimizer,
-            thread_counts=_thread_counts(),
+            thread_counts=(most, max(1, most // 2), 1),
             **self._options,
         )
 
@@ -113,20 +115,23 @@ class OnFastest:
                 "on_fastest has no sample batch to measure with",
                 hint="with breakeven.on_fastest(model, batch) as device: ...",
             )
-        home = home_device(self._model)
+        home = _home_device(self._model)
         choice = self.choose(self._sample_batch)
         self._before = (home, torch.get_num_threads())
         try:
             set_num_threads(choice.num_threads)
             self._move(choice.device)
         except BaseException:
-            self._put_back()
+            self.__exit__()
             raise
         return choice.device
 
     def __exit__(self, *_: object) -> None:
         """Put the threads, the model and the optimizer's state back."""
-        self._put_back()
+        assert self._before is not None, "entered before it is left"
+        (device, num_threads), self._before = self._before, None
+        set_num_threads(num_threads)
+        self._move(device)
 
     def __call__(self, step: Callable[_P, _R]) -> OnFastestStep[_P, _R]:
         """Return a step function that runs where the model trains fastest."""
@@ -134,7 +139,7 @@ class OnFastest:
 
     def settle(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> DeviceChoice:
         """Choose by the first call's arguments, and move the model for good."""
-        home_device(self._model)
+        _home_device(self._model)
         sample_batch = self._sample_batch
         if sample_batch is None:
             values = (*arguments, *keywords.values())
@@ -143,16 +148,19 @@ class OnFastest:
         self._move(choice.device)
         return choice
 
-    def _put_back(self) -> None:
-        assert self._before is not None, "entered before it is left"
-        (device, num_threads), self._before = self._before, None
-        set_num_threads(num_threads)
-        self._move(device)
-
     def _move(self, device: torch.device) -> None:
         self._model.to(device)
-        if self._optimizer is not None:
-            _move_state(self._optimizer, device)
+        optimizer = self._optimizer
+        if optimizer is None:
+            return
+        for group in optimizer.param_groups:
+            on_device = group.get("fused") or group.get("capturable")
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                for name, value in state.items():
+                    # Counts of steps stay on the CPU unless a kernel reads them.
+                    if isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device):
+                        state[name] = value.to(device)
 
 
 class OnFastestStep(Generic[_P, _R]):
@@ -185,7 +193,7 @@ class OnFastestStep(Generic[_P, _R]):
             set_num_threads(num_threads)
 
 
-def home_device(model: nn.Module) -> torch.device:
+def _home_device(model: nn.Module) -> torch.device:
     """Return the one device on which a model lies.
 
     Raises:
@@ -198,32 +206,13 @@ def home_device(model: nn.Module) -> torch.device:
     return devices.pop() if devices else torch.device("cpu")
 
 
-def _thread_counts() -> tuple[int, ...]:
-    """Return what to try: never more threads than the process allows itself now."""
-    most = torch.get_num_threads()
-    return tuple(dict.fromkeys((most, max(1, most // 2), 1)))
-
-
 def _moved(value: Any, device: torch.device) -> Any:
     """Return an argument of the user's with its tensors on a device, and of the same type."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=value.is_pinned())
-    if type(value) in (tuple, list):
-        return type(value)(_moved(item, device) for item in value)
-    if type(value) is dict:
-        return {key: _moved(item, device) for key, item in value.items()}
-    if isinstance(value, Mapping) and hasattr(value, "to"):  # a batch of a tokenizer
-        return value.to(device)  # pyright: ignore[reportAttributeAccessIssue]
-    return value
 
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=leaf.is_pinned())
+        is_batch = isinstance(leaf, Mapping) and hasattr(leaf, "to")  # of a tokenizer
+        return leaf.to(device) if is_batch else leaf  # pyright: ignore
 
-def _move_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Move the state of an optimizer behind its parameters."""
-    for group in optimizer.param_groups:
-        on_device = group.get("fused") or group.get("capturable")
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            for name, value in state.items():
-                # Counts of steps stay on the CPU unless a kernel reads them.
-                if isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device):
-                    state[name] = value.to(device)
+    return tree_map(move, value)

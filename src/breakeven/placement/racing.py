@@ -82,7 +82,7 @@ class LeftOut:
     Args:
         name: Of the place.
         reason: Why, in one sentence.
-        error: What it raised; None where it was left out without trying.
+        error: What it raised; None if it was left out without trying.
     """
 
     name: str
@@ -133,7 +133,34 @@ def race(
         now_ns: Reads the clock.
         own_ns: Reads the one of the steps, which other work does not stretch.
     """
-    return _Race(places, budget_ns, num_steps, now_ns, own_ns).result()
+    race = _Race(budget_ns, num_steps, now_ns, own_ns)
+    for place in places:
+        race.start(place)
+    race.warm_ns = now_ns()
+    racing = list(race.runners)
+    while len(racing) > 1:
+        round_ns = now_ns()
+        # Those that start up first, whose first steps say nothing.
+        for runner in sorted(racing, key=lambda runner: not runner.place.starts_up):
+            race.sample(runner)
+        racing = _undecided([runner for runner in racing if runner in race.runners])
+        if now_ns() - round_ns > race.left_ns():
+            break
+    timed = [runner for runner in race.runners if runner.samples_ns]
+    most_ns = min((runner.cost_ns for runner in timed), default=0.0) * (1 + TIE_FRACTION)
+    fastest = (runner for runner in timed if runner.cost_ns <= most_ns)
+    winner = next(fastest, next(iter(race.runners), None))
+    return RaceResult(
+        winner=winner.place.name if winner is not None else None,
+        times=tuple(
+            PlaceTime(
+                name=runner.place.name, step_ns=runner.measured, one_off_ns=runner.place.one_off_ns
+            )
+            for runner in timed
+        ),
+        left_out=tuple(race.left_out),
+        duration_ns=now_ns() - race.started_ns,
+    )
 
 
 @dataclass(slots=True)
@@ -156,145 +183,95 @@ class _Runner:
         return self.measured.median_ns + self.shares_ns
 
 
-@dataclass
 class _Race:
-    places: Sequence[Place]
-    budget_ns: float
-    num_steps: int | None
-    now_ns: Callable[[], int]
-    own_ns: Callable[[], int]
+    """The places that still work, and the time that is left."""
 
-    def __post_init__(self) -> None:
-        self._started_ns = self.now_ns()
-        self._warm_ns = self._started_ns  # when the warm-up ended
-        self._runners: list[_Runner] = []  # all that still work
-        self._left_out: list[LeftOut] = []
+    def __init__(
+        self,
+        budget_ns: float,
+        num_steps: int | None,
+        now_ns: Callable[[], int],
+        own_ns: Callable[[], int],
+    ) -> None:
+        self._budget_ns, self._num_steps = budget_ns, num_steps
+        self._now_ns, self._own_ns = now_ns, own_ns
+        self.started_ns = self.warm_ns = now_ns()  # the warm-up ends later
+        self.runners: list[_Runner] = []
+        self.left_out: list[LeftOut] = []
 
-    def result(self) -> RaceResult:
-        for place in self.places:
-            self._start(place)
-        self._warm_ns = self.now_ns()
-        racing = list(self._runners)
-        while len(racing) > 1:
-            started_ns = self.now_ns()
-            self._run_round(racing)
-            racing = self._undecided(racing)
-            ended_ns = self.now_ns()
-            if ended_ns - started_ns > self._left_ns():
-                break
-        return self._end()
-
-    def _start(self, place: Place) -> None:
+    def start(self, place: Place) -> None:
         """Prepare a place and warm it up."""
-        if place.starts_up and self._run_is_short():
+        step_ns = min((each.guess_ns for each in self.runners), default=self._budget_ns)
+        if place.starts_up and self._num_steps and self._num_steps * step_ns < self._budget_ns:
             reason = "the whole run ends on the CPU before another device is tried"
-            self._left_out.append(LeftOut(name=place.name, reason=reason, error=None))
+            self.left_out.append(LeftOut(name=place.name, reason=reason, error=None))
             return
         try:
             place.prepare()
             runner = _Runner(place, self._time(place, 1))
-            if runner.first_ns < _SHORT_FRACTION * self.budget_ns:
+            if runner.first_ns < _SHORT_FRACTION * self._budget_ns:
                 runner.first_ns = min(runner.first_ns, self._time(place, 1))
         except Exception as error:
             self._leave_out(place, error)
             return
-        if self.num_steps is not None:
-            runner.shares_ns = place.one_off_ns / self.num_steps
-        self._runners.append(runner)
+        if self._num_steps is not None:
+            runner.shares_ns = place.one_off_ns / self._num_steps
+        self.runners.append(runner)
 
-    def _run_round(self, racing: Sequence[_Runner]) -> None:
-        """Take one sample of each; those that start up first, whose first steps say nothing."""
-        for runner in sorted(racing, key=lambda runner: not runner.place.starts_up):
-            if self._is_known_well_enough(runner):
-                runner.samples_ns.append(runner.first_ns)
-                continue
-            wanted_ns = min(self.budget_ns, self._limit_ns()) * _SAMPLE_FRACTION
-            num_steps = max(1, min(_MAX_STEPS_PER_SAMPLE, int(wanted_ns / runner.guess_ns)))
-            try:
-                runner.samples_ns.append(self._time(runner.place, num_steps))
-            except Exception as error:
-                self._leave_out(runner.place, error)
-                self._runners.remove(runner)
-
-    def _is_known_well_enough(self, runner: _Runner) -> bool:
-        """Return whether to do with the first step, as another would break the budget."""
-        return (
+    def sample(self, runner: _Runner) -> None:
+        """Take one sample; the first step serves if another one would break the budget."""
+        if (
             not runner.place.starts_up
             and not runner.samples_ns
-            and runner.first_ns > self._left_ns()
-            and any(other.samples_ns for other in self._runners if other is not runner)
-        )
-
-    def _undecided(self, racing: Sequence[_Runner]) -> list[_Runner]:
-        """Return who may still be the fastest; one alone where that is decided."""
-        left = [runner for runner in racing if runner in self._runners]
-        if not left:
-            return []
-        leader = min(left, key=lambda runner: runner.cost_ns)
-        high_ns = leader.measured.estimate.high_ns + leader.shares_ns
-        lows_ns = {
-            id(runner): runner.measured.estimate.low_ns + runner.shares_ns for runner in left
-        }
-        left = [runner for runner in left if runner is leader or lows_ns[id(runner)] < high_ns]
-        are_equal = all(
-            high_ns <= lows_ns[id(runner)] * (1 + TIE_FRACTION)
-            for runner in left
-            if runner is not leader
-        )
-        return [leader] if are_equal else left
-
-    def _end(self) -> RaceResult:
-        timed = [runner for runner in self._runners if runner.samples_ns]
-        winner = next(iter(self._runners), None)
-        if timed:
-            least_ns = min(runner.cost_ns for runner in timed)
-            winner = next(
-                runner for runner in timed if runner.cost_ns <= least_ns * (1 + TIE_FRACTION)
-            )
-        return RaceResult(
-            winner=winner.place.name if winner is not None else None,
-            times=tuple(
-                PlaceTime(
-                    name=runner.place.name,
-                    step_ns=runner.measured,
-                    one_off_ns=runner.place.one_off_ns,
-                )
-                for runner in timed
-            ),
-            left_out=tuple(self._left_out),
-            duration_ns=self.now_ns() - self._started_ns,
-        )
+            and runner.first_ns > self.left_ns()
+            and any(other.samples_ns for other in self.runners if other is not runner)
+        ):
+            runner.samples_ns.append(runner.first_ns)
+            return
+        wanted_ns = min(self._budget_ns, self._limit_ns()) * _SAMPLE_FRACTION
+        num_steps = max(1, min(_MAX_STEPS_PER_SAMPLE, int(wanted_ns / runner.guess_ns)))
+        try:
+            runner.samples_ns.append(self._time(runner.place, num_steps))
+        except Exception as error:
+            self._leave_out(runner.place, error)
+            self.runners.remove(runner)
 
     def _time(self, place: Place, num_steps: int) -> int:
         """Return the nanoseconds per step of some steps back to back."""
         place.enter()
         place.synchronize()
-        started_ns = self.own_ns()
+        started_ns = self._own_ns()
         for _ in range(num_steps):
             place.run_step()
         place.synchronize()
-        return max(1, (self.own_ns() - started_ns) // num_steps)
+        return max(1, (self._own_ns() - started_ns) // num_steps)
 
     def _limit_ns(self) -> float:
         """Return what the race may take, as far as the run's time is known yet."""
-        if self.num_steps is None or not self._runners:
-            return self.budget_ns
-        fastest_ns = min(runner.guess_ns for runner in self._runners)
-        return min(self.budget_ns, _RUN_FRACTION * self.num_steps * fastest_ns)
+        if self._num_steps is None or not self.runners:
+            return self._budget_ns
+        fastest_ns = min(runner.guess_ns for runner in self.runners)
+        return min(self._budget_ns, _RUN_FRACTION * self._num_steps * fastest_ns)
 
-    def _left_ns(self) -> float:
+    def left_ns(self) -> float:
         """Return what is left for timed steps."""
         limit_ns = self._limit_ns()
-        warm_up_ns = self._warm_ns - self._started_ns
+        warm_up_ns = self.warm_ns - self.started_ns
         timed_ns = max(limit_ns - warm_up_ns, _TIMED_FRACTION * limit_ns)
-        return timed_ns - (self.now_ns() - self._warm_ns)
-
-    def _run_is_short(self) -> bool:
-        """Return whether the run at the fastest place so far ends within the budget."""
-        if self.num_steps is None or not self._runners:
-            return False
-        return self.num_steps * min(r.guess_ns for r in self._runners) < self.budget_ns
+        return timed_ns - (self._now_ns() - self.warm_ns)
 
     def _leave_out(self, place: Place, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        self._left_out.append(LeftOut(name=place.name, reason=reason, error=error))
+        self.left_out.append(LeftOut(name=place.name, reason=reason, error=error))
+
+
+def _undecided(left: Sequence[_Runner]) -> list[_Runner]:
+    """Return who may still be the fastest; one alone if that is decided."""
+    if not left:
+        return []
+    leader = min(left, key=lambda runner: runner.cost_ns)
+    high_ns = leader.measured.estimate.high_ns + leader.shares_ns
+    lows_ns = [(each, each.measured.estimate.low_ns + each.shares_ns) for each in left]
+    close = [(each, ns) for each, ns in lows_ns if each is leader or ns < high_ns]
+    are_equal = all(high_ns <= ns * (1 + TIE_FRACTION) for each, ns in close if each is not leader)
+    return [leader] if are_equal else [each for each, _ in close]

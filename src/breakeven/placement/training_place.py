@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves, tree_map
 
 from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
@@ -51,7 +52,9 @@ class TrainingPlace:
     ) -> None:
         self.device = device
         self.num_threads = num_threads
-        self.name = device_title(device)
+        self.name = str(device)
+        if device.type == "cuda":
+            self.name += f" ({torch.cuda.get_device_name(device)})"
         if num_threads:
             self.name += f", {num_threads} thread{'s' * (num_threads > 1)}"
         self.starts_up = device.type != "cpu"
@@ -89,8 +92,12 @@ class TrainingPlace:
         assert model is not None, "prepared before it runs"
         batch = self._batch
         if self.starts_up:
-            batch = map_tensors(self._move, batch)
-        if optimizer is not None and needs_closure(optimizer):
+            batch = map_tensors(
+                lambda tensor: tensor.to(self.device, non_blocking=tensor.is_pinned()), batch
+            )
+        closure = optimizer and inspect.signature(optimizer.step).parameters.get("closure")
+        if optimizer is not None and closure and closure.default is closure.empty:
+            # Such as LBFGS, which evaluates the model by itself.
             optimizer.step(lambda: self._backward(model, batch))  # pyright: ignore
             return
         self._backward(model, batch)
@@ -128,7 +135,9 @@ class TrainingPlace:
         self.synchronize()
 
     def _check_memory(self, model: nn.Module, *, has_optimizer: bool) -> None:
-        free = free_bytes(self.device)
+        free = available_bytes() if self.device.type == "cpu" else None
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
         if free is None:
             return
         num_copies = _COPIES_IN_STEP + _COPIES_IN_OPTIMIZER * has_optimizer
@@ -151,9 +160,6 @@ class TrainingPlace:
         if tensor.is_pinned():
             copied = copied.pin_memory()
         return copied.requires_grad_(tensor.requires_grad)
-
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device, non_blocking=tensor.is_pinned())
 
 
 def copy_model(model: nn.Module, device: torch.device) -> tuple[nn.Module, dict[int, Any]]:
@@ -203,9 +209,19 @@ def copy_optimizer(
             optimizer = inner
         memo = dict(copied_tensors)
         for group in optimizer.param_groups:
-            _check_owned(group["params"], copied_tensors)
             for parameter in group["params"]:
-                _place_state(optimizer.state.get(parameter, {}), group, device, memo)
+                if id(parameter) not in copied_tensors:
+                    raise UsageError(
+                        "the optimizer has parameters that are not the model's",
+                        hint="pass the optimizer of this model, or none",
+                    )
+                for value in optimizer.state.get(parameter, {}).values():
+                    if isinstance(value, torch.Tensor):
+                        # The count of steps lies on the CPU unless it is read by a kernel.
+                        # Source: torch.optim.Optimizer._process_value_according_to_param_policy.
+                        follows = value.dim() > 0 or group.get("fused") or group.get("capturable")
+                        target = device if follows else torch.device("cpu")
+                        memo[id(value)] = value.detach().to(target, copy=True)
         made = copy.deepcopy(optimizer, memo)
         # What optimizers keep besides their state is not copied: LBFGS misses its parameters. A
         # step on the object itself is a scheduler's wrapper around the user's optimizer.
@@ -216,33 +232,6 @@ def copy_optimizer(
         if "lr" in group:
             group["lr"] = group["lr"] * 0
     return made
-
-
-def _check_owned(parameters: Iterable[nn.Parameter], copied_tensors: dict[int, Any]) -> None:
-    if any(id(parameter) not in copied_tensors for parameter in parameters):
-        raise UsageError(
-            "the optimizer has parameters that are not the model's",
-            hint="pass the optimizer of this model, or none",
-        )
-
-
-def _place_state(
-    state: dict[str, Any], group: dict[str, Any], device: torch.device, memo: dict[int, Any]
-) -> None:
-    """Copy the state of a parameter to where the optimizer will look for it."""
-    for value in state.values():
-        if isinstance(value, torch.Tensor):
-            # The count of steps lies on the CPU unless it is read by a kernel.
-            # Source: torch.optim.Optimizer._process_value_according_to_param_policy.
-            follows = value.dim() > 0 or group.get("fused") or group.get("capturable")
-            target = device if follows else torch.device("cpu")
-            memo[id(value)] = value.detach().to(target, copy=True)
-
-
-def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer, such as LBFGS, evaluates the model by itself."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty
 
 
 def devices_present() -> tuple[torch.device, ...]:
@@ -263,20 +252,6 @@ def devices_present() -> tuple[torch.device, ...]:
     return tuple(devices)
 
 
-def device_title(device: torch.device) -> str:
-    """Return a device's name for a person: ``cuda:0 (NVIDIA L4)``."""
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return str(device)
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device; None where nothing tells."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return available_bytes() if device.type == "cpu" else None
-
-
 LossFunction = Callable[..., torch.Tensor]
 
 
@@ -287,17 +262,13 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
         function: From tensor to tensor.
         batch: A tensor, an array, or tuples, lists and mappings of them; all else stays.
     """
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, np.ndarray):
-        return function(torch.from_numpy(np.array(batch)))  # one that torch may write to
-    if isinstance(batch, Mapping):
-        return {key: map_tensors(function, value) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
-        return type(batch)(*(map_tensors(function, value) for value in batch))
-    if isinstance(batch, tuple | list):
-        return type(batch)(map_tensors(function, value) for value in batch)
-    return batch
+
+    def apply(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            leaf = torch.from_numpy(np.array(leaf))  # one that torch may write to
+        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return tree_map(apply, dict(batch) if isinstance(batch, Mapping) else batch)
 
 
 class BatchLoss:
@@ -357,14 +328,8 @@ def _default_loss(output: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
-    found: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_floating_point():
-            found.append(tensor)
-        return tensor
-
-    map_tensors(note, output)
+    leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
+    found = [one for one in leaves if isinstance(one, torch.Tensor) and one.is_floating_point()]
     if not found:
         raise UsageError(
             f"the model's output ({type(output).__name__}) has no floating-point tensor to take "

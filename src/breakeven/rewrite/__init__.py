@@ -1,6 +1,6 @@
 """Propose the lines of a training loop that `breakeven.fast_step` replaces, or run it with them."""
 
-from breakeven.rewrite.in_memory import code_of_fast_step as code_of_fast_step
 from breakeven.rewrite.source_patch import NoPatch as NoPatch
 from breakeven.rewrite.source_patch import SourcePatch as SourcePatch
+from breakeven.rewrite.source_patch import code_of_fast_step as code_of_fast_step
 from breakeven.rewrite.source_patch import propose_fast_step as propose_fast_step

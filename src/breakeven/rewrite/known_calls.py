@@ -1,25 +1,28 @@
 """Which calls of a loop compute and do no more, and which of its values stay what they are.
 
 A step is traced once. A call that counts, draws from NumPy or writes to a list would do so once,
-and a number that changes would stay what it was: what is not known to be neither is refused.
+and a number that changes would stay what it was: both are refused unless they are known to be safe.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from breakeven.rewrite.outer_call import Loop
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
+    arguments_of,
     nodes_in,
     parameters_of,
     plain_name,
+    read_names,
     written_names,
 )
+
+Loop = ast.For | ast.While
 
 # Reading a value out of a tensor ends the graph: such statements come after the step.
 READS_VALUES = frozenset({"item", "numpy", "tolist", "cpu", "print", "append", "add_scalar"})
@@ -39,16 +42,17 @@ _PURE_BUILTINS = frozenset({
     "list", "dict", "abs", "isinstance", "reversed", "sorted", "map", "slice",
     "round", "super", "getattr",
 })  # fmt: skip
+_LITERALS = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.unaryop, ast.Load)
+# What a Polyak update may write by, and go over.
+_WRITES_PARAMETERS = frozenset({"mul_", "add_", "sub_", "lerp_", "copy_"})
+_PARAMETERS = frozenset({
+    "parameters", "named_parameters", "buffers", "named_buffers", "zip",
+})  # fmt: skip
 
 
 def last_called(call: ast.Call) -> str:
+    """Return ``step`` of ``self.optimizer.step()``."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else plain_name(call.func)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    """Return whether an expression is made of literals alone, and no list or the like."""
-    kinds = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.unaryop, ast.Load)
-    return all(isinstance(part, kinds) for part in ast.walk(node))
 
 
 class KnownCalls:
@@ -105,22 +109,38 @@ class KnownCalls:
 
     def ensure_lasting(self, node: ast.AST) -> None:
         """Refuse an attribute that is read, and may change: its value would be compiled in."""
-        imports = self._script.imports
         for part in nodes_in(node, ast.Attribute):
             name, above = plain_name(part), self._script.parent(part)
             root = name.partition(".")[0]
             is_called = isinstance(above, ast.Call) and above.func is part
             is_inner = isinstance(above, ast.Attribute)
-            if not name or is_called or is_inner or root in imports:
+            if not name or is_called or is_inner or root in self._script.imports:
                 continue
             if self._is_of_model(name):
                 continue
             if part.attr in self._stored_attributes or (root != "self" and self._is_used(root)):
                 raise NoEditError(f"`{name}` may change in the loop")
 
+    def ensure_constant(self, node: ast.AST, known: set[str]) -> None:
+        """Refuse a variable of elsewhere whose value may change: it would be compiled in.
+
+        Args:
+            node: A statement.
+            known: Variables of its function.
+        """
+        roots = {model.partition(".")[0] for model in self._models}
+        fixed = {*roots, *self._functions, *self._classes, *self._script.imports, *dir(builtins)}
+        for part in nodes_in(node, ast.Name):
+            above = self._script.parent(part)
+            is_tool = isinstance(above, ast.Attribute) or (
+                isinstance(above, ast.Call) and above.func is part
+            )
+            if not (part.id in known | fixed or is_tool or self._is_literal(part.id)):
+                raise NoEditError(f"the value of `{part.id}` in line {part.lineno} may change")
+
     @cached_property
     def _stored_attributes(self) -> frozenset[str]:
-        """Return the attributes that are set anywhere but where objects are made."""
+        """The attributes that are set anywhere but where objects are made."""
         return frozenset(
             part.attr
             for part in self._script.nodes(ast.Attribute)
@@ -129,7 +149,7 @@ class KnownCalls:
         )
 
     def _is_used(self, name: str) -> bool:
-        """Return whether the loop does more with an object than to read its attributes."""
+        """Whether the loop does more with an object than to read its attributes."""
         loop = self._loops[-1]
         if name in {one.partition(".")[0] for one in written_names(loop)}:
             return False  # a value of the batch
@@ -148,11 +168,7 @@ class KnownCalls:
         return any(name == one or name.startswith(f"{one}.") for one in self._models)
 
     def _is_pure(
-        self,
-        call: ast.Call,
-        values: frozenset[str],
-        lists: frozenset[str],
-        given: frozenset[str],
+        self, call: ast.Call, values: frozenset[str], lists: frozenset[str], given: frozenset[str]
     ) -> bool:
         name = plain_name(call.func)
         root, last = name.partition(".")[0], last_called(call)
@@ -166,39 +182,16 @@ class KnownCalls:
         if isinstance(call.func, ast.Attribute):
             if name.rpartition(".")[0] in lists:
                 return True
-            is_of_value = not name or root in values | given or self._is_made_by_torch(root)
+            is_of_value = not name or root in values | given or self._is_made(root, as_tensor=True)
             # A method of a tensor that writes ends with an underscore.
             writes = last.endswith("_") or last in _WRITING
             return is_of_value and not writes and last not in READS_VALUES | MUST_PRECEDE
         if hasattr(builtins, name):
             return name in _PURE_BUILTINS
-        return name in self._classes or self._is_made_of_module(name) or name in given
-
-    def ensure_constant(self, node: ast.AST, known: set[str]) -> None:
-        """Refuse a variable of elsewhere whose value may change: it would be compiled in.
-
-        Args:
-            node: A statement.
-            known: Variables of its function.
-        """
-        for part in nodes_in(node, ast.Name):
-            name, above = part.id, self._script.parent(part)
-            is_tool = isinstance(above, ast.Attribute) or (
-                isinstance(above, ast.Call) and above.func is part
-            )
-            if (
-                name in known
-                or is_tool
-                or name in {model.partition(".")[0] for model in self._models}
-                or name in self._functions.keys() | self._classes | self._script.imports.keys()
-                or hasattr(builtins, name)
-                or self._is_literal(name)
-            ):
-                continue
-            raise NoEditError(f"the value of `{name}` in line {part.lineno} may change")
+        return name in self._classes or name in given or self._is_made(name, as_tensor=False)
 
     def _is_literal(self, name: str) -> bool:
-        """Return whether a variable is assigned once in the file, a number or the like."""
+        """Whether a variable is assigned once in the file, a number or the like."""
         stores = [
             part
             for part in self._script.nodes(ast.Name)
@@ -209,39 +202,25 @@ class KnownCalls:
             for one in self._script.bindings
             if any(part is store for part in ast.walk(one.target) for store in stores)
         ]
-        return len(stores) == len(values) == 1 and _is_literal(values[0])
+        return len(stores) == len(values) == 1 and all(
+            isinstance(part, _LITERALS) for part in ast.walk(values[0])
+        )
 
-    def _values_of(self, name: str) -> list[ast.expr]:
-        """Return what a variable is assigned, one by one or as ``a, b = c, d``."""
-        found: list[ast.expr] = []
+    def _is_made(self, name: str, *, as_tensor: bool) -> bool:
+        """Whether a name is only bound to calls of torch, or as a module to its or own classes."""
+        found: list[bool] = []
         for binding in self._script.bindings:
             pairs = [(binding.target, binding.value)]
             if isinstance(binding.target, ast.Tuple) and isinstance(binding.value, ast.Tuple):
                 pairs = list(zip(binding.target.elts, binding.value.elts, strict=False))
-            found += [value for target, value in pairs if plain_name(target) == name]
-        return found
-
-    def _is_made_by_torch(self, name: str) -> bool:
-        values = self._values_of(name)
-        return bool(values) and all(
-            isinstance(value, ast.Call)
-            and self._script.imports.get(plain_name(value.func).partition(".")[0]) == "torch"
-            for value in values
-        )
-
-    def _is_made_of_module(self, name: str) -> bool:
-        """Return whether a name is bound to an object of torch's or of the script's classes."""
-        values = self._values_of(name)
-        return bool(values) and all(
-            isinstance(value, ast.Call)
-            and (
-                plain_name(value.func) in self._classes
-                or self._script.imports.get(
-                    plain_name(value.func).partition(".")[0], ""
-                ).startswith("torch")
-            )
-            for value in values
-        )
+            for target, value in pairs:
+                if plain_name(target) != name:
+                    continue
+                maker = plain_name(value.func) if isinstance(value, ast.Call) else ""
+                package = self._script.imports.get(maker.partition(".")[0], "")
+                is_module = maker in self._classes or package.startswith("torch")
+                found.append(package == "torch" if as_tensor else is_module)
+        return bool(found) and all(found)
 
     def _is_pure_function(self, name: str) -> bool:
         if name in self._seen:
@@ -257,12 +236,10 @@ class KnownCalls:
         )
         if function.decorator_list or any(nodes_in(function, ast.Global, ast.Nonlocal)):
             return False
-        stores = [
-            part
+        if any(
+            isinstance(part.ctx, ast.Store | ast.Del)
             for part in nodes_in(function, ast.Attribute, ast.Subscript)
-            if isinstance(part.ctx, ast.Store | ast.Del)
-        ]
-        if stores:
+        ):
             return False
         values = frozenset(written_names(function)) | given
         for statement in function.body:
@@ -270,3 +247,91 @@ class KnownCalls:
             self.ensure_lasting(statement)
             self.ensure_constant(statement, {*values})
         return True
+
+    def is_polyak_update(self, statement: ast.stmt) -> bool:
+        """Whether a statement moves a target network towards the one that it follows.
+
+        It is a loop over parameters of models, or calls a function of such loops. It writes into
+        parameters, which nothing else in a step may do.
+        """
+        match statement:
+            case ast.For():
+                return _goes_over(statement, self._models)
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call):
+                function = self._functions.get(name)
+            case _:
+                return False
+        if function is None:
+            return False
+        given = arguments_of(call)
+        parameters = frozenset(parameters_of(function.args))
+        body = list(_without_no_grad(function.body))
+        return (
+            any(read_names(one) & self._models for one in given)
+            and {ast.unparse(one) for one in function.decorator_list} <= {"torch.no_grad()"}
+            and all(map(self._is_model_or_number, given))
+            and bool(body)
+            and all(isinstance(one, ast.For) and _goes_over(one, parameters) for one in body)
+        )
+
+    def ensure_plain_polyak(self, statement: ast.stmt) -> None:
+        """Refuse a Polyak update that does anything else.
+
+        Args:
+            statement: One for which ``is_polyak_update`` holds.
+        """
+        loops, known = [statement], set[str]()
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            function = self._functions[plain_name(statement.value.func)]
+            loops, known = [*_without_no_grad(function.body)], parameters_of(function.args)
+        for loop in loops:
+            assert isinstance(loop, ast.For)
+            own = written_names(loop.target)
+            for one in _without_no_grad(loop.body):
+                self.ensure_constant(one, own | known)
+                if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)):
+                    raise NoEditError(
+                        f"line {one.lineno} does more than to move a parameter towards another"
+                    )
+                for call in nodes_in(one, ast.Call):
+                    written = [given.value for given in call.keywords if given.arg == "out"]
+                    if isinstance(call.func, ast.Attribute) and last_called(call) in (
+                        _WRITES_PARAMETERS
+                    ):
+                        written.append(call.func.value)
+                    elif written or last_called(call) != "detach":
+                        computed = ast.copy_location(ast.Expr(call), one)
+                        self.ensure_pure(computed, values=frozenset(own))
+                    if any(plain_name(part).partition(".")[0] not in own for part in written):
+                        raise NoEditError(
+                            f"line {one.lineno} writes to other than a model's parameters"
+                        )
+
+    def _is_model_or_number(self, given: ast.expr) -> bool:
+        if isinstance(given, ast.Call):
+            owner, _, method = plain_name(given.func).rpartition(".")
+            return owner in self._models and method in _PARAMETERS and not given.args
+        return bool(plain_name(given)) or isinstance(given, ast.Constant)
+
+
+def _goes_over(loop: ast.For, owners: frozenset[str]) -> bool:
+    """Whether a loop is one over parameters of some models, or of what it is given."""
+    return (
+        all(last_called(call) in _PARAMETERS for call in nodes_in(loop.iter, ast.Call))
+        and not loop.orelse
+        and read_names(loop.iter) - {"zip", "strict"} <= owners
+    )
+
+
+def _without_no_grad(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a body, those within ``with torch.no_grad()`` in its place."""
+    for statement in body:
+        match statement:
+            case ast.With(items=[ast.withitem(context_expr=context)], body=inner):
+                if ast.unparse(context) != "torch.no_grad()":
+                    yield statement
+                yield from _without_no_grad(inner)
+            case ast.Expr(value=ast.Constant(value=str())):
+                pass
+            case _:
+                yield statement

@@ -1,19 +1,27 @@
-"""Where a training loop calls backward and update, and on which model and optimizer."""
+"""The loops of a training step, and where it calls backward and update on which model.
+
+The loop may stand in a function that a loop elsewhere calls, once for each epoch.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from breakeven.rewrite.known_calls import Loop
 from breakeven.rewrite.optimizers import Optimizers, method_calls
-from breakeven.rewrite.outer_call import Loop, OuterCall, find_outer_call, loops_around
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
     nodes_in,
+    parameters_of,
     plain_name,
-    spans,
+    read_names,
+    with_values,
+    written_names,
 )
 
 # Scripts that do these look into a step, or change how it is run, in ways that one call of a
@@ -44,6 +52,7 @@ _CHANGES_MODEL = {
     "register_module": "changes the model",
 }
 _CONTEXTS = ("autocast", "no_grad", "inference_mode", "anomaly", "saved_tensors", "graph")
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +68,7 @@ class StepParts:
         model: As the source calls it: ``self.model``.
         optimizer: Likewise.
         max_norm: What gradients are clipped to; None for no clipping.
-        outer: Where a loop elsewhere calls the function of these loops; None where none does.
+        outer: The call of the function of these loops that a loop elsewhere makes; None for none.
         own: Statements that clear gradients, clip them, call backward or update.
     """
 
@@ -75,18 +84,27 @@ class StepParts:
     own: Sequence[ast.stmt]
 
 
-def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
+def find_parts(script: SyntaxTree) -> StepParts:
     """Return the parts of the training step of a script.
-
-    Args:
-        script: The script.
-        backward_line: Line of the call of ``backward()``; None where it is not known.
 
     Raises:
         NoEditError: There is none, or one that is not known to be safe to change.
     """
     ensure_plain(script)
-    backward, loss = _backward(script, backward_line)
+    calls = [
+        (call, call.func.value)
+        for call in script.nodes(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+    ]
+    if not calls:
+        raise NoEditError("the script itself does not call backward()")
+    if len(calls) > 1:
+        lines = ", ".join(str(call.lineno) for call, _ in calls)
+        raise NoEditError(f"backward() is called in several places: lines {lines}")
+    ((call, loss),) = calls
+    backward = script.parent(call)
+    if not isinstance(backward, ast.Expr) or call.args or call.keywords:
+        raise NoEditError(f"line {call.lineno} calls backward() with arguments")
     loops, outer = loops_of(backward, script)
     for loop in (loops[-1], *(() if outer is None else (outer.loops[-1],))):
         ensure_lasting_model(loop)
@@ -98,7 +116,12 @@ def find_parts(script: SyntaxTree, backward_line: int | None) -> StepParts:
     optimizer = optimizers.updating(updates, cleared, backward)
     model = optimizers.model_of(optimizer, loops[0])
     if outer is not None:
-        optimizers.ensure_same_model(model, optimizer, outer)
+        model_outside, name = (
+            plain_name(outer.outside(ast.parse(own, mode="eval").body))
+            for own in (model, optimizer)
+        )
+        if optimizers.owners(name) != {model_outside}:
+            raise NoEditError(f"the script does not tell which model `{name}` updates")
     optimizers.ensure_only(optimizer, model, updates, cleared)
     update = updates[optimizer][0]
     between = block[position + 1 : block.index(update)]
@@ -139,42 +162,19 @@ def ensure_lasting_model(loop: Loop) -> None:
             raise NoEditError(f"line {part.lineno} {_CHANGES_MODEL[part.attr]} while the loop runs")
 
 
-def _backward(script: SyntaxTree, line: int | None) -> tuple[ast.stmt, ast.expr]:
-    """Return the one statement that calls ``backward()``, and on what."""
-    calls = [
-        (call, call.func.value)
-        for call in script.nodes(ast.Call)
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
-    ]
-    if not calls:
-        raise NoEditError("the script itself does not call backward()")
-    if len(calls) > 1:
-        lines = ", ".join(str(call.lineno) for call, _ in calls)
-        raise NoEditError(f"backward() is called in several places: lines {lines}")
-    ((call, loss),) = calls
-    if line is not None and not spans(call, line):
-        raise NoEditError(
-            f"the measured step calls backward() in line {line}, this file in line {call.lineno}"
-        )
-    statement = script.parent(call)
-    if not isinstance(statement, ast.Expr) or call.args or call.keywords:
-        raise NoEditError(f"line {call.lineno} calls backward() with arguments")
-    return statement, loss
-
-
 def loops_of(backward: ast.stmt, script: SyntaxTree) -> tuple[tuple[Loop, ...], OuterCall | None]:
-    """Return the loops of the step, and the call of their function where a loop makes it."""
+    """Return the loops of the step, and the call of their function that a loop makes."""
     innermost = script.parent(backward)
     if not isinstance(innermost, ast.For | ast.While) or backward not in innermost.body:
         raise NoEditError(
             f"line {backward.lineno} calls backward() in another place than directly in a loop"
         )
-    loops = (innermost, *loops_around(innermost, script))
+    loops = (innermost, *_loops_around(innermost, script))
     for around in script.parents(innermost):
         if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
             if isinstance(around, ast.AsyncFunctionDef) or around.decorator_list:
                 raise NoEditError(f"`{around.name}` has a decorator, or is async")
-            outer = find_outer_call(around, script)
+            outer = _find_outer_call(around, script)
             for node in () if outer is None else script.parents(outer.call):
                 _ensure_plain_context(node)
             return loops, outer
@@ -193,12 +193,10 @@ def _ensure_plain_context(node: ast.AST) -> None:
 
 def clip_call(statement: ast.stmt) -> ast.Call | None:
     """Return the call of ``clip_grad_norm_`` that a statement is, if it is one."""
-    match statement:
-        case ast.Expr(value=ast.Call() as call):
-            is_clip = plain_name(call.func).rpartition(".")[2] == "clip_grad_norm_"
-            return call if is_clip else None
-        case _:
-            return None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return None
+    return call if plain_name(call.func).rpartition(".")[2] == "clip_grad_norm_" else None
 
 
 def _max_norm(call: ast.Call, model: str) -> ast.expr:
@@ -211,3 +209,140 @@ def _max_norm(call: ast.Call, model: str) -> ast.expr:
     if any(nodes_in(values["max_norm"], ast.Call)):
         raise NoEditError(f"line {call.lineno} clips to a norm that may change")
     return values["max_norm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterCall:
+    """The one place from which the function of a training loop is called.
+
+    Args:
+        function: That has the training loop.
+        call: Of it.
+        loops: Around the call, from within, of the same scope.
+        scope: Function or module of the call.
+        arguments: What the call gives for each parameter.
+    """
+
+    function: ast.FunctionDef
+    call: ast.Call
+    loops: tuple[Loop, ...]
+    scope: ast.FunctionDef | ast.Module
+    arguments: Mapping[str, ast.expr]
+
+    def outside(self, expression: ast.expr) -> ast.expr:
+        """Return an expression of the function as it reads where the function is called.
+
+        Raises:
+            NoEditError: It has another value there, or another one for each call.
+        """
+        free = read_names(expression) - parameters_of(expression)
+        written = {name.partition(".")[0] for name in written_names(self.function)}
+        hiding: set[str] = set()
+        if isinstance(self.scope, ast.FunctionDef):
+            hiding = written_names(self.scope) | parameters_of(self.scope.args)
+        for name in sorted(free):
+            argument = self.arguments.get(name)
+            if argument is None and (name in written - {self.function.name} or name in hiding):
+                raise NoEditError(f"`{name}` is known in `{self.function.name}` only")
+            if argument is not None and (name in written - {"self"} or not plain_name(argument)):
+                raise NoEditError(
+                    f"`{name}` in `{self.function.name}` is not one name outside of it"
+                )
+        return with_values(expression, {n: self.arguments[n] for n in free & self.arguments.keys()})
+
+    def statement_outside(self, statement: ast.stmt, kept: set[str]) -> ast.stmt:
+        """Return a statement of the function as it reads outside.
+
+        Args:
+            statement: Assigns variables of its own.
+            kept: Its variables, and names that it gets.
+
+        Raises:
+            NoEditError: As for `outside`.
+        """
+        return _Outside(self, kept).visit(copy.deepcopy(statement))
+
+
+class _Outside(ast.NodeTransformer):
+    def __init__(self, call: OuterCall, kept: set[str]) -> None:
+        self._call = call
+        self._kept = kept
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._kept or not isinstance(node.ctx, ast.Load):
+            return node
+        return self._call.outside(node)
+
+
+def _find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall | None:
+    """Return the call of a function that a loop makes; None if no loop does.
+
+    Raises:
+        NoEditError: A step could not be handed over in that call.
+    """
+    calls = _calls(function, script)
+    call = next((call for call in calls if _loops_around(call, script)), None)
+    if call is None:
+        return None
+    scope = script.scope_of(call)
+    arguments = _bound_arguments(function, call)
+    is_called_in_loop = isinstance(scope, ast.FunctionDef) and any(
+        _loops_around(other, script) for other in _calls(scope, script)
+    )
+    if (
+        arguments is None
+        or len(_mentions(function, script)) != 1
+        or is_called_in_loop
+        or scope is function
+        or not isinstance(scope, ast.FunctionDef | ast.Module)
+    ):
+        raise NoEditError(
+            f"line {call.lineno} calls `{function.name}` in a loop, so that the step would be "
+            "compiled anew each time: make it before that loop, and hand it over"
+        )
+    return OuterCall(
+        function=function,
+        call=call,
+        loops=_loops_around(call, script),
+        scope=scope,
+        arguments=arguments,
+    )
+
+
+def _loops_around(node: ast.AST, script: SyntaxTree) -> tuple[Loop, ...]:
+    """Return the loops around a node in its function, class or module, from within."""
+    above = takewhile(lambda one: not isinstance(one, _SCOPES), script.parents(node))
+    return tuple(one for one in above if isinstance(one, ast.For | ast.While))
+
+
+def _mentions(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.AST]:
+    """Return the names of a function in a script; for a method, the attributes that may be it."""
+    if isinstance(script.parent(function), ast.ClassDef):
+        return [part for part in script.nodes(ast.Attribute) if part.attr == function.name]
+    return [part for part in script.nodes(ast.Name) if part.id == function.name]
+
+
+def _calls(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.Call]:
+    around = map(script.parent, _mentions(function, script))
+    return [call for call in around if isinstance(call, ast.Call)]
+
+
+def _bound_arguments(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+    """Return what each parameter gets; None if that is not plain to see."""
+    parameters = function.args
+    names = [parameter.arg for parameter in parameters.args]
+    if parameters.vararg or parameters.kwarg or parameters.kwonlyargs or parameters.posonlyargs:
+        return None
+    given = list(call.args)
+    if isinstance(call.func, ast.Attribute):
+        if names[:1] != ["self"] or plain_name(call.func.value) != "self":
+            return None
+        given.insert(0, call.func.value)
+    if any(isinstance(argument, ast.Starred) for argument in given) or len(given) > len(names):
+        return None
+    bound = dict(zip(names, given, strict=False))
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in bound:
+            return None
+        bound[keyword.arg] = keyword.value
+    return bound

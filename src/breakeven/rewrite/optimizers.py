@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from breakeven.rewrite.known_calls import last_called
-from breakeven.rewrite.outer_call import Loop, OuterCall
+from breakeven.rewrite.known_calls import Loop, last_called
 from breakeven.source import (
     NoEditError,
     SyntaxTree,
@@ -102,50 +101,39 @@ class Optimizers:
         Raises:
             NoEditError: It has parameters of several, or the script does not tell.
         """
-        handed_over = self._parameters_around(loop)
+        # Parameters of the function around the loop.
+        above = self._script.parents(loop)
+        around = next((one for one in above if isinstance(one, ast.FunctionDef)), None)
+        handed_over = parameters_of(around.args) if around else set[str]()
         if optimizer in self._built and optimizer not in handed_over:
             owners = self.owners(optimizer)
             if len(owners) != 1 or "" in owners:
                 raise NoEditError(f"`{optimizer}` has parameters of other than one named model")
             return owners.pop()
-        if optimizer not in handed_over and (owner := self._given_to_function(optimizer)):
-            return owner
-        # It was handed over: the model is what was handed over with it, and is used as one.
-        methods = ("parameters", "train", "zero_grad")
-        functions = [plain_name(call.func) for call in nodes_in(loop, ast.Call)]
-        # A method of the model's own counts too: it calls parts of the model.
-        own = [one.rpartition(".") for one in functions]
-        called = {*functions, *(owner for owner, _, name in own if name not in _OF_ANY_MODEL)}
-        models = _receivers(self._script.tree, *methods) & called & handed_over
-        if len(models) != 1:
-            raise NoEditError(f"the script does not tell which model `{optimizer}` updates")
-        return models.pop()
-
-    def _given_to_function(self, optimizer: str) -> str:
-        """Return the one variable that a function of the script makes an optimizer of.
-
-        Whether it has that model's parameters alone is seen when the step is made.
-        """
+        # Or a function of the script makes it of one variable. Whether it has that model's
+        # parameters alone is seen when the step is made.
         functions = {node.name for node in self._script.nodes(ast.FunctionDef)}
-        calls = [
+        makers = [
             binding.value
             for binding in self._script.bindings
             if plain_name(binding.target) == optimizer
         ]
-        match calls:
-            case [ast.Call(func=ast.Name(id=name), args=[ast.Name(id=owner)])] if name in functions:
-                return owner
+        match makers:
+            case [ast.Call(func=ast.Name(id=name), args=[ast.Name(id=owner)])]:
+                if name in functions and optimizer not in handed_over:
+                    return owner
             case _:
-                return ""
-
-    def ensure_same_model(self, model: str, optimizer: str, outer: OuterCall) -> None:
-        """Refuse a function that is given a model, and an optimizer of other parameters."""
-        model_outside, name = (
-            plain_name(outer.outside(ast.parse(own, mode="eval").body))
-            for own in (model, optimizer)
-        )
-        if self.owners(name) != {model_outside}:
-            raise NoEditError(f"the script does not tell which model `{name}` updates")
+                pass
+        # It was handed over: the model is what was handed over with it, and is used as one.
+        methods = ("parameters", "train", "zero_grad")
+        called = {plain_name(call.func) for call in nodes_in(loop, ast.Call)}
+        # A method of the model's own counts too: it calls parts of the model.
+        own = [one.rpartition(".") for one in called]
+        called |= {owner for owner, _, name in own if name not in _OF_ANY_MODEL}
+        models = _receivers(self._script.tree, *methods) & called & handed_over
+        if len(models) != 1:
+            raise NoEditError(f"the script does not tell which model `{optimizer}` updates")
+        return models.pop()
 
     def ensure_only(
         self, optimizer: str, model: str, updates: MethodCalls, cleared: MethodCalls
@@ -164,20 +152,35 @@ class Optimizers:
         for name, (first, *_) in cleared.items():
             if name not in (optimizer, model):
                 raise NoEditError(f"line {first.lineno} clears gradients of `{name}` too")
+        # What is made for an optimizer; or a parameter, by its name.
+        schedulers = {
+            plain_name(binding.target)
+            for binding in self._script.bindings
+            if isinstance(binding.value, ast.Call)
+            and any(plain_name(argument) == optimizer for argument in binding.value.args)
+        } | {name for name in parameters_of(self._script.tree) if "sched" in name.lower()}
         for name, (first, *_) in updates.items():
-            if name != optimizer and name not in self._schedulers(optimizer):
+            if name != optimizer and name not in schedulers:
                 raise NoEditError(
                     f"line {first.lineno} calls {name}.step(), which is not known to be a scheduler"
                 )
-
-    def is_built(self, name: str) -> bool:
-        """Return whether the script makes an optimizer under a name."""
-        return name in self._built
 
     def updates_of(self, block: Sequence[ast.stmt]) -> MethodCalls:
         """Return the statements ``optimizer.step()`` of a block, by optimizers of the script."""
         calls = method_calls(block, "step")
         return {name: found for name, found in calls.items() if name in self._built}
+
+    def ensure_once(self, updates: MethodCalls, block: Sequence[ast.stmt]) -> None:
+        """Refuse an optimizer that updates twice, or elsewhere too, such as within an ``if``."""
+        for statement in block:
+            for call in nodes_in(statement, ast.Call):
+                owner = plain_name(call.func).rpartition(".")[0]
+                if last_called(call) == "step" and owner in self._built:
+                    first, *_ = updates.get(owner, [None])
+                    if statement is not first or call.args or call.keywords:
+                        raise NoEditError(
+                            f"line {call.lineno} updates in another way than once in each step"
+                        )
 
     def models_in(self, loop: Loop, optimizers: Sequence[str]) -> tuple[str, ...]:
         """Return the models that a loop names: those of its optimizers, and copies of models.
@@ -212,21 +215,6 @@ class Optimizers:
         """Return what the parameters of an optimizer are of; an empty name where it is not told."""
         calls = self._built.get(optimizer, ())
         return {owner for call in calls for owner in _parameter_owners(call)}
-
-    def _parameters_around(self, node: ast.AST) -> set[str]:
-        """Return the parameters of the function around a node; none in the module."""
-        above = self._script.parents(node)
-        functions = (one for one in above if isinstance(one, ast.FunctionDef))
-        return {name for function in [*functions][:1] for name in parameters_of(function.args)}
-
-    def _schedulers(self, optimizer: str) -> set[str]:
-        """Return what is made for an optimizer; a parameter is taken for such by its name."""
-        return {
-            plain_name(binding.target)
-            for binding in self._script.bindings
-            if isinstance(binding.value, ast.Call)
-            and any(plain_name(argument) == optimizer for argument in binding.value.args)
-        } | {name for name in parameters_of(self._script.tree) if "sched" in name.lower()}
 
 
 def _parameter_owners(call: ast.Call) -> set[str]:

@@ -5,26 +5,43 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import CodeType
+from typing import Any
 
-from breakeven.rewrite.loop_match import match_loop
-from breakeven.rewrite.loop_parts import find_parts
-from breakeven.rewrite.loss_block import find_block
-from breakeven.rewrite.outer_call import OuterCall
-from breakeven.rewrite.step_call import StepCall, block_call, loop_call, updates_call
-from breakeven.rewrite.update_block import find_updates, has_several_updates
+from breakeven.rewrite.known_calls import Loop
+from breakeven.rewrite.loop_parts import StepParts, find_parts
+from breakeven.rewrite.moved_block import (
+    MovedBlock,
+    find_loss_block,
+    find_updates,
+    has_several_updates,
+)
+from breakeven.rewrite.output_loss import OutputLoss, match_loop
 from breakeven.source import (
     LineEdits,
     NoEditError,
     SyntaxTree,
     all_identifiers,
+    declared_names,
     free_name,
+    nodes_in,
+    plain_name,
+    read_names,
     split_lines,
+    written_names,
+    written_part,
 )
 from breakeven.verdict import CodeChange
 
 _STEP_NAMES = ("step", "train_step", "fast_step", "whole_step")
+_FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "whole_loss")
+_UPDATE_NAMES = ("compute_updates", "update_all", "whole_update")
+_LOSS_NAMES = ("loss", "step_loss")
 _NO_NEWLINE = "\\ No newline at end of file\n"
+# What a traceback underlines: nothing in a line whose text is another one in the file.
+_NO_COLUMN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +71,28 @@ class NoPatch:
     reason: str
 
 
-def propose_fast_step(
-    source: str | bytes, *, file: str, backward_line: int | None = None
-) -> SourcePatch | NoPatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepCall:
+    """What is written into a script.
+
+    Args:
+        removed: Statements that go.
+        place: That of them which the call of the step replaces.
+        call: That, with ``{step}`` for the name of the step.
+        before: The loop before which the step is made.
+        definition: Lines before that, such as of a function.
+        making: What makes the step.
+    """
+
+    removed: Sequence[ast.stmt]
+    place: ast.stmt
+    call: str
+    before: Loop
+    definition: Sequence[str] = ()
+    making: str
+
+
+def propose_fast_step(source: str | bytes, *, file: str) -> SourcePatch | NoPatch:
     """Return the change that makes a training loop call ``breakeven.fast_step``.
 
     The loop is matched by its form. Whatever is not known to do the same afterwards is a reason
@@ -65,12 +101,10 @@ def propose_fast_step(
     Args:
         source: Text of the script, with its own ends of lines; or what is in its file.
         file: Its name in the diff, as seen from where the diff is applied.
-        backward_line: Line of the call of ``backward()`` in the measured step, where known.
     """
     try:
         source = source.decode() if isinstance(source, bytes) else source
-        script = SyntaxTree(ast.parse(source))
-        lines = _lines(source, script, backward_line)
+        lines = _lines(source, SyntaxTree(ast.parse(source)))
         text = "".join(line for line, _, _ in lines)
         compile(text, file, "exec", dont_inherit=True)
     except NoEditError as no_match:
@@ -79,38 +113,80 @@ def propose_fast_step(
         return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
     except (SyntaxError, ValueError, RecursionError) as error:
         return NoPatch(reason=f"the script cannot be parsed: {error}")
-    origins = tuple((number, is_same) for _, number, is_same in lines)
-    return SourcePatch(text=text, change=_code_change(source, text, file), origins=origins)
+    # A name with a blank ends at a tab, or `patch` takes the blank for its end.
+    name = file + ("\t" if re.search(r"\s", file) else "")
+    old, new = split_lines(source), split_lines(text)
+    diff = [
+        line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}"
+        for line in difflib.unified_diff(old, new, fromfile=name, tofile=name)
+    ]
+    first = next(
+        number
+        for number, line in enumerate([*old, ""], 1)
+        if number > len(new) or new[number - 1] != line
+    )
+    return SourcePatch(
+        text=text,
+        change=CodeChange(file=file, line=first, diff="".join(diff)),
+        origins=tuple((number, is_same) for _, number, is_same in lines),
+    )
 
 
-def _lines(
-    source: str, script: SyntaxTree, backward_line: int | None
-) -> list[tuple[str, int, bool]]:
-    """Return the changed lines, with where each is from."""
+def code_of_fast_step(source: bytes, file: str) -> CodeType | NoPatch:
+    """Return the code of a script with ``breakeven.fast_step`` in its loop.
+
+    Its lines have the numbers of the script as it is, so that tracebacks, warnings and
+    ``inspect.getsource`` show the user's file. What is added counts as the line that it stands
+    before; a call of the step as the statement that computed the loss.
+
+    Args:
+        source: What is in the file.
+        file: Its name, for tracebacks.
+    """
+    patch = propose_fast_step(source, file=file)
+    if isinstance(patch, NoPatch):
+        return patch
+    tree = ast.parse(patch.text)
+    for node in ast.walk(tree):
+        # Statements, expressions, arguments, names of imports, patterns.
+        if not hasattr(node, "lineno"):
+            continue
+        place: Any = node
+        (first, is_same), (last, ends_same) = (
+            patch.origins[number - 1] for number in (place.lineno, place.end_lineno)
+        )
+        place.lineno, place.end_lineno = first, max(first, last)
+        if not (is_same and ends_same):
+            place.end_lineno = first
+            place.col_offset = place.end_col_offset = _NO_COLUMN
+    return compile(tree, file, "exec", dont_inherit=True)
+
+
+def _lines(source: str, script: SyntaxTree) -> list[tuple[str, int, bool]]:
+    """Return the changed lines, with the number of the line that each is from."""
+    outer = None
     if has_several_updates(script):
-        block = find_updates(script, backward_line)
-        return _changed(source, script, None, updates_call(script, block))
-    parts = find_parts(script, backward_line)
-    try:
-        loop = match_loop(script, parts)
-        call = loop_call(source, script, loop)
-    except NoEditError as reason:
+        call = _updates_call(script, find_updates(script))
+    else:
+        parts = find_parts(script)
+        outer = parts.outer
         try:
-            call = block_call(source, script, find_block(script, parts))
-        except NoEditError as other:
-            both = f"{reason.reason}; as a function that computes the loss: {other.reason}"
-            raise NoEditError(both) from None
-    return _changed(source, script, parts.outer, call)
-
-
-def _changed(
-    source: str, script: SyntaxTree, outer: OuterCall | None, call: StepCall
-) -> list[tuple[str, int, bool]]:
+            call = _loop_call(source, parts, match_loop(script, parts))
+        except NoEditError as reason:
+            try:
+                call = _block_call(source, script, parts, find_loss_block(script, parts))
+            except NoEditError as other:
+                both = f"{reason.reason}; as a function that computes the loss: {other.reason}"
+                raise NoEditError(both) from None
     lines = split_lines(source)
     newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
     tree = script.tree
     assert isinstance(tree, ast.Module)
-    is_imported = _imports_breakeven(tree)
+    is_imported = any(
+        isinstance(statement, ast.Import)
+        and any(alias.name == "breakeven" and alias.asname is None for alias in statement.names)
+        for statement in tree.body
+    )
     taken = all_identifiers(tree)
     if "breakeven" in taken and not is_imported:
         raise NoEditError("the name `breakeven` stands for something else in the script")
@@ -129,24 +205,154 @@ def _changed(
     return edits.numbered()
 
 
-def _imports_breakeven(tree: ast.Module) -> bool:
-    return any(
-        isinstance(statement, ast.Import)
-        and any(alias.name == "breakeven" and alias.asname is None for alias in statement.names)
-        for statement in tree.body
+def _loop_call(source: str, parts: StepParts, loop: OutputLoss) -> _StepCall:
+    """Return the change of a loop that calls the model, and a function of output and target."""
+    arguments = [_text(source, argument) for argument in loop.arguments]
+    inputs = arguments[0] if len(arguments) == 1 else f"({', '.join(arguments)})"
+    # The model's one argument may be a tuple if it is taken apart elsewhere.
+    dumped = ast.dump(loop.arguments[0])
+    if len(arguments) == 1 and any(
+        ast.dump(part.value) == dumped
+        for part in nodes_in(parts.loops[0], ast.Subscript, ast.Assign)
+        if isinstance(part, ast.Subscript) or isinstance(part.targets[0], ast.Tuple)
+    ):
+        inputs = f"({inputs},)"
+    plain = f"({inputs}, {_text(source, loop.target)})".replace("{", "{{").replace("}", "}}")
+    loss_name = plain_name(parts.loss)
+    before, making = _making(source, parts, loop.function)
+    return _StepCall(
+        removed=loop.removed,
+        place=loop.place,
+        call=f"{loss_name} = {{step}}{plain}" if loss_name else f"{{step}}{plain}",
+        before=before,
+        making=making,
     )
 
 
-def _code_change(source: str, text: str, file: str) -> CodeChange:
-    # A name with a blank ends at a tab, or `patch` takes the blank for its end.
-    name = file + ("\t" if re.search(r"\s", file) else "")
-    old, new = split_lines(source), split_lines(text)
-    diff: list[str] = []
-    for line in difflib.unified_diff(old, new, fromfile=name, tofile=name):
-        diff.append(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}")
-    first = next(
-        number
-        for number, line in enumerate([*old, ""], 1)
-        if number > len(new) or new[number - 1] != line
+def _block_call(source: str, script: SyntaxTree, parts: StepParts, block: MovedBlock) -> _StepCall:
+    """Return the change of a loop whose statements up to the loss become a function."""
+    taken = all_identifiers(script.tree)
+    name = free_name(_FUNCTION_NAMES, taken)
+    options = ["calls_model=True", *(["has_aux=True"] if block.aux else [])]
+    before, making = _making(source, parts, ast.Name(name, ast.Load()), options, is_new=True)
+    statements = [*block.moved, _return(block)]
+    if parts.outer is not None:
+        kept = {*block.inputs, *(name for one in block.moved for name in written_names(one))}
+        statements = [parts.outer.statement_outside(one, kept) for one in statements]
+    loss_name = plain_name(block.loss) or (free_name(_LOSS_NAMES, taken) if block.aux else "")
+    return _function_call(script, block, before, name, statements, loss_name, making)
+
+
+def _updates_call(script: SyntaxTree, block: MovedBlock) -> _StepCall:
+    """Return the change of a loop whose statements up to the last update become a function."""
+    name = free_name(_UPDATE_NAMES, all_identifiers(script.tree))
+    lasting = [ast.parse(n, mode="eval").body for n in (*block.models, *block.optimizers)]
+    before = _loop_to_build_before(block.loops, lasting)
+    given = f"[{', '.join(block.models)}], {name}, [{', '.join(block.optimizers)}]"
+    making = f"breakeven.fast_step({given}{', has_aux=True' if block.aux else ''})"
+    statements = [*block.moved, _return(block)]
+    loss_name = plain_name(block.loss)
+    return _function_call(script, block, before, name, statements, loss_name, making)
+
+
+def _return(block: MovedBlock) -> ast.stmt:
+    returned = ", ".join(filter(None, (ast.unparse(block.loss), _tuple_of(block.aux))))
+    return ast.parse(f"return {returned}").body[0]
+
+
+def _tuple_of(names: Sequence[str]) -> str:
+    return f"({', '.join(names)},)" if names else ""
+
+
+def _function_call(
+    script: SyntaxTree,
+    block: MovedBlock,
+    before: Loop,
+    name: str,
+    statements: Sequence[ast.stmt],
+    loss_name: str,
+    making: str,
+) -> _StepCall:
+    """Return the change of a loop whose statements become a function.
+
+    Raises:
+        NoEditError: They read what changes in the loops and is not given to them: the function
+            would be compiled with the value that it has before.
+    """
+    own = {used for one in statements for used in read_names(one)} - {*block.inputs}
+    own -= {written for one in statements for written in written_names(one)}
+    loops = (before, *block.loops)
+    changing = set().union(*map(written_names, loops)) | declared_names(script.tree)
+    if changed := min(own & changing, default=""):
+        raise NoEditError(f"the loss depends on `{changed}`, which changes in the loop")
+    body = [line for one in statements for line in ast.unparse(one).splitlines()]
+    given = f"({', '.join(block.inputs)}{',' if len(block.inputs) == 1 else ''})"
+    targets = ", ".join(filter(None, (loss_name, _tuple_of(block.aux))))
+    return _StepCall(
+        removed=block.removed,
+        place=block.place,
+        call=f"{targets} = {{step}}({given})" if targets else f"{{step}}({given})",
+        before=before,
+        definition=[f"def {name}({', '.join(block.inputs)}):", *(f"    {line}" for line in body)],
+        making=making,
     )
-    return CodeChange(file=file, line=first, diff="".join(diff))
+
+
+def _making(
+    source: str,
+    parts: StepParts,
+    function: ast.expr,
+    options: Sequence[str] = (),
+    *,
+    is_new: bool = False,
+) -> tuple[Loop, str]:
+    """Return the loop before which the step is made, and what makes it, in the names of that place.
+
+    Args:
+        source: Text of the script.
+        parts: Of the step.
+        function: The loss function.
+        options: Further arguments.
+        is_new: Whether the function is written there, so that it has no other name elsewhere.
+    """
+    lasting = [ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer)]
+    lasting += [] if parts.max_norm is None else [parts.max_norm]
+    before = _loop_to_build_before(parts.loops, lasting)
+    if (outer := parts.outer) is not None:
+        if before is not parts.loops[-1]:
+            raise NoEditError(f"the step changes within `{outer.function.name}`")
+        lasting = [outer.outside(part) for part in lasting]
+        function = function if is_new else outer.outside(function)
+        looked_at = lasting if is_new else [*lasting, function]
+        before = _loop_to_build_before(outer.loops, looked_at)
+    model, optimizer, *max_norm = lasting
+    given = [_text(source, part) for part in (model, function, optimizer)]
+    given += [f"max_grad_norm={_text(source, part)}" for part in max_norm]
+    return before, f"breakeven.fast_step({', '.join([*given, *options])})"
+
+
+def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) -> Loop:
+    """Return the outermost loop in which what the step is made of stays what it is."""
+    found: Loop | None = None
+    for candidate in loops:
+        written = written_names(candidate)
+        changed = next(filter(None, (written_part(part, written) for part in lasting)), "")
+        if changed and found is None:
+            raise NoEditError(f"`{changed}` changes in the loop of line {candidate.lineno}")
+        if changed:
+            break
+        found = candidate
+    assert found is not None
+    return found
+
+
+def _text(source: str, node: ast.expr) -> str:
+    """Return an expression as the script writes it, if that is one line."""
+    segment = ast.get_source_segment(source, node) if hasattr(node, "lineno") else None
+    if segment is None or "\n" in segment:
+        return ast.unparse(node)
+    try:  # a built expression has no place in the script
+        parsed = ast.parse(f"({segment}\n)", mode="eval").body
+    except SyntaxError:
+        return ast.unparse(node)
+    return segment if ast.dump(parsed) == ast.dump(node) else ast.unparse(node)

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 _OTHERS = ("in_effect", "setting")
 
 
-def _declared() -> dict[str, Setting]:
-    names = (found.name for found in iter_modules(__path__) if found.name not in _OTHERS)
-    modules = (import_module(f"{__name__}.{name}") for name in names)
-    settings = {setting.name: setting for module in modules for setting in module.SETTINGS}
-    return {name: settings[name] for name in Configuration.__struct_fields__}
-
-
-SETTINGS: Mapping[str, Setting] = _declared()
+_MODULES = (
+    import_module(f"{__name__}.{found.name}")
+    for found in iter_modules(__path__)
+    if found.name not in _OTHERS
+)
+_DECLARED: dict[str, Setting] = {
+    setting.name: setting for module in _MODULES for setting in module.SETTINGS
+}
+SETTINGS: Mapping[str, Setting] = {
+    name: _DECLARED[name] for name in Configuration.__struct_fields__
+}
 
 
 def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple[Candidate, ...]:

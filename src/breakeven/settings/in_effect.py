@@ -65,7 +65,7 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         return self
 
     def pays_now(self) -> bool:
-        """Return whether steps have gone on for so long that what costs time once begins to pay.
+        """Whether steps have gone on for so long that what costs time once begins to pay.
 
         Who has waited until then loses at most about as much again, whenever the run ends: the
         length of a run need not be known. Time counts from when this is first asked, before the
@@ -86,7 +86,7 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         return True
 
     def effects(self) -> dict[str, int]:
-        """Return how often each setting has taken hold so far, by its name.
+        """How often each setting has taken hold so far, by its name.
 
         It is the number of optimizers, models, loaders or weights that a setting changed, and 1
         for one of torch as a whole; 0 says that there was nothing to change, or that the script

@@ -1,19 +1,117 @@
-"""Which kernels multiply and convolve: TF32, cuDNN's search for the fastest, channels last."""
+"""Which kernels of torch run, on how many threads, and what surrounds them."""
 
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from breakeven.settings.setting import NO_PRODUCT, Count, Setting, StepFacts
+from breakeven.settings.setting import (
+    LEAST_GAIN,
+    NO_PRODUCT,
+    SHORT_OP_NS,
+    Count,
+    Setting,
+    StepFacts,
+)
 from breakeven.trace import Configuration
+from breakeven.units import format_percent
 from breakeven.verdict import Numerics
 
 if TYPE_CHECKING:
+    import torch
+
     from breakeven.settings.in_effect import configured
 
+# From this part of subnormal values on, arithmetic on them takes measurable time.
+_SUBNORMAL_FRACTION = 0.001
+# Below the smallest normal number of float64.
+_SUBNORMAL = 1e-310
+# A page must be found, zeroed and mapped, and a fault enters the kernel for it.
+# Source: ResNet-18 at batch 64 on two cores, 62,000 faults and 161 ms of system time per step.
+_FAULT_NS = 2_600.0
 # Of the weights of two-dimensional convolutions: channels out, channels in, height, width.
 _NUM_DIMENSIONS = 4
+_NO_CHANNELS_FIRST = "no two-dimensional convolution has its channels first"
+# A range is opened and closed by an operator each, and an update has one, zero_grad another.
+_RANGES_NS = 20_000.0
+
+
+def is_flushing_denormals() -> bool:
+    """Whether subnormal numbers count as zero in this thread; torch does not say it."""
+    import torch
+
+    return _SUBNORMAL * torch.ones((), dtype=torch.float64).item() == 0.0
+
+
+def _why_not_flushed(facts: StepFacts, current: Configuration, value: object) -> str | None:
+    if facts.calls("torch.set_flush_denormal"):
+        return "the script sets it itself"
+    if facts.trace.facts.subnormal_fraction < _SUBNORMAL_FRACTION:
+        return "weights and gradients hold no subnormal numbers"
+    return None
+
+
+def _flush_denormals(run: configured) -> Count:
+    """Threads take the setting over from the one that starts them."""
+    import torch
+
+    run.callback(torch.set_flush_denormal, is_flushing_denormals())
+    torch.set_flush_denormal(True)
+    return lambda _: int(is_flushing_denormals())
+
+
+def _gain_of_memory(facts: StepFacts, value: object = True) -> float:
+    """Return most of what getting pages takes."""
+    return min(0.5, _FAULT_NS * facts.page_faults / facts.step_ns)
+
+
+def _why_not_kept(facts: StepFacts, current: Configuration, value: object) -> str | None:
+    if _gain_of_memory(facts) < LEAST_GAIN:
+        return f"a step gets {facts.page_faults:.0f} pages from the system: too few to matter"
+    return None
+
+
+def _keep_memory(run: configured) -> Count:
+    from breakeven.configure import keep_freed_memory
+
+    is_kept = keep_freed_memory()
+    return lambda _: int(is_kept)
+
+
+def _thread_counts(facts: StepFacts) -> list[int]:
+    cores = max(1, facts.num_cores)
+    return sorted({1, max(1, cores // 2), cores})
+
+
+def _why_no_threads(facts: StepFacts, current: Configuration, num_threads: int) -> str | None:
+    if facts.calls("torch.set_num_threads"):
+        return "the script sets its threads itself"
+    if current.fast_step and facts.generates_steps:
+        return "a generated step runs on one core"
+    if num_threads == (current.num_threads or facts.num_threads):
+        return "that is what the step uses already"
+    return None
+
+
+def _threads_gain(facts: StepFacts, num_threads: int) -> float:
+    """Return what it saves as tried, or by how long operators take."""
+    tried_ns = facts.steps_ns.get(num_threads)
+    if tried_ns is not None:
+        return max(0.0, 1.0 - tried_ns / facts.step_ns)
+    if num_threads > facts.num_threads:
+        return 0.2 if facts.op_ns > SHORT_OP_NS else 0.0
+    return 0.3 * (1.0 - facts.op_ns / SHORT_OP_NS) if facts.op_ns < SHORT_OP_NS else 0.0
+
+
+def _set_threads(run: configured) -> Count:
+    import torch
+
+    num_threads = run.wanted.num_threads
+    run.callback(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(num_threads)
+    return lambda _: int(torch.get_num_threads() == num_threads)
 
 
 def _why_no_tf32(facts: StepFacts, current: Configuration, value: object) -> str | None:
@@ -51,12 +149,6 @@ def _search_algorithms(run: configured) -> Count:
     return lambda _: int(torch.backends.cudnn.benchmark)
 
 
-def _why_not(facts: StepFacts, current: Configuration, value: object) -> str | None:
-    if not facts.has_convolution:
-        return "no two-dimensional convolution has its channels first"
-    return None
-
-
 def _put_channels_last(run: configured) -> Count:
     """Let an optimizer put the weights that it is given into channels-last memory.
 
@@ -85,7 +177,174 @@ def _put_channels_last(run: configured) -> Count:
     return lambda _: num_changed
 
 
+def _why_not_fused(facts: StepFacts, current: Configuration, value: object) -> str | None:
+    own = [one for one in facts.trace.facts.optimizers if one.is_from_torch]
+    if not own:
+        return "the step has no optimizer of torch"
+    if all(one.fused is not None or one.foreach is not None for one in own):
+        return "the script chooses the implementation itself"
+    return None
+
+
+def _fuse(run: configured) -> Count:
+    """Have optimizers of torch made with ``fused=True``.
+
+    An optimizer stays as the script makes it if that names an implementation, or asks for
+    ``differentiable``; if its class knows no such choice or overrides the update; and if its
+    parameters are not all of floating point.
+    """
+    import torch
+
+    num_chosen = 0
+
+    def initializer(kind: type[torch.optim.Optimizer]) -> Callable[..., None]:
+        original = kind.__init__
+        signature = inspect.signature(original)
+        update = inspect.unwrap(kind.step)
+
+        @functools.wraps(original)
+        def initialize(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            nonlocal num_chosen
+            try:
+                bound = signature.bind(optimizer, *args, **kwargs)
+            except TypeError:  # torch says it better
+                return original(optimizer, *args, **kwargs)
+            given = bound.arguments
+            # Parameters may come from a generator, which can be read only once.
+            given["params"] = _kept(given["params"])
+            tensors = list(_tensors(given["params"]))
+            is_chosen = (
+                inspect.unwrap(type(optimizer).step) is update
+                and given.get("fused") is given.get("foreach") is None
+                and not given.get("differentiable")
+                and bool(tensors)
+                and all(tensor.is_floating_point() for tensor in tensors)
+            )
+            if is_chosen:
+                given["fused"] = True
+            original(*bound.args, **bound.kwargs)
+            num_chosen += is_chosen
+            return None
+
+        return initialize
+
+    for kind in vars(torch.optim).values():
+        is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        if is_optimizer and "fused" in inspect.signature(kind.__init__).parameters:
+            run.replace(kind, "__init__", initializer(kind))
+    return lambda _: num_chosen
+
+
+def _kept(params: Any) -> Any:
+    """Return what an optimizer is given, with every generator in it read into a list."""
+    import torch
+
+    if isinstance(params, torch.Tensor | dict):
+        return params  # torch refuses the first, and the second is no list of groups
+    groups = list(params)
+    return [
+        {**group, "params": list(group["params"])}
+        if isinstance(group, dict) and not isinstance(group.get("params"), torch.Tensor | None)
+        else group
+        for group in groups
+    ]
+
+
+def _tensors(params: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors among parameters, named parameters and groups of either."""
+    import torch
+
+    if isinstance(params, torch.Tensor):
+        yield params
+    elif isinstance(params, dict):
+        yield from _tensors(params.get("params", ()))
+    elif isinstance(params, list | tuple):
+        for each in params:
+            yield from _tensors(each)
+
+
+def _gain_of_ranges(facts: StepFacts, value: object = True) -> float:
+    return min(0.3, _RANGES_NS / facts.step_ns)
+
+
+def _why_not_skipped(facts: StepFacts, current: Configuration, value: object) -> str | None:
+    gain = _gain_of_ranges(facts)
+    return f"it would save {format_percent(gain)} of the step" if gain < LEAST_GAIN else None
+
+
+def _skip_ranges(run: configured) -> Count:
+    """Let a range for the profiler cost nothing while no profiler runs.
+
+    Every ``optimizer.step()``, ``zero_grad()`` and fetch of a batch opens one, which takes some
+    10 µs each: operators of the dispatcher enter and leave it.
+    """
+    import torch
+    import torch.autograd.profiler
+
+    original = torch.autograd.profiler.record_function
+    num_skipped = 0
+
+    class record_function(original):  # noqa: N801 - torch's own name
+        """A range that is opened only where a profiler sees it."""
+
+        def __init__(self, name: str, args: str | None = None) -> None:
+            nonlocal num_skipped
+            super().__init__(name, args)
+            self._is_seen = torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateImportUsage]
+            num_skipped += not self._is_seen
+
+        def __enter__(self) -> Any:
+            return super().__enter__() if self._is_seen else self
+
+        def __exit__(self, *error: Any) -> None:
+            if self._is_seen:
+                super().__exit__(*error)
+
+    # torch and libraries look it up at each use.
+    run.replace(torch.autograd.profiler, "record_function", record_function)
+    return lambda _: num_skipped
+
+
 SETTINGS = (
+    Setting(
+        name="flushes_denormals",
+        meaning="the processor takes subnormal numbers as zero",
+        numerics=Numerics.REORDERED,
+        family="flush-denormal",
+        title="subnormal numbers flushed to zero",
+        undo="torch.set_flush_denormal(False)",
+        apply=_flush_denormals,
+        only_on="cpu",
+        why_not=_why_not_flushed,
+        # Subnormal operands cost some 100 cycles.
+        gain=lambda facts, _: min(0.9, 10.0 * facts.trace.facts.subnormal_fraction),
+    ),
+    Setting(
+        name="keeps_freed_memory",
+        meaning="the process keeps memory that is freed",
+        note=", for the tensors of the next step, with glibc",
+        numerics=Numerics.EXACT,
+        family="keep-memory",
+        title="freed memory kept for the next step",
+        undo="it ends with the process of the run",
+        apply=_keep_memory,
+        why_not=_why_not_kept,
+        gain=_gain_of_memory,
+    ),
+    Setting(
+        name="num_threads",
+        meaning="torch's threads within an operator",
+        note=": one, half of the processors, all",
+        numerics=Numerics.REORDERED,
+        family="threads",
+        title=lambda _, count: f"{count} intra-op thread{'' if count == 1 else 's'}",
+        undo="the run sets torch.set_num_threads back; other processes never see it",
+        apply=_set_threads,
+        values=_thread_counts,
+        only_on="cpu",
+        why_not=_why_no_threads,
+        gain=_threads_gain,
+    ),
     Setting(
         name="allows_tf32",
         meaning="float32 matrix products may use TF32",
@@ -121,8 +380,36 @@ SETTINGS = (
         title="weights of convolutions in channels-last memory",
         undo="the layout of the weights ends with the run; what is saved loads anywhere",
         apply=_put_channels_last,
+        is_tried_on_cpu=False,
         is_for_loop=True,
-        why_not=_why_not,
+        why_not=lambda facts, *_: None if facts.has_convolution else _NO_CHANNELS_FIRST,
         gain=0.15,
+    ),
+    Setting(
+        name="optimizer",
+        meaning="which of torch's implementations of the optimizer runs",
+        numerics=Numerics.REORDERED,
+        family="optimizer",
+        names={"fused": "fused-optimizer"},
+        title="fused implementation of the optimizer",
+        undo="the state of the optimizer is the same; its next construction is as the script "
+        "has it",
+        apply=_fuse,
+        is_for_loop=True,
+        values=("fused",),
+        why_not=_why_not_fused,
+        # The loop over parameters.
+        gain=lambda facts, _: 0.9 * facts.update_fraction,
+    ),
+    Setting(
+        name="skips_profiler_ranges",
+        meaning="nothing is announced to a profiler while none runs",
+        numerics=Numerics.EXACT,
+        family="no-profiler-ranges",
+        title="nothing announced to a profiler while none runs",
+        undo="torch.autograd.profiler.record_function is put back",
+        apply=_skip_ranges,
+        why_not=_why_not_skipped,
+        gain=_gain_of_ranges,
     ),
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 
 from breakeven.trace import Configuration, LoaderFacts, Op, Phase, StepTrace
-from breakeven.units import format_percent
 from breakeven.verdict import Numerics
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ NO_PRODUCT = "the step has no matrix product and no convolution in float32"
 # Whatever saves less than that is not shown to be faster anyway.
 LEAST_GAIN = 0.01
 
+_NOT_ON_CPU = "it is tried on a GPU only: on a CPU it made no script faster"
 _ELSEWHERE = {"cpu": "the step runs on the CPU", "cuda": "the step runs on a GPU"}
 
 # Returns how often a setting, by its name, has taken hold so far.
@@ -59,10 +59,12 @@ class Setting:
         apply: Puts it into effect around a script. What the script sets by itself wins. Settings
             that share it are put into effect by one call.
         values: What to try, where that depends on the step by a function of its facts.
-        candidate: Stable name of a candidate, by its value.
+        names: Stable names of candidates by their value, if not ``family`` or ``family=value``.
         also: Other fields that a candidate sets.
         only_on: The one device where it means anything; empty for both.
-        why_not: Returns the precondition that does not hold; None where it may be tried. Takes the
+        is_tried_on_cpu: False if it made no script of benchmarks/tune_workloads.py faster there.
+            Source: benchmarks/data/tune_workloads_2026-11-28.json.
+        why_not: Returns the precondition that does not hold; None if it may be tried. Takes the
             facts, what is kept already, and the value.
         gain: Which part of the step it is predicted to save, 0 to 1: it sets the order.
         cost_s: By how many seconds it is predicted to make a run start later.
@@ -79,9 +81,10 @@ class Setting:
     undo: str
     apply: Callable[[configured], Count]
     values: Iterable[bool | int | str] | Callable[[StepFacts], Iterable[int]] = (True,)
-    candidate: Callable[[Any], str] | None = None
+    names: Mapping[bool | int | str, str] = field(default_factory=dict)
     also: Callable[[StepFacts], Mapping[str, bool | int | str]] = lambda _: {}
     only_on: Literal["", "cpu", "cuda"] = ""
+    is_tried_on_cpu: bool = True
     why_not: Callable[[StepFacts, Configuration, Any], str | None] = lambda *_: None
     gain: float | Callable[[StepFacts, Any], float] = 0.0
     cost_s: float | Callable[[StepFacts, Any], float] = 0.0
@@ -101,7 +104,7 @@ class Setting:
     @property
     def explanation(self) -> str:
         """Return what it does, for the documentation."""
-        gpu = "GPU: " if self.only_on == "cuda" else ""
+        gpu = "GPU: " if self.only_on == "cuda" or not self.is_tried_on_cpu else ""
         return f"{gpu}{self.meaning}{self.note}"
 
     def candidates(self, facts: StepFacts) -> list[Candidate]:
@@ -137,10 +140,9 @@ class Candidate:
     @property
     def name(self) -> str:
         """Return its stable name, such as ``threads=1``."""
-        setting = self.setting
-        if setting.candidate is not None:
-            return setting.candidate(self.value)
-        return setting.family if self.value is True else f"{setting.family}={self.value}"
+        family = self.setting.family
+        default = family if self.value is True else f"{family}={self.value}"
+        return self.setting.names.get(self.value, default)
 
     @property
     def numerics(self) -> Numerics:
@@ -153,7 +155,7 @@ class Candidate:
         return self.setting.family
 
     def why_not(self, facts: StepFacts, current: Configuration) -> str | None:
-        """Return the precondition that does not hold; None where it may be tried.
+        """Return the precondition that does not hold; None if it may be tried.
 
         Args:
             facts: Of the step as the script does it.
@@ -162,6 +164,8 @@ class Candidate:
         here = "cuda" if facts.is_on_cuda else "cpu"
         if self.setting.only_on not in ("", here):
             return _ELSEWHERE[here]
+        if not (facts.is_on_cuda or self.setting.is_tried_on_cpu):
+            return _NOT_ON_CPU
         if current.fast_step and self.setting.is_for_loop:
             return "the step is one compiled call, which does without"
         return self.setting.why_not(facts, current, self.value)
@@ -181,13 +185,6 @@ class Candidate:
         return cost_s(facts, self.value) if callable(cost_s) else cost_s
 
 
-def saves_too_little(gain: float) -> str | None:
-    """Return that a gain is not worth a trial; None where it may be."""
-    if gain < LEAST_GAIN:
-        return f"it would save {format_percent(gain)} of the step"
-    return None
-
-
 @dataclass(frozen=True)
 class StepFacts:
     """The step as the script does it.
@@ -203,7 +200,7 @@ class StepFacts:
         has_bf16: Whether the processor multiplies bfloat16 in hardware.
         has_compiler: Whether there is a C++ compiler, which compiled steps need.
         is_compiled: Whether the script calls ``torch.compile`` itself.
-        no_fast_step: Why the loop cannot have its step as one compiled call; empty where it can.
+        no_fast_step: Why the loop cannot have its step as one compiled call; empty if it can.
         generates_steps: Whether C can be generated for such a step here, which compiles sooner.
         steps_ns: Median step on other numbers of threads, by their number, where they were tried.
     """
@@ -224,7 +221,7 @@ class StepFacts:
 
     @cached_property
     def loader(self) -> LoaderFacts | None:
-        """Return the DataLoader that feeds the step most; None where there is none."""
+        """Return the DataLoader that feeds the step most; None if there is none."""
         return next(iter(self.trace.facts.loaders), None)
 
     @cached_property
@@ -246,12 +243,12 @@ class StepFacts:
 
     @property
     def calls_model(self) -> bool:
-        """Return whether the step calls a whole ``nn.Module`` that is in training mode."""
+        """Whether the step calls a whole ``nn.Module`` that is in training mode."""
         return any(call.is_training for call in self.trace.facts.model_calls)
 
     @cached_property
     def has_products(self) -> bool:
-        """Return whether the step multiplies matrices or convolves in float32."""
+        """Whether the step multiplies matrices or convolves in float32."""
         return any(
             _bare_name(op) in _PRODUCTS and any(spec.dtype == "float32" for spec in op.inputs)
             for op in self.model_ops
@@ -259,7 +256,7 @@ class StepFacts:
 
     @cached_property
     def has_convolution(self) -> bool:
-        """Return whether the step has a two-dimensional convolution with its channels first."""
+        """Whether the step has a two-dimensional convolution with its channels first."""
         return any(
             _bare_name(op) == _CONVOLUTION
             and len(op.inputs) > 1
@@ -267,11 +264,6 @@ class StepFacts:
             and op.inputs[1].layout != "channels_last"
             for op in self.model_ops
         )
-
-    @cached_property
-    def num_distribution_checks(self) -> int:
-        """Return how often a distribution tests an argument, for whose answer a GPU would wait."""
-        return sum(sync.via.startswith("torch.distributions") for sync in self.trace.syncs)
 
     @property
     def launch_fraction(self) -> float:
@@ -289,7 +281,7 @@ class StepFacts:
         return min(0.95, self.loader.fetch_ns / self.step_ns) if self.loader else 0.0
 
     def calls(self, name: str) -> bool:
-        """Return whether the script calls a function, by its dotted name."""
+        """Whether the script calls a function, by its dotted name."""
         return any(call.name == name for call in self.trace.facts.calls)
 
 

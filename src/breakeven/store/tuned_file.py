@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from breakeven.errors import Caveat, StoredDataError
+from breakeven.errors import Caveat, StoredDataError, UsageError
 from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, TuneReport
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 TUNED_FILE_NAME = "breakeven.toml"
 _VERSION = 1
+# Settings of earlier versions, by name or with a value.
+_REMOVED = (
+    "num_interop_threads", "skips_distribution_checks", "cpp_wrapper", "prefetch_factor",
+    "optimizer = foreach",
+)  # fmt: skip
 
 _HEADER = """\
 What `breakeven tune` found: settings under which this script trains faster, measured here.
@@ -187,6 +192,7 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
     Raises:
         StoredDataError: The file cannot be read, is cut off, is none of breakeven's, is of another
             schema version, or was edited so that it no longer fits.
+        UsageError: It names a setting that breakeven no longer has.
     """
     path = Path(path)
     try:
@@ -203,11 +209,29 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
             f"this breakeven reads version {_VERSION}",
             hint=_again(found),
         )
+    _refuse_removed(path, found)
     try:
         tuned = msgspec.convert(found, Tuned)
     except msgspec.ValidationError as error:
         raise _damaged(path, str(error).replace("`$.", "`"), found) from error
     return tuned
+
+
+def _refuse_removed(path: Path, found: Mapping[str, Any]) -> None:
+    """Refuse a setting that an earlier breakeven tried, and that won in no measurement."""
+    from breakeven.settings import SETTINGS
+
+    configuration = found["configuration"]
+    for name, value in configuration.items() if isinstance(configuration, dict) else ():
+        is_gone = name in _REMOVED or f"{name} = {value}" in _REMOVED
+        is_on_cpu = found.get("device") == "cpu" and name in SETTINGS
+        if not is_gone and not (is_on_cpu and not SETTINGS[name].is_tried_on_cpu):
+            continue
+        raise UsageError(
+            f"{path} sets {name} = {value!r}, which breakeven no longer does"
+            f"{'' if is_gone else ' on the CPU'}: it made no script faster",
+            hint=f"delete that line, or tune again: {_again(found).partition(': ')[2]}",
+        )
 
 
 def _table(values: Mapping[str, Any]) -> Table:

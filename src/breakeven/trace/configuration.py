@@ -23,22 +23,17 @@ class Configuration(
     Args:
         fast_step: The loop of a script does forward, backward and update as one compiled call.
         num_threads: torch's intra-op threads; 0 for the script's own.
-        num_interop_threads: torch's inter-op threads; 0 for the script's own.
         flushes_denormals: The processor treats subnormal numbers as zero.
         channels_last: Weights of two-dimensional convolutions lie in channels-last memory.
         keeps_freed_memory: The process keeps memory that is freed instead of returning it to the
             system.
         skips_profiler_ranges: Optimizers and loaders announce themselves to no profiler, while none
             runs.
-        skips_distribution_checks: ``torch.distributions`` tests its arguments only where the script
-            asks for it.
         optimizer: Implementation of torch's optimizers that have it.
         autocast: Number format of an autocast region around each call of the model.
         compile_mode: Mode of ``torch.compile`` for the model; empty for none.
-        cpp_wrapper: Compiled code calls its kernels from C++ instead of Python.
         gathers_batches: A data set of tensors hands out whole batches instead of single samples.
         num_workers: Processes of each DataLoader; -1 for the script's own.
-        prefetch_factor: Batches that each of them loads ahead; 0 for the script's own.
         pins_memory: DataLoaders pin their batches, and copies of them to CUDA do not block.
         keeps_data_on_device: A data set of tensors is copied to the CUDA device once.
         allows_tf32: Matrix products and convolutions of float32 may use TF32 on CUDA.
@@ -49,21 +44,17 @@ class Configuration(
 
     fast_step: bool = False
     num_threads: _Count = 0
-    num_interop_threads: _Count = 0
     flushes_denormals: bool = False
     channels_last: bool = False
     keeps_freed_memory: bool = False
     skips_profiler_ranges: bool = False
-    skips_distribution_checks: bool = False
-    optimizer: Literal["", "foreach", "fused"] = ""
+    optimizer: Literal["", "fused"] = ""
     autocast: Literal["", "bfloat16", "float16"] = ""
     compile_mode: Literal[
         "", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
     ] = ""
-    cpp_wrapper: bool = False
     gathers_batches: bool = False
     num_workers: Annotated[int, Meta(ge=-1, le=1_024)] = -1
-    prefetch_factor: Annotated[int, Meta(ge=0, le=4_096)] = 0
     pins_memory: bool = False
     keeps_data_on_device: bool = False
     allows_tf32: bool = False

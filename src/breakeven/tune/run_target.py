@@ -82,7 +82,11 @@ def stored_configuration(
     if config is None and not os.path.lexists(path):
         return None
     tuned = read_tuned(path)
-    if not _is_for(tuned.target, target, folder=path.resolve().parent):
+    is_for_target = tuned.target == os.fsencode(target.text).decode(errors="backslashreplace")
+    if not is_for_target and not target.is_module and "\0" not in tuned.target:
+        stored = path.resolve().parent / tuned.target
+        is_for_target = stored.resolve() == Path(target.text).resolve()
+    if not is_for_target:
         if config is None:
             return None
         raise BreakevenError(
@@ -159,14 +163,6 @@ def end_request(
         pays_after_s=pays_after_s,
         pays_after_steps=tuned.evidence.pays_off_after_steps or 0 if is_same_step else 0,
     )
-
-
-def _is_for(stored: str, target: RunTarget, *, folder: Path) -> bool:
-    if stored == os.fsencode(target.text).decode(errors="backslashreplace"):
-        return True
-    if target.is_module or "\0" in stored:
-        return False
-    return (folder / stored).resolve() == Path(target.text).resolve()
 
 
 def _machine_here(device: str) -> Machine:

@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
-from breakeven.errors import BreakevenError
+from msgspec.structs import replace
+
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress, SilentProgress
 from breakeven.settings import Candidate, StepFacts
+from breakeven.timing import BUSY_FRACTION, TurnKind
 from breakeven.trace import Configuration
-from breakeven.tune.budget import TimeBudget, TrialCosts
-from breakeven.tune.kept import Kept, configuration_of, least_strict, why_not_added, without
-from breakeven.tune.length import RunLength
-from breakeven.tune.paired_runs import (
+from breakeven.tune.budget import RunLength, TimeBudget
+from breakeven.tune.comparison import (
+    TIE,
     BaseFailedError,
-    CandidateRival,
+    CandidateComparison,
+    Comparison,
     Decision,
-    OneThread,
-    PairedRuns,
-    Rival,
-    decide,
-    fastest_first,
     run_base,
-    samples_of,
-    searched_speedup,
 )
+from breakeven.tune.runs import RunResult, TrialRuns, failure_outcome
 from breakeven.tune.search_result import (
+    Kept,
     SearchResult,
-    TrialLog,
+    busy_caveat,
+    configuration_of,
+    least_strict,
+    pays_off_after,
     ratio_text,
     short_text,
     starts_too_late,
+    without,
 )
-from breakeven.tune.trial_runs import RunResult, TrialRuns, failure_outcome, takes_too_much_memory
-from breakeven.units import format_bytes
+from breakeven.units import NS_PER_S, format_bytes, format_duration
 from breakeven.verdict import Numerics, Outcome, Trial
 
-# Half of what issuing operators takes, and the rest of what a compiled step leaves of it.
+# Pairs that the confirmation takes at least, and at most. Their time is kept back: of the most, up
+# to this part of the budget.
+CONFIRMING_PAIRS = 2
+MOST_CONFIRMING_PAIRS = 8
+_CONFIRMING_FRACTION = 0.2
+# Of a budget, trials that bring nothing may take this part: those that promise most come first,
+# and if they fail, the rest hardly helps.
+_WASTED_FRACTION = 0.5
+# Runs that decide a candidate at least. Two do for one that promises a large part of the step. The
+# equivalence check takes one more; the first one runs the script as it is twice besides.
+_LEAST_TRIAL_RUNS = 4
+_RUNS_OF_OBVIOUS = 2
+_OBVIOUS_GAIN = 0.6
+_CHECK_RUNS = 1
+_FIRST_CHECK_RUNS = 3
+# A compiled step is tried first if it promises half of what issuing operators takes, and one
+# thread if that is cheap.
 _LEADING_GAIN = 0.45
+_CHEAP_FRACTION = 0.2
+# If one thread is slower than several by more than this, a step on it is another one.
+_LEAST_SPEED = 0.5
+# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
+_MOST_SAVED = 0.75
 
 
 def search(
@@ -53,13 +75,13 @@ def search(
 ) -> SearchResult:
     """Add candidates one by one, the most promising first, as long as each makes a step faster.
 
-    The most promising are those with the largest predicted gain for each second of their trial.
-    What is kept is what further candidates are compared with. At the end each kept candidate must
-    show once more that the step is slower without it.
+    The most promising have the largest predicted gain for each second of their trial. Further
+    candidates are compared with what is kept. At the end each kept candidate must show once more
+    that the step is slower without it.
 
     Args:
-        candidates: What may be tried; of one family at most one is kept, except where another one
-            builds on it.
+        candidates: What may be tried; of one family at most one is kept, unless another one builds
+            on it.
         runs: Makes the runs.
         facts: Of the step, for preconditions and predictions.
         budget: Time for everything, confirmation included.
@@ -74,23 +96,19 @@ def search(
     progress.begin("measuring the step as it is")
     try:
         baseline = run_base(runs, Configuration())
+        found = _Search(runs, facts, budget, length, progress, baseline)
+        return found.run(candidates, is_exact_only=is_exact_only)
     except BaseFailedError as error:
-        raise _baseline_error(error) from error
-    state = _Search(runs, facts, budget, length, progress, baseline)
-    return state.run(candidates, is_exact_only=is_exact_only)
-
-
-def _baseline_error(error: BaseFailedError) -> BreakevenError:
-    return BreakevenError(
-        f"the script as it is fails now and then: {failure_outcome(error.failure)[1]}",
-        hint="tuning repeats its first steps many times, each time in a new process; make sure "
-        "that it does not depend on what an earlier run left behind",
-    )
+        raise BreakevenError(
+            f"the script as it is fails now and then: {failure_outcome(error.failure)[1]}",
+            hint="tuning repeats its first steps many times, each time in a new process; make sure "
+            "that it does not depend on what an earlier run left behind",
+        ) from error
 
 
 @dataclass
 class _Search:
-    """The state of a search: what is kept, what is left to try, what came of the rest."""
+    """The state of a search: what is kept, what came of each candidate, and what runs take."""
 
     runs: TrialRuns
     facts: StepFacts
@@ -98,290 +116,376 @@ class _Search:
     length: RunLength
     progress: Progress
     baseline: RunResult
+    kept: list[Kept] = field(default_factory=list)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    warnings: dict[str, Caveat] = field(default_factory=dict)
+    load_fraction: float = 0.0
+    wasted_s: float = 0.0
+    check_runs: int = _FIRST_CHECK_RUNS
+    one_thread_serves: bool = False  # it is known to be fast enough to compare others on it
+    cold_ns: float | None = None  # start-up of the base with nothing cached, if it compiles
 
     def __post_init__(self) -> None:
-        self._log = TrialLog()
-        self._pending: list[Candidate] = []
-        self._kept: list[Kept] = []
-        self._costs = TrialCosts(self.facts, self.budget, self.baseline.wall_s)
-        self._last: RunResult | None = self.baseline  # latest run of all, where it was the base's
-        # Start-up of the base with nothing cached, where compiling is part of it.
-        self._cold_ns: float | None = None
-        self._one_thread = OneThread(self.runs)
+        # Seconds of a run of the script as it is, and of what is kept so far.
+        self.baseline_s = self.base_s = self.baseline.wall_s
 
     @property
-    def _base(self) -> Configuration:
-        """Return what is kept so far: candidates are compared with it."""
-        return configuration_of(self._kept)
+    def base(self) -> Configuration:
+        """What is kept so far: candidates are compared with it."""
+        return configuration_of(self.kept)
 
     def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
         """Try everything, check again what is kept, and return what came of it."""
+        pending: list[Candidate] = []
         for candidate in candidates:
             if is_exact_only and candidate.numerics is not Numerics.EXACT:
-                reason = "may change bits of the numbers"
-                self._log.add_untried(candidate, Outcome.NOT_APPLICABLE, reason)
+                self._note(candidate, Outcome.NOT_APPLICABLE, "may change bits of the numbers")
             else:
-                self._pending.append(candidate)
-        while family := self._next_family():
+                pending.append(candidate)
+        while family := self._next_family(pending):
+            started_s, num_kept = self.budget.spent_s, len(self.kept)
             try:
                 self._try_family(family)
             except BaseFailedError as error:
-                self._give_up_last(error)
-                self._pending += family
-        self._recheck()
+                if not self.kept:
+                    raise
+                outcome, reason = failure_outcome(error.failure)
+                self._drop(self.kept[-1], outcome, f"failed in a later run: {reason}")
+                pending += family
+            if len(self.kept) <= num_kept:
+                self.wasted_s += self.budget.spent_s - started_s
+        # The candidate that was added last was compared with just that, so it is not again.
+        for each in sorted(self.kept[:-1], key=lambda each: each.trial.speedup or 1.0):
+            reduced = without(self.kept, each, self.facts)
+            if reduced is not None and reduced != self.base:
+                self._recheck(each, reduced)
+        is_busy = self.load_fraction >= BUSY_FRACTION
         return SearchResult(
-            kept=tuple(self._kept),
-            trials=self._log.trials,
+            kept=tuple(self.kept),
+            trials=tuple(self.trials.values()),
             baseline=self.baseline,
-            caveats=self._log.caveats,
+            caveats=(
+                *([busy_caveat(self.load_fraction)] if is_busy else []),
+                *self.warnings.values(),
+            ),
         )
 
-    def _next_family(self) -> list[Candidate]:
-        """Return the applicable candidates of the most promising family; none at the end.
+    def _next_family(self, pending: list[Candidate]) -> list[Candidate]:
+        """Take the applicable candidates of the most promising family; none at the end.
 
         What does not apply yet waits: another candidate may be its precondition.
         """
         ready: list[Candidate] = []
-        for candidate in self._pending:
-            reason = why_not_added(candidate, self._kept, self.facts)
+        for candidate in pending:
+            reason = self._why_not_added(candidate)
             if reason is None:
                 ready.append(candidate)
-            elif candidate not in self._log:
-                self._log.add_untried(candidate, Outcome.NOT_APPLICABLE, reason)
+            elif candidate.name not in self.trials:
+                self._note(candidate, Outcome.NOT_APPLICABLE, reason)
+
+        def promise(candidate: Candidate) -> tuple[bool, bool, float]:
+            gain = candidate.expected_gain(self.facts)
+            # Most other settings change what a compiled step does without. One thread steadies
+            # all further runs.
+            leads = bool(candidate.changes.get("fast_step")) and gain >= _LEADING_GAIN
+            is_cheap = self._trial_s(candidate) <= _CHEAP_FRACTION * self.budget.total_s
+            steadies = self._is_steady(candidate.apply(self.base)) > self._is_steady(self.base)
+            return leads, is_cheap and steadies, self._gain_per_s(candidate)
+
         if not ready:
             return []
-        best = max(ready, key=self._rank)
+        best = max(ready, key=promise)
         family = [each for each in ready if each.family == best.family]
         for candidate in family:
-            self._pending.remove(candidate)
-            self._log.forget(candidate)
+            pending.remove(candidate)
+            self.trials.pop(candidate.name, None)
         return family
 
-    def _rank(self, candidate: Candidate) -> tuple[bool, bool, float]:
-        """Return what a second spent on a candidate promises.
+    def _why_not_added(self, candidate: Candidate) -> str | None:
+        if reason := candidate.why_not(self.facts, self.base):
+            return reason
+        changed = candidate.apply(self.base)
+        if changed == self.base:
+            return "changes nothing that is not changed already"
+        if any(getattr(changed, name) != value for name, value in self.base.changes.items()):
+            for each in self.kept:
+                if each.candidate.family == candidate.family:
+                    return f"{each.candidate.name} is kept instead"
+        return None
 
-        Before all that comes a whole step as one call where that promises much, since most other
-        settings change what it does without; and then what steadies runs.
+    def _is_steady(self, configuration: Configuration) -> bool:
+        """Whether runs can take short turns: on one thread."""
+        return self.runs.turns_with(configuration, configuration) is TurnKind.SHORT
+
+    def _compare(
+        self,
+        candidate: Candidate,
+        base: Configuration,
+        configuration: Configuration,
+        extra_s: float = 0.0,
+    ) -> CandidateComparison:
+        """Begin to compare a configuration with a base.
+
+        If one has one thread in place of several, it wins ties: on it all further runs vary less.
+        If neither has, both are compared on one thread, as far as that serves: a gain is much the
+        same on several. The confirmation runs on as many as the chosen configuration has.
         """
-        gain = candidate.expected_gain(self.facts)
-        leads = bool(candidate.changes.get("fast_step")) and gain >= _LEADING_GAIN
-        is_first = self._steadies(candidate) and self._costs.is_cheap(candidate)
-        return leads, is_first, self._costs.gain_per_s(candidate)
+        is_steady = self._is_steady(base)
+        wins_ties = not is_steady and self._is_steady(configuration)
+        both = [replace(one, num_threads=1) for one in (base, configuration)]
+        on_one_thread = (
+            self.one_thread_serves
+            and base.num_threads == configuration.num_threads
+            and not is_steady
+            and all(map(self._is_steady, both))
+        )
+        return CandidateComparison(
+            candidate=candidate,
+            base=both[0] if on_one_thread else base,
+            configuration=both[1] if on_one_thread else configuration,
+            extra_s=extra_s,
+            wins_ties=wins_ties,
+            on_one_thread=on_one_thread,
+        )
+
+    def _gain_per_s(self, candidate: Candidate) -> float:
+        return candidate.expected_gain(self.facts) / self._trial_s(candidate)
+
+    def _trial_s(self, candidate: Candidate) -> float:
+        """Seconds, about, that decide a candidate and check its numbers."""
+        is_obvious = candidate.expected_gain(self.facts) >= _OBVIOUS_GAIN
+        num_runs = (_RUNS_OF_OBVIOUS if is_obvious else _LEAST_TRIAL_RUNS) + self.check_runs
+        return candidate.expected_cost_s(self.facts) + num_runs * self.base_s
+
+    def _reserve_s(self, run_s: float) -> float:
+        """Seconds that the confirmation needs of a configuration whose runs take ``run_s``."""
+        pair_s = self.baseline_s + run_s
+        wanted_s = min(MOST_CONFIRMING_PAIRS * pair_s, _CONFIRMING_FRACTION * self.budget.total_s)
+        return max(CONFIRMING_PAIRS * pair_s, wanted_s)
 
     def _try_family(self, family: Sequence[Candidate]) -> None:
         """Compare the candidates of a family with the base, and keep the fastest, if any."""
         planned_s = 0.0
-        running: list[Candidate] = []
-        for candidate in sorted(family, key=self._costs.gain_per_s, reverse=True):
-            if self._is_worth_a_trial(candidate, planned_s):
-                planned_s += self._costs.trial_s(candidate)
-                running.append(candidate)
-        if running:
-            with self.budget.trial(lambda: len(self._kept)):
-                self._compare(family, running, planned_s)
+        racing: list[CandidateComparison] = []
+        for candidate in sorted(family, key=self._gain_per_s, reverse=True):
+            if reason := self._why_too_late(candidate):
+                self._note(candidate, Outcome.NOT_WORTH_IT, reason)
+            elif reason := self._why_no_time(candidate, planned_s):
+                self._note(candidate, Outcome.OUT_OF_BUDGET, reason)
+            else:
+                planned_s += self._trial_s(candidate)
+                extra_s = candidate.expected_cost_s(self.facts)
+                changed = candidate.apply(self.base)
+                racing.append(self._compare(candidate, self.base, changed, extra_s))
+        if racing:
+            names = ", ".join(each.candidate.name for each in racing)
+            self.progress.begin(f"trying {names}", planned_s)
+        faster: list[CandidateComparison] = []
+        while racing:
+            for each in tuple(racing):
+                decision = self._run_pair(each)
+                if decision is Decision.FASTER:
+                    faster.append(each)
+                if decision is not Decision.UNDECIDED:
+                    racing.remove(each)
+                    if each.wins_ties and each.num_pairs and not each.finds_nothing:
+                        self.one_thread_serves = each.looks.value >= _LEAST_SPEED
+        # Of all that are as fast as the fastest, those listed first lead: the simpler ones.
+        best = max((each.looks.value for each in faster), default=1.0)
+        faster.sort(key=lambda each: family.index(each.candidate))
+        faster.sort(key=lambda each: -min(each.looks.value, best / TIE))
+        self._keep_best(faster)
 
-    def _compare(
-        self, family: Sequence[Candidate], running: list[Candidate], planned_s: float
-    ) -> None:
-        """Run what is worth a trial of a family beside the base until it is decided."""
-        self._one_thread.begin(running, self._base)
-        rivals = racing = [self._rival(each) for each in running]
-        names = ", ".join(each.name for each in running)
-        self.progress.begin(f"trying {names}", planned_s)
-        base = self._one_thread.applied(self._base)
-        last = None if self._one_thread.is_on else self._last
-        pairs = PairedRuns(self.runs, base, last, self._costs.longest_s)
-        faster: list[CandidateRival] = []
-        while racing := [each for each in racing if self._is_in_time(each)]:
-            self._last = None  # also where the round is not completed
-            self._last = pairs.round(racing)
-            self._costs.note_runs(self._base, racing)
-            racing = [each for each in racing if self._survives(each)]
-            faster += [each for each in racing if self._decide(each) is Decision.FASTER]
-            racing = [each for each in racing if each not in faster]
-        on_one_thread = [each for each in rivals if self._is_one_thread(each)]
-        kept = self._keep_best(fastest_first(family, faster))
-        for rival in sorted(on_one_thread, key=lambda each: family.index(each.candidate)):
-            self._one_thread.note_speed(searched_speedup(rival).value / kept)
-
-    def _is_one_thread(self, rival: CandidateRival) -> bool:
-        """Return whether a candidate has shown how fast the step is on one thread."""
-        if rival.failure is not None or not rival.num_pairs:
-            return False
-        return self._steadies(rival.candidate) and not rival.finds_nothing(self._base)
-
-    def _steadies(self, candidate: Candidate) -> bool:
-        return self._one_thread.steadies(candidate.apply(self._base), self._base)
-
-    def _decide(self, rival: CandidateRival) -> Decision:
-        return decide(rival, wins_ties=self._steadies(rival.candidate))
-
-    def _rival(self, candidate: Candidate) -> CandidateRival:
-        configuration = candidate.apply(self._base)
-        return CandidateRival(
-            candidate=candidate,
-            configuration=self._one_thread.applied(configuration),
-            samples=samples_of(configuration) / samples_of(self._base),
-            extra_s=candidate.expected_cost_s(self.facts),
+    def _why_too_late(self, candidate: Candidate) -> str | None:
+        """Say why a candidate starts too late to pay off; None if it may."""
+        extra_s = candidate.expected_cost_s(self.facts)
+        all_steps_ns = self.length.num_steps * self.baseline.step_ns
+        if not self.length.is_known or extra_s * NS_PER_S <= _MOST_SAVED * all_steps_ns:
+            return None
+        return (
+            f"would start about {_seconds(extra_s)} later, and all {self.length.num_steps:,} steps "
+            f"of this run take {format_duration(all_steps_ns, 2)}, of which it would have to save "
+            "too much"
         )
 
-    def _is_worth_a_trial(self, candidate: Candidate, planned_s: float) -> bool:
-        """Return whether a candidate may pay off, and be decided in time after what is planned."""
-        if reason := self._costs.why_too_late(candidate, self.length, self.baseline.step_ns):
-            self._log.add_untried(candidate, Outcome.NOT_WORTH_IT, reason)
-        elif reason := self._costs.why_no_time(candidate, planned_s):
-            self._log.add_untried(candidate, Outcome.OUT_OF_BUDGET, reason)
-        return not reason
+    def _why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:
+        """Say why a candidate cannot be tried in time, after what is planned; None if it can."""
+        budget, total = self.budget, _seconds(self.budget.total_s)
+        needed_s = self._trial_s(candidate) + self._reserve_s(self.base_s)
+        if not budget.fits(planned_s + needed_s):
+            return (
+                f"not tried: trial and confirmation need about {_seconds(needed_s)}, and "
+                f"{_seconds(max(0.0, budget.left_s - planned_s))} of the budget of {total} are "
+                "left for it"
+            )
+        pair_s = candidate.expected_cost_s(self.facts) + 2 * self.base_s
+        may_waste_s = max(0.0, _WASTED_FRACTION * budget.total_s - self.wasted_s)
+        # As long as nothing was wasted, even what takes most of the time is worth a trial.
+        if self.wasted_s and pair_s > may_waste_s:
+            return (
+                f"not tried: one more pair of runs takes about {_seconds(pair_s)}; of the half of "
+                f"the budget of {total} that trials without a gain may take, "
+                f"{_seconds(may_waste_s)} are left"
+            )
+        return None
 
-    def _is_in_time(self, rival: CandidateRival) -> bool:
-        """Return whether there is time for one more pair; note where there is not."""
-        if reason := self._costs.why_no_pair(rival):
-            self._add(rival, Outcome.OUT_OF_BUDGET, reason)
-        return not reason
-
-    def _survives(self, rival: CandidateRival) -> bool:
-        """Return whether a candidate is still in the race after a round; note why not."""
-        if rival.failure is not None:
-            self._add(rival, *failure_outcome(rival.failure))
-            return False
-        text = ratio_text(searched_speedup(rival))
-        self.progress.detail(f"{rival.candidate.name}: {text}")
-        self._log.note_load(rival.load_fraction)
-        latest = rival.own_runs[-1]
-        if rival.finds_nothing(self._one_thread.applied(self._base)):
+    def _run_pair(self, each: CandidateComparison) -> Decision:
+        """Run a candidate and the base once more, and decide; note why it is not faster."""
+        candidate = each.candidate
+        # The first pair was seen to fit when it was planned.
+        if each.own_runs and not self.budget.fits(each.pair_s + self._reserve_s(each.own_s)):
+            text = ratio_text(each.looks)
+            self._note(
+                candidate, Outcome.OUT_OF_BUDGET, f"{text}: not decided within the budget", each
+            )
+            return Decision.NOT_FASTER
+        each.run_pair(self.runs, self.budget.left_s - self._reserve_s(self.base_s))
+        if each.failure is not None:
+            self._note(candidate, *failure_outcome(each.failure), each)
+            return Decision.NOT_FASTER
+        text, latest = ratio_text(each.looks), each.own_runs[-1]
+        self.progress.detail(f"{candidate.name}: {text}")
+        self.load_fraction = max(self.load_fraction, each.load_fraction)
+        # Runs in turns go on for longer than others.
+        self.base_s = max(self.base_s, each.base_runs[-1].wall_s)
+        if not self.kept:
+            self.baseline_s = self.base_s
+        decision = each.decide()
+        if each.finds_nothing:
             reason = "finds nothing to change in this script"
-            self._add(rival, Outcome.NOT_APPLICABLE, reason)
-        elif takes_too_much_memory(latest, self.baseline):
+            self._note(candidate, Outcome.NOT_APPLICABLE, reason, each)
+        elif latest.takes_too_much_memory(self.baseline):
             reason = (
                 f"takes {format_bytes(latest.peak_memory_bytes)} of memory, where the script as "
                 f"it is takes {format_bytes(self.baseline.peak_memory_bytes)}"
             )
-            self._add(rival, Outcome.OUT_OF_MEMORY, reason)
-        elif self._decide(rival) is Decision.NOT_FASTER:
-            reason = f"{text}: not shown to be faster"
-            self._add(rival, Outcome.NOT_FASTER, reason)
+            self._note(candidate, Outcome.OUT_OF_MEMORY, reason, each)
+        elif decision is Decision.NOT_FASTER:
+            self._note(candidate, Outcome.NOT_FASTER, f"{text}: not shown to be faster", each)
         else:
-            return True
-        return False
+            return decision
+        return Decision.NOT_FASTER
 
-    def _keep_best(self, faster: Sequence[CandidateRival]) -> float:
-        """Keep the first that pays off and computes the right numbers; return its speedup, or 1."""
-        winner: CandidateRival | None = None
-        for rival in faster:
+    def _keep_best(self, faster: Sequence[CandidateComparison]) -> None:
+        """Keep the first that pays off and computes the right numbers."""
+        winner: CandidateComparison | None = None
+        for each in faster:
             if winner is not None:
-                own, best = (short_text(searched_speedup(each)) for each in (rival, winner))
+                own, best = short_text(each.looks), short_text(winner.looks)
                 reason = f"{own}: not as fast as {winner.candidate.name} ({best})"
-                self._add(rival, Outcome.NOT_FASTER, reason)
-            elif self._pays_off(rival) and self._is_right(rival):
-                winner = rival
+                self._note(each.candidate, Outcome.NOT_FASTER, reason, each)
+            elif self._pays_off(each) and self._is_right(each):
+                winner = each
         if winner is None:
-            return 1.0
-        self._keep(winner)
-        return searched_speedup(winner).value
+            return
+        candidate = winner.candidate
+        trial = self._note(candidate, Outcome.KEPT, ratio_text(winner.looks), winner)
+        if warnings := winner.new_warnings:
+            message = f"with {candidate.name} the script warns: {'; '.join(warnings)}"
+            self.warnings[candidate.name] = Caveat(code="candidate-warns", message=message)
+        if winner.extra_s > 0:
+            self.cold_ns = winner.own_runs[0].startup_ns
+        self.kept.append(Kept(candidate, trial))
+        self.base_s = winner.own_s
+        for each in self.kept[:-1]:
+            if without(self.kept, each, self.facts) == self.base:
+                self._drop(each, Outcome.NOT_FASTER, f"{candidate.name} does without")
 
-    def _pays_off(self, rival: CandidateRival) -> bool:
-        trial = self._add(rival, Outcome.NOT_WORTH_IT, "")
+    def _pays_off(self, each: CandidateComparison) -> bool:
+        trial = self._note(each.candidate, Outcome.NOT_WORTH_IT, "", each)
         after = trial.pays_off_after_steps
-        if self._steadies(rival.candidate) or self.length.may_reach(after):
+        if each.wins_ties or self.length.may_reach(after):
             return True
-        speedup = searched_speedup(rival)
-        reason = starts_too_late(speedup, trial.startup_ns, after, self.length)
-        self._log.change(trial, Outcome.NOT_WORTH_IT, reason)
+        reason = starts_too_late(each.looks, trial.startup_ns, after, self.length)
+        self._note(each.candidate, Outcome.NOT_WORTH_IT, reason, each)
         return False
 
-    def _is_right(self, rival: CandidateRival) -> bool:
-        """Run the numerics gate: for what proved faster only, since it takes runs of its own."""
-        if not self._costs.has_time_to_gate(rival):
-            text = ratio_text(searched_speedup(rival))
+    def _is_right(self, each: CandidateComparison) -> bool:
+        """Check the numbers: of what proved faster only, since that takes runs of its own."""
+        candidate = each.candidate
+        # What is compiled is compiled anew.
+        check_s = each.own_runs[0].wall_s + (self.check_runs - 1) * self.base_s
+        if not self.budget.fits(check_s + self._reserve_s(each.own_s)):
+            text = ratio_text(each.looks)
             reason = f"{text}, but no time is left to compare its losses and gradients"
-            self._add(rival, Outcome.OUT_OF_BUDGET, reason)
+            self._note(candidate, Outcome.OUT_OF_BUDGET, reason, each)
             return False
-        candidate = rival.candidate
         self.progress.detail(f"{candidate.name}: comparing losses and gradients")
-        self._last = None
-        self._costs.note_gate()
-        numerics = least_strict([*(each.candidate for each in self._kept), candidate])
-        difference = self.runs.check_numbers(candidate.apply(self._base), numerics)
+        self.check_runs = _CHECK_RUNS
+        numerics = least_strict([*(one.candidate for one in self.kept), candidate])
+        difference = self.runs.check_numbers(candidate.apply(self.base), numerics)
         if difference is not None:
-            self._add(rival, Outcome.WRONG_NUMBERS, difference)
+            self._note(candidate, Outcome.WRONG_NUMBERS, difference, each)
         return difference is None
 
-    def _keep(self, rival: CandidateRival) -> None:
-        trial = self._add(rival, Outcome.KEPT, ratio_text(searched_speedup(rival)))
-        self._log.note_warnings(rival)
-        if rival.extra_s > 0:
-            self._cold_ns = rival.own_runs[0].startup_ns
-        self._kept.append(Kept(rival.candidate, trial))
-        self._note_base(rival.own_runs)
-        for each in self._kept[:-1]:
-            if without(self._kept, each, self.facts) == self._base:
-                self._drop(each, Outcome.NOT_FASTER, f"{rival.candidate.name} does without")
-
-    def _note_base(self, runs: Sequence[RunResult]) -> None:
-        """Note runs of what is kept now, where that is something else than before."""
-        if not self._one_thread.is_on:
-            self._costs.base_s = min(run.wall_s for run in runs)
-        self._last = None
-
-    def _add(self, rival: CandidateRival, outcome: Outcome, reason: str) -> Trial:
-        if not rival.num_pairs:
-            return self._log.add(rival, outcome, reason)
-        reason += " (both on one thread)" if self._one_thread.is_on else ""
-        return self._log.add(rival, outcome, reason, self._startup_ns(rival))
-
-    def _startup_ns(self, rival: Rival) -> float:
-        """Return how much later a rival starts; what it compiles must be compiled anew."""
-        before_ns = median(run.startup_ns for run in rival.base_runs)
-        if rival.extra_s > 0:  # its first run alone found nothing cached
-            return rival.own_runs[0].startup_ns - (self._cold_ns or before_ns)
-        return median(run.startup_ns for run in rival.own_runs) - before_ns
-
-    def _give_up_last(self, error: BaseFailedError) -> None:
-        """Drop the candidate that was kept last, since what is kept has begun to fail."""
-        if not self._kept:
-            raise _baseline_error(error) from error
-        last = self._kept[-1]
-        outcome, reason = failure_outcome(error.failure)
-        self._drop(last, outcome, f"failed in a later run: {reason}")
-        self._last = None
+    def _note(
+        self,
+        candidate: Candidate,
+        outcome: Outcome,
+        reason: str,
+        measured: Comparison | None = None,
+    ) -> Trial:
+        """Note what came of a candidate, with what its runs have shown, if it has run."""
+        trial = Trial(
+            candidate=candidate.name,
+            title=candidate.title,
+            numerics=candidate.numerics,
+            outcome=outcome,
+            reason=reason,
+        )
+        if measured is not None and measured.num_pairs:
+            speedup, startup_ns = measured.looks, measured.later_ns
+            suffix = " (both on one thread)" if measured.on_one_thread else ""
+            if measured.extra_s > 0:  # its first run alone found nothing cached
+                base_ns = median(run.startup_ns for run in measured.base_runs)
+                startup_ns = measured.own_runs[0].startup_ns - (self.cold_ns or base_ns)
+            trial = replace(
+                trial,
+                reason=f"{reason}{suffix}",
+                step_ns=median(run.step_ns for run in measured.own_runs),
+                speedup=speedup.value,
+                low=speedup.low,
+                high=speedup.high,
+                num_runs=speedup.num_pairs,
+                startup_ns=startup_ns,
+                pays_off_after_steps=pays_off_after(
+                    startup_ns, measured.base_step_ns, speedup.value
+                ),
+            )
+        self.trials[candidate.name] = trial
+        return trial
 
     def _drop(self, kept: Kept, outcome: Outcome, reason: str) -> None:
-        self._kept.remove(kept)
-        self._log.change(kept.trial, outcome, reason)
+        name = kept.candidate.name
+        self.kept.remove(kept)
+        self.trials[name] = replace(kept.trial, outcome=outcome, reason=reason)
+        self.warnings.pop(name, None)
 
-    def _recheck(self) -> None:
-        """Drop what the step is no slower without; the simpler configuration wins ties.
-
-        The candidate that was added last was compared with just that, so it is not again.
-        """
-        for each in sorted(self._kept[:-1], key=lambda each: each.trial.speedup or 1.0):
-            reduced = without(self._kept, each, self.facts)
-            if reduced is not None and reduced != self._base:
-                self._recheck_one(each, reduced)
-
-    def _recheck_one(self, kept: Kept, reduced: Configuration) -> None:
-        """Let the full configuration show again that it is faster than the reduced one."""
+    def _recheck(self, kept: Kept, reduced: Configuration) -> None:
+        """Drop a candidate unless the step is slower without it; the simpler one wins ties."""
         name = kept.candidate.name
         self.progress.begin(f"checking {name} again, beside what was kept after it")
-        self._one_thread.begin([kept.candidate], reduced)
-        samples = samples_of(self._base) / samples_of(reduced)
-        full = Rival(configuration=self._one_thread.applied(self._base), samples=samples)
-        pairs = PairedRuns(self.runs, self._one_thread.applied(reduced))
-        wins_ties = self._one_thread.steadies(self._base, reduced)
-        while not full.num_pairs or decide(full, wins_ties=wins_ties) is Decision.UNDECIDED:
-            if not self._costs.has_time_to_recheck():
+        full = self._compare(kept.candidate, reduced, self.base)
+        decision = Decision.UNDECIDED
+        while decision is Decision.UNDECIDED:
+            if not self.budget.fits(2 * self.base_s + self._reserve_s(self.base_s)):
                 return
             try:
-                pairs.round([full])
+                full.run_pair(self.runs)
             except BaseFailedError:
                 return  # without it the step fails, so it stays
             if full.failure is not None:
-                return  # the confirmation will tell
-            self._log.note_load(full.load_fraction)
-            self.progress.detail(f"{name}: {ratio_text(searched_speedup(full))}")
-        if decide(full, wins_ties=wins_ties) is Decision.NOT_FASTER:
-            text = ratio_text(searched_speedup(full))
+                return  # the confirmation will show it
+            self.load_fraction = max(self.load_fraction, full.load_fraction)
+            self.progress.detail(f"{name}: {ratio_text(full.looks)}")
+            decision = full.decide()
+        if decision is Decision.NOT_FASTER:
+            text = ratio_text(full.looks)
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
-            if wins_ties:
-                self._one_thread.note_speed(searched_speedup(full).value)
-            self._note_base(full.base_runs)
+            if full.wins_ties:
+                self.one_thread_serves = full.looks.value >= _LEAST_SPEED
+            self.base_s = min(run.wall_s for run in full.base_runs)
+
+
+def _seconds(seconds: float) -> str:
+    return format_duration(seconds * NS_PER_S, 2)

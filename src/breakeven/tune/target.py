@@ -32,14 +32,13 @@ from breakeven.settings import NO_SCRIPT, StepFacts, all_candidates
 from breakeven.store import this_machine
 from breakeven.studies import Runner, why_not_measured
 from breakeven.tune import default_budget_s
-from breakeven.tune.budget import TimeBudget
-from breakeven.tune.confirm import Confirmation, confirm
-from breakeven.tune.gate import Gate
-from breakeven.tune.length import WATCHED_S, RunLength, watch_length
+from breakeven.tune.budget import WATCHED_S, RunLength, TimeBudget, watch_length
+from breakeven.tune.confirm import confirm
+from breakeven.tune.equivalence import EquivalenceCheck
+from breakeven.tune.runs import TrialRuns
 from breakeven.tune.search import search
-from breakeven.tune.trial_runs import ScriptRuns
 from breakeven.units import NS_PER_S
-from breakeven.verdict import CodeChange, TuneReport, is_undecided
+from breakeven.verdict import TuneReport, is_undecided
 from faststep.codegen.toolchain import CompilerError, find_compiler
 
 Device = Literal["", "cpu", "gpu"]
@@ -69,10 +68,10 @@ def tune_target(
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        device: Where the step is to run; empty for the GPU where there is one and the script
-            uses it, else the CPU.
+        device: Where the step is to run; empty for the GPU if there is one and the script uses
+            it, else the CPU.
         budget_s: Time for all trials, in seconds; what comes before them is not counted. 0 for a
-            minute, or a hundredth of the run where that is longer, up to ten minutes.
+            minute, or a hundredth of the run if that is longer, up to ten minutes.
         num_steps: Steps of the run that is tuned for; start-up is counted against them. 0 to watch
             the script for some seconds, to see whether it ends.
         is_exact_only: Keep only what changes no bit of losses and gradients.
@@ -94,17 +93,23 @@ def tune_target(
         host = find_host(HERE, launcher)
         runner = Runner(launcher, found, time_limit_s, progress, keeps_compile=True)
         traced = runner.record()
-        is_on_cuda = _is_on_cuda(device, traced, has_cuda=ready.has_cuda)
-        plain = _measure_on_gpu(runner, found) if is_on_cuda else runner.time(watches_program=False)
+        if device == "gpu" and not ready.has_cuda:
+            raise BreakevenError(
+                "this machine has no GPU that torch can use",
+                hint="tune for the CPU with --device cpu, or run the same command on a machine "
+                "with a GPU",
+            )
+        is_on_cuda = device == "gpu" or (not device and ready.has_cuda and traced.trace.uses_device)
+        plain = runner.time_on_gpu() if is_on_cuda else runner.time(watches_program=False)
+        if plain is None:
+            raise BreakevenError(
+                f"{found.label} does not run on this machine's GPU",
+                hint="run it with python to see why, or tune for the CPU with --device cpu",
+            )
         request = replace(runner.request, on_gpu=is_on_cuda)
         patch = _proposed(found) if uses_fast_step else NoPatch(reason="--no-fast-step is given")
-        facts = step_facts(
-            traced,
-            plain,
-            host,
-            is_on_cuda=is_on_cuda,
-            no_fast_step=patch.reason if isinstance(patch, NoPatch) else "",
-        )
+        reason = patch.reason if isinstance(patch, NoPatch) else ""
+        facts = step_facts(traced, plain, host, is_on_cuda=is_on_cuda, no_fast_step=reason)
         length = RunLength(num_steps=num_steps)
         if not num_steps:
             progress.begin("watching for the end of the script", WATCHED_S)
@@ -114,12 +119,17 @@ def tune_target(
             )
         run_s = length.num_steps * plain.measurement.median_ns / NS_PER_S
         budget = TimeBudget(budget_s or default_budget_s(run_s))
-        with Gate(launcher, request, has_time=budget.fits) as gate:
-            trials = ScriptRuns(
+        # Two runs take turns unless loader processes would go on loading in the other's turn, or
+        # they share a GPU's memory, or both would not fit into this machine's.
+        has_workers = plain.loader is not None and plain.loader.num_workers > 0
+        is_small = why_not_measured(0.0, 2.0 * plain.peak_memory_bytes) is None
+        takes_turns = is_small and not has_workers and not is_on_cuda
+        with EquivalenceCheck(launcher, request, has_time=budget.fits) as equivalence:
+            trials = TrialRuns(
                 launcher,
                 request,
-                partial(gate.check, is_exact_only=is_exact_only),
-                second=second if _can_take_turns(plain, is_on_cuda=is_on_cuda) else None,
+                partial(equivalence.check, is_exact_only=is_exact_only),
+                second=second if takes_turns else None,
                 num_threads=facts.num_threads,
                 takes_long_turns=ready.can_take_long_turns,
             )
@@ -136,16 +146,36 @@ def tune_target(
                 best, trials, facts=facts, budget=budget, length=length, progress=progress
             )
         progress.end()
-    report = _report(
-        found,
-        plain,
-        confirmed,
-        patch.change if isinstance(patch, SourcePatch) else None,
-        is_on_cuda=is_on_cuda,
-        length=length,
+    configuration = confirmed.configuration
+    return TuneReport(
+        target=found.label,
+        # Words of a command line need not be Unicode.
+        arguments=tuple(
+            word.encode(errors="backslashreplace").decode() for word in found.arguments
+        ),
+        device="gpu" if is_on_cuda else "cpu",
+        machine=this_machine(gpu=plain.processor if is_on_cuda else ""),
+        num_steps=length.num_steps,
+        is_length_known=length.is_known,
+        baseline_step_ns=confirmed.baseline_step_ns,
+        tuned_step_ns=confirmed.tuned_step_ns,
+        speedup=confirmed.speedup.value,
+        low=confirmed.speedup.low,
+        high=confirmed.speedup.high,
+        configuration=configuration,
+        numerics=confirmed.numerics,
+        pays_off_after_steps=confirmed.pays_off_after_steps,
+        trials=confirmed.trials,
+        code_change=(
+            patch.change if configuration.fast_step and isinstance(patch, SourcePatch) else None
+        ),
         duration_ns=monotonic_ns() - started_ns,
+        caveats=tuple(
+            {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}.values()
+        ),
+        is_undecided=not configuration.changes and is_undecided(confirmed.trials),
+        writes=launcher.writes,
     )
-    return replace(report, writes=launcher.writes)
 
 
 def step_facts(
@@ -163,9 +193,16 @@ def step_facts(
         plain: The step as it is, measured where it is to run.
         host: This machine, measured.
         is_on_cuda: Whether the step runs on a CUDA device.
-        no_fast_step: Why the loop cannot have its step as one compiled call; empty where it can.
+        no_fast_step: Why the loop cannot have its step as one compiled call; empty if it can.
     """
     trace = traced.trace
+    try:
+        find_compiler()
+        has_c_compiler = True
+    except CompilerError:
+        has_c_compiler = False
+    # Source: torch/_inductor/cpp_builder.py, which takes CXX, or else the system's own.
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
     return StepFacts(
         trace=trace,
         step_ns=plain.measurement.median_ns,
@@ -175,62 +212,12 @@ def step_facts(
         page_faults=plain.page_faults_per_step,
         is_on_cuda=is_on_cuda,
         has_bf16=has_half_hardware("bf16"),
-        has_compiler=_has_compiler(),
+        has_compiler=any(map(shutil.which, compilers)),
         is_compiled=trace.settings.is_compiled,
         no_fast_step=no_fast_step,
-        generates_steps=not is_on_cuda and _has_c_compiler(),
+        generates_steps=not is_on_cuda and has_c_compiler,
         steps_ns={trial.num_threads: trial.measurement.median_ns for trial in plain.trials},
     )
-
-
-def _can_take_turns(plain: PlainRun, *, is_on_cuda: bool) -> bool:
-    """Return whether two runs of the script may go on side by side, a few steps each in turn.
-
-    Loader processes of the script would go on loading in the other run's turn. A GPU's memory is
-    not to be shared, nor this machine's where two would not fit.
-    """
-    has_workers = plain.loader is not None and plain.loader.num_workers > 0
-    is_small = why_not_measured(0.0, 2.0 * plain.peak_memory_bytes) is None
-    return is_small and not has_workers and not is_on_cuda
-
-
-def _is_on_cuda(device: Device, traced: TracedRun, *, has_cuda: bool) -> bool:
-    if device == "gpu" and not has_cuda:
-        raise BreakevenError(
-            "this machine has no GPU that torch can use",
-            hint="tune for the CPU with --device cpu, or run the same command on a machine with "
-            "a GPU",
-        )
-    if device:
-        return device == "gpu"
-    return has_cuda and traced.trace.uses_device
-
-
-def _measure_on_gpu(runner: Runner, target: Target) -> PlainRun:
-    plain = runner.time_on_gpu()
-    if plain is None:
-        raise BreakevenError(
-            f"{target.label} does not run on this machine's GPU",
-            hint="run it with python to see why, or tune for the CPU with --device cpu",
-        )
-    return plain
-
-
-def _has_compiler() -> bool:
-    """Return whether torch.compile finds a C++ compiler.
-
-    Source: torch/_inductor/cpp_builder.py, which takes CXX, or else the system's own.
-    """
-    return any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++", "c++")))
-
-
-def _has_c_compiler() -> bool:
-    """Return whether C can be generated for a step."""
-    try:
-        find_compiler()
-    except CompilerError:
-        return False
-    return True
 
 
 def _proposed(target: Target) -> SourcePatch | NoPatch:
@@ -243,41 +230,3 @@ def _proposed(target: Target) -> SourcePatch | NoPatch:
         return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
     # `patch` refuses absolute names.
     return propose_fast_step(source, file=os.path.relpath(target.path))
-
-
-def _report(
-    target: Target,
-    plain: PlainRun,
-    confirmed: Confirmation,
-    change: CodeChange | None,
-    *,
-    is_on_cuda: bool,
-    length: RunLength,
-    duration_ns: int,
-) -> TuneReport:
-    caveats = {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}
-    configuration = confirmed.configuration
-    return TuneReport(
-        target=target.label,
-        # Words of a command line need not be Unicode.
-        arguments=tuple(
-            word.encode(errors="backslashreplace").decode() for word in target.arguments
-        ),
-        device="gpu" if is_on_cuda else "cpu",
-        machine=this_machine(gpu=plain.processor if is_on_cuda else ""),
-        num_steps=length.num_steps,
-        is_length_known=length.is_known,
-        baseline_step_ns=confirmed.baseline_step_ns,
-        tuned_step_ns=confirmed.tuned_step_ns,
-        speedup=confirmed.speedup.value,
-        low=confirmed.speedup.low,
-        high=confirmed.speedup.high,
-        configuration=configuration,
-        numerics=confirmed.numerics,
-        pays_off_after_steps=confirmed.pays_off_after_steps,
-        trials=confirmed.trials,
-        code_change=change if configuration.fast_step else None,
-        duration_ns=duration_ns,
-        caveats=tuple(caveats.values()),
-        is_undecided=not configuration.changes and is_undecided(confirmed.trials),
-    )

@@ -30,8 +30,6 @@ for _ in range(10_000):
     for inputs, targets in DataLoader(data, batch_size=2048):
         if optimizer.defaults["fused"]:
             raise RuntimeError("this update cannot be fused")
-        while optimizer.defaults["foreach"]:
-            time.sleep(0.1)
         is_flushed = bool(torch.full((1,), 1e-39).mul(1.0) == 0.0)
         if not is_flushed:
             time.sleep(0.005)

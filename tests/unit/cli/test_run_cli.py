@@ -102,7 +102,9 @@ def test_takes_the_file_of_the_current_folder(capsys: pytest.CaptureFixture[str]
     assert (started.target, started.arguments) == ("./train.py", ("--lr", "0.1", "-q"))
     output = capsys.readouterr()
     assert output.out == ""
-    assert "num_threads=1, optimizer=fused, cpp_wrapper=true (from breakeven.toml of" in output.err
+    assert (
+        "num_threads=1, optimizer=fused, gathers_batches=true (from breakeven.toml of" in output.err
+    )
     assert "1.5× as fast, numbers reordered" in output.err
 
 

@@ -243,10 +243,7 @@ def test_an_interrupt_gets_through_and_all_is_put_back() -> None:
 def test_a_model_that_memory_does_not_hold_twice_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "breakeven.placement.training_place.free_bytes",
-        lambda device: 1_000 if device == CPU else None,
-    )
+    monkeypatch.setattr("breakeven.placement.training_place.available_bytes", lambda: 1_000)
     with pytest.warns(RuntimeWarning, match=r"leaves out cpu: .* a copy of the model .* free"):
         assert auto(nn.Linear(100, 100), torch.ones(2, 100)) == OTHER
 

@@ -107,9 +107,7 @@ def test_a_close_race_ends_with_the_budget() -> None:
 def test_of_equals_the_first_is_taken_early() -> None:
     time = FakeTime()
     result = run(
-        time,
-        FakePlace(time, "cpu", 1.005 * MS),
-        FakePlace(time, "gpu", 1.0 * MS, starts_up=True),
+        time, FakePlace(time, "cpu", 1.005 * MS), FakePlace(time, "gpu", 1.0 * MS, starts_up=True)
     )
     assert result.winner == "cpu"
     assert result.duration_ns < 0.5e9

@@ -262,13 +262,21 @@ def test_what_would_be_compiled_in_and_change_is_refused(loss: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("loss.backward()", "if loss.isnan(): break\n            loss.backward()", "stands before"),
+        (
+            "loss.backward()",
+            "if loss.isnan(): break\n            loss.backward()",
+            "past the update",
+        ),
         ("loss.backward()", "monitor.check(out)\n            loss.backward()", "monitor.check"),
         ("loss.backward()", "factor = out.sum().item()\n            loss.backward()", ""),
         ("    bump()", "    criterion.label_smoothing = epoch / 9", "`criterion`, which changes"),
         ("    bump()", "    criterion = nn.CrossEntropyLoss()", "`criterion`, which changes"),
         ("out = model(x)", "out = self.out = model(x)", "other than a variable"),
-        ("out = model(x)", "out = model(x)\n            x = torch.rand(8, 4)", "stands between"),
+        (
+            "out = model(x)",
+            "out = model(x)\n            x = torch.rand(8, 4)",
+            "before the forward pass",
+        ),
     ],
 )
 def test_what_may_be_wrong_is_refused(old: str, new: str, said: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import breakeven
-from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
+from breakeven.rewrite import NoPatch, propose_fast_step
 from factories.patched_scripts import output_of, proposed
 
 HEAD = """\
@@ -614,7 +614,7 @@ REFUSED = {
     "norm is used": (
         "optimizer.step()",
         "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()",
-        "line 14 stands between the loss and the update",
+        "cannot move line 14 past the update",
     ),
     "norm of another kind": (
         "optimizer.step()",
@@ -629,12 +629,12 @@ REFUSED = {
     "skipped update": (
         "        loss.backward()\n",
         "        if torch.isnan(loss):\n            break\n        loss.backward()\n",
-        "line 13 stands between the loss and the update",
+        "cannot move line 13 past the update",
     ),
     "unknown call in between": (
         "loss.backward()\n",
         "loss.backward()\n        monitor.check()\n",
-        "line 14 stands between the loss and the update",
+        "cannot move line 14 past the update",
     ),
     "penalty over a list": (
         "criterion(out, y)",
@@ -660,7 +660,7 @@ REFUSED = {
     "batch changed in between": (
         "loss = criterion",
         "x += 1\n        loss = criterion",
-        "between the forward pass and the loss",
+        "before the forward pass",
     ),
     "model made in the loop": (
         "        optimizer.zero_grad()\n",
@@ -740,16 +740,8 @@ TAKEN = {
         "show()\ndef show():\n    print(out)\n",
         "`out` is used in line 17",
     ),
-    "output is deleted": (
-        "print(loss.item())",
-        "del loss, out",
-        "`out` is used in line 15",
-    ),
-    "output is added to": (
-        "print(loss.item())",
-        "out += 1",
-        "`out` is used in line 15",
-    ),
+    "output is deleted": ("print(loss.item())", "del loss, out", "`out` is used in line 15"),
+    "output is added to": ("print(loss.item())", "out += 1", "`out` is used in line 15"),
     "output from the step before": (
         "for x, y in loader:\n",
         "out = 0\n    for x, y in loader:\n        print(out)\n",
@@ -915,14 +907,6 @@ def test_the_step_follows_an_argument_in_parentheses(old: str, new: str) -> None
 def test_the_step_follows_a_parameter_in_parentheses(last: str, end: str) -> None:
     source = EPOCHS.replace("loader, criterion):", f"loader, {last}{end}) -> (None):")
     assert f"loader, {last}, *, step{end}) -> (None):" in proposed(source).text
-
-
-def test_the_line_of_the_measured_step_must_be_the_one() -> None:
-    line = LOOP.splitlines().index("        loss.backward()") + 1
-    assert isinstance(propose_fast_step(LOOP, file="a.py", backward_line=line), SourcePatch)
-    patch = propose_fast_step(LOOP, file="a.py", backward_line=line + 1)
-    assert isinstance(patch, NoPatch)
-    assert "in line 14, this file in line 13" in patch.reason
 
 
 def test_a_batch_that_is_taken_apart_is_handed_over_as_one_input() -> None:

@@ -157,11 +157,7 @@ def _reason(source: str) -> str:
         ("loss_g.backward()", "loss_g.backward(torch.tensor(1.0))", "with arguments"),
         ("loss_g =", "loss_d =", "reads `loss_d`, which is another value"),
         ("loss_g.backward()", "loss_g.backward()\n        draw(LOG)", "calls draw"),
-        (
-            "loss_g.backward()",
-            "loss_g.backward()\n        real.mul_(2)",
-            "calls real.mul_",
-        ),
+        ("loss_g.backward()", "loss_g.backward()\n        real.mul_(2)", "calls real.mul_"),
         (
             "fake = generator(noise)",
             "fake = generator(noise) * (1 + epoch)",
@@ -177,7 +173,7 @@ def _reason(source: str) -> str:
         (
             "loss_g.backward()",
             "loss_g.backward()\n        print(generator.weight)",
-            "stands before",
+            "past the update",
         ),
     ],
 )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from breakeven.settings import SETTINGS, Candidate, StepFacts, all_candidates
-from breakeven.trace import Configuration, Settings, Sync
+from breakeven.trace import Configuration, Settings
 from breakeven.verdict import Numerics
 from factories import steps_facts as steps
 from factories.steps_facts import convnet, mlp
@@ -22,7 +20,6 @@ COMPILED = Configuration(compile_mode="default")
 SUBNORMAL = {"subnormal_fraction": 0.05}
 TF32 = Settings(allow_tf32_matmul=True)
 SEARCHED = Settings(cudnn_benchmark=True)
-TEST = Sync(kind="bool", via="torch.distributions.normal")
 AUTOCAST = Settings(autocast_dtype="bfloat16")
 
 # What each candidate changes where nothing is changed yet, and facts under which it may be tried.
@@ -35,45 +32,28 @@ APPLICABLE: dict[str, tuple[StepFacts, Configuration, dict[str, Any]]] = {
     ),
     "gather-batches": (mlp(), NOTHING, {"gathers_batches": True}),
     "fused-optimizer": (mlp(), NOTHING, {"optimizer": "fused"}),
-    "foreach-optimizer": (mlp(), NOTHING, {"optimizer": "foreach"}),
     "threads=1": (mlp(), NOTHING, {"num_threads": 1}),
     "threads=2": (mlp(), NOTHING, {"num_threads": 2}),
     "threads=4": (mlp(num_threads=1), NOTHING, {"num_threads": 4}),
-    "interop-threads=1": (
-        mlp(events=(steps.PRODUCT, steps.in_backward(steps.PRODUCT))),
-        NOTHING,
-        {"num_interop_threads": 1},
-    ),
     "keep-memory": (convnet(), NOTHING, {"keeps_freed_memory": True}),
     "no-profiler-ranges": (mlp(), NOTHING, {"skips_profiler_ranges": True}),
-    "no-distribution-checks": (
-        mlp(events=(steps.PRODUCT, *3 * (TEST,))),
-        NOTHING,
-        {"skips_distribution_checks": True},
-    ),
     "flush-denormal": (mlp(**SUBNORMAL), NOTHING, {"flushes_denormals": True}),
-    "channels-last": (convnet(), NOTHING, {"channels_last": True}),
+    "channels-last": (convnet(**CUDA), NOTHING, {"channels_last": True}),
     "autocast=bfloat16": (convnet(), NOTHING, {"autocast": "bfloat16"}),
     "autocast=float16": (convnet(**CUDA), NOTHING, {"autocast": "float16"}),
     "tf32": (mlp(**CUDA), NOTHING, {"allows_tf32": True}),
     "cudnn-benchmark": (convnet(**CUDA), NOTHING, {"benchmarks_cudnn": True}),
-    "workers=1": (mlp(), NOTHING, {"num_workers": 1}),
-    "workers=4": (mlp(), NOTHING, {"num_workers": 4}),
-    "prefetch=4": (
-        mlp(),
-        Configuration(num_workers=2),
-        {"num_workers": 2, "prefetch_factor": 4},
-    ),
+    "workers=1": (mlp(**CUDA), NOTHING, {"num_workers": 1}),
+    "workers=4": (mlp(**CUDA), NOTHING, {"num_workers": 4}),
     "pin-memory": (mlp(**CUDA), NOTHING, {"pins_memory": True}),
-    "compile": (mlp(), NOTHING, {"compile_mode": "default"}),
+    "compile": (mlp(**CUDA), NOTHING, {"compile_mode": "default"}),
     "compile=reduce-overhead": (mlp(**CUDA), NOTHING, {"compile_mode": "reduce-overhead"}),
     "compile=max-autotune": (mlp(**CUDA), NOTHING, {"compile_mode": "max-autotune"}),
     "compile=max-autotune-no-cudagraphs": (
-        mlp(),
+        mlp(**CUDA),
         NOTHING,
         {"compile_mode": "max-autotune-no-cudagraphs"},
     ),
-    "cpp-wrapper": (mlp(), COMPILED, {"compile_mode": "default", "cpp_wrapper": True}),
     **{
         f"batch={size}": (mlp(), NOTHING, {"loader_batch_size": 32, "new_batch_size": size})
         for size in (64, 128, 256, 512, 1024)
@@ -91,8 +71,7 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ("gather-batches", mlp(loader={"has_tensor_rows": False}), NOTHING, "not just rows of"),
     ("gather-batches", mlp(loader={"has_batched_fetch": True}), NOTHING, "whole already"),
     *(
-        (f"{kind}-optimizer", facts, NOTHING, reason)
-        for kind in ("fused", "foreach")
+        ("fused-optimizer", facts, NOTHING, reason)
         for facts, reason in (
             (mlp(optimizers=()), "no optimizer of torch"),
             (mlp(optimizer={"is_from_torch": False}), "no optimizer of torch"),
@@ -105,18 +84,12 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ("threads=1", mlp(num_threads=1), NOTHING, "uses already"),
     ("threads=1", mlp(generates_steps=True), Configuration(fast_step=True), "one core"),
     ("threads=1", mlp(), Configuration(num_threads=1), "uses already"),
-    ("interop-threads=1", mlp(**CUDA), NOTHING, "on a GPU"),
-    ("interop-threads=1", mlp(), NOTHING, "second thread"),
-    (
-        "interop-threads=1",
-        mlp(calls=["torch.set_num_interop_threads"]),
-        NOTHING,
-        "sets its inter-op threads itself",
+    *(
+        (name, convnet(), COMPILED, "on a GPU only")
+        for name in ("channels-last", "workers=1", "compile")
     ),
     ("keep-memory", mlp(page_faults=0.5), NOTHING, "pages from the system: too few"),
     ("no-profiler-ranges", mlp(step_ns=60e6), NOTHING, "would save"),
-    ("no-distribution-checks", mlp(), NOTHING, "no distribution tests its arguments"),
-    ("no-distribution-checks", mlp(events=(TEST,), step_ns=60e6), NOTHING, "would save"),
     ("flush-denormal", mlp(**CUDA, **SUBNORMAL), NOTHING, "on a GPU"),
     ("flush-denormal", mlp(), NOTHING, "no subnormal numbers"),
     (
@@ -125,7 +98,7 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
         NOTHING,
         "sets it itself",
     ),
-    ("channels-last", mlp(), NOTHING, "no two-dimensional convolution"),
+    ("channels-last", mlp(**CUDA), NOTHING, "no two-dimensional convolution"),
     *(
         (f"autocast={dtype}", facts, NOTHING, reason)
         for dtype, on_device in (("bfloat16", CPU), ("float16", CUDA))
@@ -149,30 +122,24 @@ REASONS: list[tuple[str, StepFacts, Configuration, str]] = [
     ("cudnn-benchmark", convnet(**CUDA, settings=SEARCHED), NOTHING, "on already"),
     ("cudnn-benchmark", mlp(**CUDA), NOTHING, "no convolution"),
     ("cudnn-benchmark", convnet(**CUDA, num_convolution_shapes=2), NOTHING, "shapes change"),
-    ("workers=1", mlp(loaders=()), NOTHING, "no DataLoader"),
-    ("workers=1", mlp(), Configuration(gathers_batches=True), "taken whole"),
-    ("workers=1", mlp(loader={"num_workers": 1}), NOTHING, "uses already"),
-    ("workers=1", mlp(loader={"fetch_ns": 6_000}), NOTHING, "fetching takes"),
-    ("prefetch=4", mlp(loaders=()), NOTHING, "no DataLoader"),
-    ("prefetch=4", mlp(), NOTHING, "no processes load"),
-    ("prefetch=4", mlp(loader={"num_workers": 2, "fetch_ns": 6_000}), NOTHING, "fetching takes"),
+    ("workers=1", mlp(**CUDA, loaders=()), NOTHING, "no DataLoader"),
+    ("workers=1", mlp(**CUDA), Configuration(gathers_batches=True), "taken whole"),
+    ("workers=1", mlp(**CUDA, loader={"num_workers": 1}), NOTHING, "uses already"),
+    ("workers=1", mlp(**CUDA, loader={"fetch_ns": 6_000}), NOTHING, "fetching takes"),
     ("pin-memory", mlp(), NOTHING, "on the CPU"),
     ("pin-memory", mlp(**CUDA, loaders=()), NOTHING, "no DataLoader"),
     ("pin-memory", mlp(**CUDA, loader={"pin_memory": True}), NOTHING, "already"),
     ("pin-memory", mlp(**CUDA), Configuration(keeps_data_on_device=True), "on the GPU"),
+    ("fast-step", mlp(no_fast_step="", is_compiled=True), NOTHING, "calls torch.compile itself"),
+    ("fast-step", mlp(no_fast_step="", has_compiler=False), NOTHING, "no C\\+\\+ compiler"),
     *(
         (name, facts, NOTHING, reason)
         for name in ("compile", "compile=max-autotune-no-cudagraphs")
         for facts, reason in (
-            (mlp(is_compiled=True), "calls torch.compile itself"),
-            (mlp(has_compiler=False), "no C\\+\\+ compiler"),
-            (mlp(model_calls=()), "calls no model"),
+            (mlp(**CUDA, is_compiled=True), "calls torch.compile itself"),
+            (mlp(**CUDA, model_calls=()), "calls no model"),
         )
     ),
-    ("compile=reduce-overhead", mlp(), NOTHING, "need a GPU"),
-    ("compile=max-autotune", mlp(), NOTHING, "need a GPU"),
-    ("cpp-wrapper", mlp(), NOTHING, "not compiled"),
-    ("cpp-wrapper", mlp(has_compiler=False), COMPILED, "no C\\+\\+ compiler"),
     ("batch=64", mlp(loader={"num_samples": 127}), NOTHING, "127 samples"),
 ]
 
@@ -206,12 +173,7 @@ def test_candidate_applies_and_changes_its_own_settings_alone(name: str) -> None
 
 def test_a_step_as_one_call_does_without_what_changes_the_loop() -> None:
     of_loop = Configuration(
-        optimizer="fused",
-        channels_last=True,
-        autocast="bfloat16",
-        compile_mode="default",
-        cpp_wrapper=True,
-        skips_distribution_checks=True,
+        optimizer="fused", channels_last=True, autocast="bfloat16", compile_mode="default"
     )
     kept = replace(of_loop, num_threads=1, gathers_batches=True)
     applied = named("fast-step").apply(kept)
@@ -219,7 +181,7 @@ def test_a_step_as_one_call_does_without_what_changes_the_loop() -> None:
     names = {name for name, setting in SETTINGS.items() if setting.is_for_loop}
     assert names == set(of_loop.changes)
     for name in ("fused-optimizer", "compile", "autocast=bfloat16"):
-        assert "one compiled call" in str(named(name).why_not(mlp(), applied))
+        assert "one compiled call" in str(named(name).why_not(mlp(**CUDA), applied))
 
 
 def test_what_one_call_saves_is_told_from_the_shortest_step_that_was_seen() -> None:
@@ -254,52 +216,6 @@ def test_candidate_says_why_it_does_not_apply(
     assert re.search(reason, said)
     # It stands after a name in a table, and is part of a sentence.
     assert not said.endswith(".")
-
-
-def test_every_reason_is_tested() -> None:
-    """Count the ways to give a reason: each that a setting's function has needs a row above."""
-    by_setting: dict[str, set[str]] = {}
-    rows = [(named(name), facts, current) for name, facts, current, _ in REASONS]
-    no_loader = mlp(loaders=())
-    for candidate, facts, current in (
-        *rows,
-        (named("larger-batch", no_loader), no_loader, NOTHING),
-    ):
-        found = by_setting.setdefault(candidate.setting.name, set())
-        if candidate.setting.only_on in ("", "cuda" if facts.is_on_cuda else "cpu"):
-            found.add(_returning_line(candidate, facts, current))
-        else:
-            found.add("the other device")
-    for setting in SETTINGS.values():
-        if setting.values:
-            own = inspect.getsource(setting.why_not)
-            num_reasons = _num_reasons(own) + bool(setting.only_on)
-            assert len(by_setting[setting.name]) == num_reasons, setting.name
-
-
-def _num_reasons(source: str) -> int:
-    """Return the ways in which a function gives a reason; a lambda has one."""
-    return max(1, source.count("return ") - source.count("return None\n"))
-
-
-def _returning_line(candidate: Candidate, facts: StepFacts, current: Configuration) -> str:
-    """Return the number of the line by which a setting's own function gives its reason."""
-    why_not, lines = candidate.setting.why_not, list[int]()
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        if frame.f_code is why_not.__code__:
-            if event == "return":
-                lines.append(frame.f_lineno)
-            return trace
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        assert candidate.why_not(facts, current) is not None
-    finally:
-        sys.settrace(before)
-    return str(lines[-1])
 
 
 def test_every_setting_of_a_configuration_is_set_by_a_candidate() -> None:
@@ -338,8 +254,7 @@ def test_families_hold_the_alternatives_of_one_choice() -> None:
     for each in all_candidates(mlp(), tries_batch_size=True):
         families.setdefault(each.family, set()).add(each.name)
     several = {family for family, names in families.items() if len(names) > 1}
-    assert several == {"optimizer", "threads", "autocast", "workers", "compile", "batch"}
-    assert families["optimizer"] == {"fused-optimizer", "foreach-optimizer"}
+    assert several == {"threads", "autocast", "workers", "compile", "batch"}
     assert families["autocast"] == {"autocast=bfloat16", "autocast=float16"}
 
 
@@ -359,10 +274,8 @@ def test_class_of_numerics_is_what_the_setting_may_do() -> None:
         "gather-batches",
         "keep-memory",
         "no-profiler-ranges",
-        "no-distribution-checks",
         "workers=1",
         "workers=4",
-        "prefetch=4",
         "pin-memory",
     }
     assert of_class[Numerics.LOWER_PRECISION] == {"autocast=bfloat16", "autocast=float16", "tf32"}
@@ -382,13 +295,6 @@ def vars_of(facts: StepFacts) -> dict[str, Any]:
     return {name: getattr(facts, name) for name in StepFacts.__dataclass_fields__}
 
 
-def test_every_candidate_says_what_it_changes_and_how_that_is_undone() -> None:
-    for each in all_candidates(mlp(), tries_batch_size=True):
-        assert len(each.title.split()) >= 2, each.name
-        assert len(each.setting.undo.split()) >= 2 or "(" in each.setting.undo, each.name
-        assert not each.setting.undo.endswith("."), each.name
-
-
 def gains(facts: StepFacts, *names: str) -> list[float]:
     return [named(name).expected_gain(facts) for name in names]
 
@@ -401,9 +307,9 @@ def test_cheap_and_large_gains_of_a_launch_bound_step_come_first() -> None:
         # Some runs of a second are made of each.
         return candidate.expected_gain(facts) / (5.0 + candidate.expected_cost_s(facts))
 
-    order = ("gather-batches", "fused-optimizer", "foreach-optimizer", "prefetch=4")
+    order = ("gather-batches", "fused-optimizer")
     assert [*sorted(order, key=per_s, reverse=True)] == [*order]
-    assert per_s("fused-optimizer") > per_s("compile") > per_s("cpp-wrapper")
+    assert per_s("fused-optimizer") > per_s("compile")
     assert per_s("gather-batches") > per_s("workers=1")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config
+import torch._inductor.config  # adds filters of warnings
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
@@ -18,7 +18,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from breakeven.settings import configured
-from breakeven.settings.processor import is_flushing_denormals
+from breakeven.settings.kernels import is_flushing_denormals
 from breakeven.trace import Configuration
 
 OPTIMIZERS = [
@@ -32,19 +32,16 @@ def global_state() -> dict[str, Any]:
     """Return everything of torch's that a configuration changes."""
     return {
         "threads": torch.get_num_threads(),
-        "interop": torch.get_num_interop_threads(),
         "flushes": is_flushing_denormals(),
         "functions": [
             DataLoader.__init__, _BaseDataLoaderIter.__next__,
             _MultiProcessingDataLoaderIter._reset,
             _MapDatasetFetcher.fetch, nn.Module.__call__, nn.Module.compile, torch.compile,
-            torch.Tensor.to, torch.Tensor.cuda, torch.set_num_interop_threads,
-            torch.set_num_threads, torch.set_flush_denormal,
+            torch.Tensor.to, torch.Tensor.cuda, torch.set_num_threads, torch.set_flush_denormal,
         ],
         "optimizers": [kind.__init__ for kind in OPTIMIZERS],
         "shadowed": ["to" in vars(torch.Tensor), "cuda" in vars(torch.Tensor)],
         "hooks": len(torch_optimizer._global_optimizer_post_hooks),
-        "inductor": torch._inductor.config.cpp_wrapper,
         "precision": torch.get_float32_matmul_precision(),
         "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32),
         "autocast": torch.is_autocast_enabled("cpu"),
@@ -88,9 +85,9 @@ def other_threads() -> Iterator[int]:
 
 
 ALL_ON_CPU = Configuration(
-    num_threads=3, num_interop_threads=torch.get_num_interop_threads(), flushes_denormals=True,
+    num_threads=3, flushes_denormals=True,
     channels_last=True, optimizer="fused", autocast="bfloat16", compile_mode="default",
-    cpp_wrapper=True, gathers_batches=True, num_workers=1, prefetch_factor=3, loader_batch_size=3,
+    gathers_batches=True, num_workers=1, loader_batch_size=3,
     new_batch_size=5,
 )  # fmt: skip
 ON_CUDA = Configuration(
@@ -100,10 +97,7 @@ ON_CUDA = Configuration(
 
 @pytest.mark.parametrize(
     "configuration",
-    [
-        *(Configuration(**{name: value}) for name, value in ALL_ON_CPU.changes.items()),
-        ALL_ON_CPU,
-    ],
+    [*(Configuration(**{name: value}) for name, value in ALL_ON_CPU.changes.items()), ALL_ON_CPU],
     ids=lambda configuration: "+".join(configuration.changes)[:40],
 )
 @pytest.mark.parametrize("fails", [False, True])
@@ -206,7 +200,7 @@ def test_script_that_compiles_itself_is_left_alone(
 ) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     model = network()
-    wanted = Configuration(compile_mode="max-autotune", cpp_wrapper=True)
+    wanted = Configuration(compile_mode="max-autotune")
     with configured(wanted) as settings:
         if way == "function":
             torch.compile(train)
@@ -216,7 +210,7 @@ def test_script_that_compiles_itself_is_left_alone(
             model.compile()
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert {"mode": "max-autotune"} not in fake_compile
-    assert settings.effects() == {"compile_mode": 0, "cpp_wrapper": 1}
+    assert settings.effects() == {"compile_mode": 0}
 
 
 def test_model_runs_in_an_autocast_region_and_hands_on_float32() -> None:
@@ -289,3 +283,29 @@ def test_model_of_another_precision_gets_no_region() -> None:
         assert model(torch.ones(3, 4, dtype=torch.float64)).dtype is torch.float64
         optimizer.step()
     assert settings.effects() == {"autocast": 0}
+
+
+# --- ranges for a profiler ---
+
+
+def _update() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_ranges_are_skipped_without_a_profiler() -> None:
+    original = torch.autograd.profiler.record_function
+    with configured(Configuration(skips_profiler_ranges=True)) as settings:
+        _update()
+        assert settings.effects()["skips_profiler_ranges"] >= 1
+    assert torch.autograd.profiler.record_function is original
+
+
+def test_a_profiler_sees_every_range() -> None:
+    with configured(Configuration(skips_profiler_ranges=True)) as settings:
+        with torch.autograd.profiler.profile() as profile:
+            _update()
+        assert settings.effects()["skips_profiler_ranges"] == 0
+    assert any("Optimizer.step#SGD.step" in event.name for event in profile.function_events)

@@ -23,7 +23,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from breakeven.configure.loaders import gather
 from breakeven.settings import configured
-from breakeven.settings.batches import _MARK, mark_pinned, without_waiting
+from breakeven.settings.loaders import _MARK, mark_pinned, without_waiting
 from breakeven.trace import Configuration
 
 GATHERED = Configuration(gathers_batches=True)
@@ -199,21 +199,17 @@ class Stream(IterableDataset[int]):
 
 
 def test_workers_are_added_where_the_script_does_not_say() -> None:
-    wanted = Configuration(num_workers=2, prefetch_factor=5)
+    wanted = Configuration(num_workers=2)
     with configured(wanted) as settings:
         plain = DataLoader(tensors())
-        assert (plain.num_workers, plain.prefetch_factor, plain.persistent_workers) == (2, 5, True)
-        said = DataLoader(tensors(), num_workers=0)
-        assert (said.num_workers, said.prefetch_factor, said.persistent_workers) == (0, None, False)
-        stream = DataLoader(Stream())
-        assert (stream.num_workers, stream.prefetch_factor) == (0, None)
+        assert (plain.num_workers, plain.persistent_workers) == (2, True)
+        assert DataLoader(tensors(), num_workers=0).num_workers == 0
+        assert DataLoader(Stream()).num_workers == 0
         own = DataLoader(tensors(), num_workers=1)
-        assert (own.num_workers, own.prefetch_factor, own.persistent_workers) == (1, 5, False)
-        own = DataLoader(tensors(), num_workers=1, prefetch_factor=3)
-        assert own.prefetch_factor == 3
+        assert (own.num_workers, own.persistent_workers) == (1, False)
         short = DataLoader(tensors(), persistent_workers=False)
         assert (short.num_workers, short.persistent_workers) == (2, False)
-    assert settings.effects() == {"num_workers": 2, "prefetch_factor": 3}
+    assert settings.effects() == {"num_workers": 2}
 
 
 def test_batch_size_is_changed_where_it_is_the_given_one() -> None:

@@ -22,16 +22,13 @@ def switches(optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-@pytest.mark.parametrize("choice", ["foreach", "fused"])
-def test_choice_is_made_where_the_script_makes_none(kind: Any, choice: Any) -> None:
-    with configured(Configuration(optimizer=choice)) as settings:
+def test_choice_is_made_if_the_script_makes_none(kind: Any) -> None:
+    with configured(Configuration(optimizer="fused")) as settings:
         first = kind(parameters(), lr=0.1)
         # By position, and of a generator of groups.
         second = kind(({"params": iter(parameters())} for _ in range(2)), 0.1)
         third = kind(nn.Linear(3, 2).named_parameters(), lr=0.1)
-    expected = (True, None) if choice == "foreach" else (None, True)
-    assert [switches(each)[choice == "fused"] for each in (first, second, third)] == [True] * 3
-    assert [bool(value) for value in switches(first)] == [bool(value) for value in expected]
+    assert [switches(each) for each in (first, second, third)] == [(None, True)] * 3
     assert sum(len(group["params"]) for group in second.param_groups) == 4
     assert settings.effects() == {"optimizer": 3}
 
@@ -92,9 +89,6 @@ def test_parameters_that_no_fused_kernel_takes_are_left_to_the_default() -> None
         numbers[0].grad = torch.ones_like(numbers[0])
         optimizer.step()
     assert settings.effects() == {"optimizer": 0}
-    with configured(Configuration(optimizer="foreach")) as settings:
-        torch.optim.Adam(parameters(), lr=torch.tensor(0.1))
-    assert settings.effects() == {"optimizer": 0}
 
 
 def test_errors_are_those_of_torch() -> None:
@@ -123,6 +117,4 @@ def test_trained_weights_are_those_of_the_default_but_for_rounding(kind: Any) ->
         return model.weight.detach()
 
     expected = weights(Configuration())
-    for choice in ("foreach", "fused"):
-        found = weights(Configuration(optimizer=choice))  # type: ignore[arg-type]
-        assert torch.allclose(found, expected, rtol=1e-5)
+    assert torch.allclose(weights(Configuration(optimizer="fused")), expected, rtol=1e-5)

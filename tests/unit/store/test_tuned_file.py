@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from breakeven.errors import BreakevenError, Caveat, StoredDataError
+from breakeven.errors import BreakevenError, Caveat, StoredDataError, UsageError
 from breakeven.processor import cpu_name, num_cores
 from breakeven.store import read_tuned, this_machine, tuned_of, write_tuned
 from breakeven.trace import Configuration
@@ -30,10 +31,10 @@ numbers = st.floats(allow_nan=False)
 configurations = st.builds(
     Configuration,
     num_threads=st.integers(0, 512),
-    num_workers=st.integers(-1, 64),
-    channels_last=st.booleans(),
-    optimizer=st.sampled_from(["", "foreach", "fused"]),
-    compile_mode=st.sampled_from(["", "default", "reduce-overhead"]),
+    loader_batch_size=st.integers(0, 64),
+    gathers_batches=st.booleans(),
+    optimizer=st.sampled_from(["", "fused"]),
+    autocast=st.sampled_from(["", "bfloat16", "float16"]),
 )
 machines = st.builds(
     Machine,
@@ -108,7 +109,7 @@ def test_a_person_can_read_it(tuned_file: Path) -> None:
     for word in ("breakeven run TARGET", "Undone by", "breakeven tune TARGET"):
         assert word in head
     assert 'optimizer = "fused" # which of torch\'s implementations' in text
-    assert "cpp_wrapper = true # " in text
+    assert "gathers_batches = true # " in text
     # Of the settings only what differs.
     assert "autocast" not in text
 
@@ -202,3 +203,16 @@ def test_this_machine_agrees_with_what_measures() -> None:
     assert here.torch_version == str(torch.__version__)
     assert here.gpu == "H200"
     assert here.num_cores == num_cores() >= 1
+
+
+@pytest.mark.parametrize(
+    "line", ["num_interop_threads = 1", 'optimizer = "foreach"', "channels_last = true"]
+)
+def test_a_setting_that_is_gone_is_named_with_what_to_do(line: str, tuned_file: Path) -> None:
+    text = re.sub(r"(?m)^optimizer = .*\n", "", tuned_file.read_text())
+    tuned_file.write_text(text.replace("[configuration]\n", f"[configuration]\n{line}\n"))
+    with pytest.raises(UsageError) as caught:
+        read_tuned(tuned_file)
+    assert str(tuned_file) in caught.value.message
+    assert line.partition(" ")[0] in caught.value.message
+    assert "breakeven tune train.py --force" in str(caught.value.hint)

@@ -11,9 +11,7 @@ from breakeven.capture import FailureKind, RunFailure
 from breakeven.errors import BreakevenError
 from breakeven.timing import BUSY_MACHINE, Speedup
 from breakeven.trace import Configuration
-from breakeven.tune.budget import TrialCosts
-from breakeven.tune.length import RunLength
-from breakeven.tune.paired_runs import PairedRuns, Rival
+from breakeven.tune.budget import RunLength
 from breakeven.tune.search import search
 from breakeven.tune.search_result import SearchResult, ratio_text
 from breakeven.verdict import Numerics, Outcome, Trial
@@ -23,7 +21,7 @@ from factories.trials import (
     BF16,
     CHANNELS,
     COMPILE,
-    CPP,
+    CUDNN,
     DENORMAL,
     FACTS,
     FUSED,
@@ -210,14 +208,12 @@ def test_one_far_slower_is_given_up_after_a_single_pair() -> None:
     assert len(runs.asked) == 2
 
 
-def test_of_a_family_the_best_is_kept_and_the_base_is_shared() -> None:
+def test_of_a_family_the_best_is_kept() -> None:
     runs = MadeUpRuns(lambda c: {0: 1.0, 1: 1.6, 2: 1.25}[c.num_threads])
     result = find(runs, THREADS_1, THREADS_2)
     assert result.configuration == Configuration(num_threads=1)
     assert trial(result, THREADS_2).outcome is Outcome.NOT_FASTER
     assert "threads=1" in trial(result, THREADS_2).reason
-    one, two = Configuration(num_threads=1), Configuration(num_threads=2)
-    assert runs.asked[:6] == [Configuration(), one, two, two, one, Configuration()]
 
 
 def test_of_two_as_fast_the_one_listed_first_is_kept() -> None:
@@ -235,13 +231,15 @@ def test_settings_of_a_family_are_not_tried_once_another_one_is_kept() -> None:
 
 
 def test_what_builds_on_another_waits_for_it() -> None:
-    runs = MadeUpRuns(speeds(compile_mode=1.6, cpp_wrapper=1.4), startup_s={"compile_mode": 12})
-    result = find(runs, CPP, COMPILE)
-    assert result.configuration == Configuration(compile_mode="default", cpp_wrapper=True)
-    assert [each.candidate for each in result.trials] == ["compile", "cpp-wrapper"]
-    without = find(MadeUpRuns(speeds(cpp_wrapper=1.4)), CPP, COMPILE)
-    assert trial(without, CPP).outcome is Outcome.NOT_APPLICABLE
-    assert trial(without, CPP).reason == "compile_mode is not set"
+    runs = MadeUpRuns(
+        speeds(compile_mode=1.6, benchmarks_cudnn=1.4), startup_s={"compile_mode": 12}
+    )
+    result = find(runs, CUDNN, COMPILE)
+    assert result.configuration == Configuration(compile_mode="default", benchmarks_cudnn=True)
+    assert [each.candidate for each in result.trials] == ["compile", "cudnn-benchmark"]
+    without = find(MadeUpRuns(speeds(benchmarks_cudnn=1.4)), CUDNN, COMPILE)
+    assert trial(without, CUDNN).outcome is Outcome.NOT_APPLICABLE
+    assert trial(without, CUDNN).reason == "compile_mode is not set"
 
 
 def test_two_that_interact_badly_end_as_the_better_one() -> None:
@@ -317,8 +315,8 @@ def test_wrong_numbers_are_refused_and_only_what_is_faster_is_checked() -> None:
 
 
 def test_next_best_of_a_family_is_kept_where_the_best_computes_wrong_numbers() -> None:
-    wrong = made_up("compile:max", "compile", cpp_wrapper=True, gain=0.5)
-    runs = MadeUpRuns(speeds(cpp_wrapper=2.0, compile_mode=1.5), wrong=("cpp_wrapper",))
+    wrong = made_up("compile:max", "compile", benchmarks_cudnn=True, gain=0.5)
+    runs = MadeUpRuns(speeds(benchmarks_cudnn=2.0, compile_mode=1.5), wrong=("benchmarks_cudnn",))
     right = made_up("compile", "compile", compile_mode="default")
     result = find(runs, wrong, right)
     assert result.configuration == Configuration(compile_mode="default")
@@ -438,26 +436,6 @@ def test_trials_that_bring_nothing_take_half_of_the_budget_at_most() -> None:
     assert re.search(r"not tried: one more pair of runs takes about 1\.2 s; .* 20 s", last.reason)
 
 
-@pytest.mark.parametrize(("speed", "goes_on"), [(1.5, True), (1.01, False)])
-def test_only_what_looks_faster_goes_on_where_enough_was_wasted(
-    speed: float, goes_on: bool
-) -> None:
-    runs = MadeUpRuns(speeds(optimizer=speed), noise=0.0)
-    budget = runs.budget(10.0)
-    rival = Rival(configuration=Configuration(optimizer="fused"))
-    PairedRuns(runs, Configuration()).round([rival])
-    costs = TrialCosts(FACTS, budget, 0.6)
-    assert costs.why_no_pair(rival) is None
-    with budget.trial(lambda: 0):
-        runs.now_s += 4.0
-        reason = costs.why_no_pair(rival)
-    assert (reason is None) == goes_on
-    if reason:
-        assert "not decided; one more pair of runs takes about 1.2 s" in reason
-        assert "half of the budget of 10 s" in reason
-        assert "1 s are left" in reason
-
-
 def test_what_is_kept_is_not_wasted() -> None:
     runs = MadeUpRuns(speeds(flushes_denormals=1.5, optimizer=1.5, gathers_batches=1.5))
     result = find(runs, FUSED, GATHER, THREADS_1, CHANNELS, DENORMAL, budget_s=60.0)
@@ -542,14 +520,14 @@ def test_what_begins_to_fail_after_it_was_kept_is_dropped() -> None:
     assert "second thoughts" in trial(result, FUSED).reason
 
 
-def test_small_script_wastes_less_than_half_a_minute() -> None:
+def test_small_script_needs_no_more_than_two_thirds_of_a_minute() -> None:
     for seed in range(10):
         runs = MadeUpRuns(
             speeds(optimizer=1.6, gathers_batches=1.5, autocast=0.4, num_threads=1.1), seed=seed
         )
         result = find(runs, *ALL, num_steps=20_000, budget_s=60.0)
         assert {"optimizer", "gathers_batches"} <= set(result.configuration.changes)
-        assert runs.now_s < 30.0
+        assert runs.now_s < 40.0
 
 
 def test_progress_tells_what_is_tried_and_how_it_stands() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from breakeven.capture import FailureKind, Launcher, NumbersRun, RunFailure, RunRequest, find_target
 from breakeven.trace import Configuration
-from breakeven.tune.gate import Gate
+from breakeven.tune.equivalence import EquivalenceCheck
 from breakeven.verdict import Numerics
 from factories.numbers import numbers_of, step_of
 
@@ -54,13 +54,10 @@ class MadeUpRecordings:
 
 
 def why_not(
-    recordings: MadeUpRecordings,
-    numerics: Numerics = Numerics.REORDERED,
-    *,
-    has_time: bool = True,
+    recordings: MadeUpRecordings, numerics: Numerics = Numerics.REORDERED, *, has_time: bool = True
 ) -> str | None:
     launcher = cast("Launcher", recordings)
-    with Gate(launcher, REQUEST, has_time=lambda _: has_time) as gate:
+    with EquivalenceCheck(launcher, REQUEST, has_time=lambda _: has_time) as gate:
         return gate.check(CANDIDATE, numerics)
 
 
@@ -105,7 +102,7 @@ def test_to_the_bit_nothing_is_put_down_to_rounding() -> None:
 
 def test_runs_with_moved_weights_serve_all_candidates() -> None:
     recordings = MadeUpRecordings((1.02,))
-    with Gate(cast("Launcher", recordings), REQUEST) as gate:
+    with EquivalenceCheck(cast("Launcher", recordings), REQUEST) as gate:
         assert gate.check(CANDIDATE, Numerics.REORDERED) is None
         assert gate.check(CANDIDATE, Numerics.REORDERED) is None
     assert recordings.seeds == [0]

@@ -7,17 +7,16 @@ import pytest
 from breakeven.capture import RunFailure
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import Configuration
+from breakeven.tune.budget import RunLength
 from breakeven.tune.confirm import Confirmation, confirm
-from breakeven.tune.kept import Kept
-from breakeven.tune.length import RunLength
+from breakeven.tune.runs import RunResult
 from breakeven.tune.search import search
-from breakeven.tune.search_result import SearchResult
-from breakeven.tune.trial_runs import RunResult
+from breakeven.tune.search_result import Kept, SearchResult
 from breakeven.verdict import Numerics, Outcome, Trial
 from factories.trials import (
     CHANNELS,
     COMPILE,
-    CPP,
+    CUDNN,
     FACTS,
     FUSED,
     STEP_NS,
@@ -49,9 +48,7 @@ def found(*kept: tuple[MadeUp, float], startup_ns: float = 0.0) -> SearchResult:
         )
         members.append(Kept(candidate, trial))
     return SearchResult(
-        kept=tuple(members),
-        trials=tuple(each.trial for each in members),
-        baseline=BASELINE,
+        kept=tuple(members), trials=tuple(each.trial for each in members), baseline=BASELINE
     )
 
 
@@ -151,15 +148,12 @@ def test_there_is_no_third_attempt() -> None:
     assert_baseline_wins(answer)
     asked = [each for each in runs.asked if each.changes]
     tried = list(dict.fromkeys(tuple(each.changes) for each in asked))
-    assert tried == [
-        ("num_threads", "channels_last", "optimizer"),
-        ("num_threads", "optimizer"),
-    ]
+    assert tried == [("num_threads", "channels_last", "optimizer"), ("num_threads", "optimizer")]
 
 
 def test_what_others_build_on_is_not_dropped_alone() -> None:
-    runs = MadeUpRuns(speeds(compile_mode=1.6, cpp_wrapper=0.5))
-    answer = confirmed(found((COMPILE, 1.05), (CPP, 1.3)), runs)
+    runs = MadeUpRuns(speeds(compile_mode=1.6, benchmarks_cudnn=0.5))
+    answer = confirmed(found((COMPILE, 1.05), (CUDNN, 1.3)), runs)
     assert answer.configuration == Configuration(compile_mode="default")
 
 

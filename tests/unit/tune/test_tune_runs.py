@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest
 from breakeven.timing import Measurement, TurnKind
 from breakeven.trace import Configuration, Location
-from breakeven.tune import trial_runs
+from breakeven.tune import runs as runs_module
 from breakeven.tune.budget import TimeBudget
-from breakeven.tune.trial_runs import RunResult, ScriptRuns, failure_outcome
+from breakeven.tune.runs import RunResult, TrialRuns, failure_outcome
 from breakeven.verdict import Numerics, Outcome
 from factories.runs import SCRIPT, Answer, ScriptedLauncher, failure, plain_run
 
 FUSED = Configuration(optimizer="fused")
 
 
-def runs_of(*answers: Answer, time_limit_s: float = 600.0) -> tuple[ScriptRuns, ScriptedLauncher]:
+def runs_of(*answers: Answer, time_limit_s: float = 600.0) -> tuple[TrialRuns, ScriptedLauncher]:
     launcher = ScriptedLauncher(answers)
     request = RunRequest(target=SCRIPT, is_traced=True, time_limit_s=time_limit_s, on_gpu=True)
-    return ScriptRuns(launcher, request, lambda *_: None), launcher
+    return TrialRuns(launcher, request, lambda *_: None), launcher
 
 
 def measured(run: PlainRun) -> RunResult:
@@ -61,7 +59,7 @@ def test_turns_have_the_median_of_their_steady_steps() -> None:
 def test_turns_are_short_on_one_thread_alone(num_threads: int) -> None:
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
     launchers = ScriptedLauncher([]), ScriptedLauncher([])
-    runs = ScriptRuns(
+    runs = TrialRuns(
         launchers[0], request, lambda *_: None, second=launchers[1], num_threads=num_threads
     )
     one, two = Configuration(num_threads=1), Configuration(num_threads=2)
@@ -71,34 +69,33 @@ def test_turns_are_short_on_one_thread_alone(num_threads: int) -> None:
     assert runs.turns_with(one, one) is TurnKind.SHORT
     assert runs.turns_with(one, two) is TurnKind.LONG
     assert runs.turns_with(two, FUSED) is TurnKind.LONG
-    # Processes of a loader do not stop for the other run, and where there is no second launcher
-    # there is none.
-    workers = Configuration(num_threads=1, num_workers=2)
-    assert runs.turns_with(one, workers) is TurnKind.NONE
-    alone = ScriptRuns(launchers[0], request, lambda *_: None, num_threads=1)
+    # Without a second launcher there are none.
+    alone = TrialRuns(launchers[0], request, lambda *_: None, num_threads=1)
     assert alone.turns_with(FUSED, FUSED) is TurnKind.NONE
     # Idle threads of another pool do not leave the processors to the other run.
-    spinning = ScriptRuns(
+    spinning = TrialRuns(
         launchers[0], request, lambda *_: None, second=launchers[1], takes_long_turns=False
     )
     assert spinning.turns_with(one, two) is TurnKind.NONE
     assert spinning.turns_with(one, one) is TurnKind.SHORT
 
 
-@pytest.mark.parametrize("is_rival_first", [False, True])
-def test_runs_in_turns_are_asked_for_as_such_and_told_apart(*, is_rival_first: bool) -> None:
+@pytest.mark.parametrize("is_contender_first", [False, True])
+def test_runs_in_turns_are_asked_for_as_such_and_told_apart(*, is_contender_first: bool) -> None:
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
     ran = [replace(plain_run(), peak_memory_bytes=number) for number in (1, 2)]
     launchers = [ScriptedLauncher([each]) for each in ran]
-    runs = ScriptRuns(launchers[0], request, lambda *_: None, second=launchers[1], num_threads=2)
-    base, rival = runs.measure_in_turns(Configuration(), FUSED, is_rival_first=is_rival_first)
-    assert isinstance(base, RunResult)
-    assert isinstance(rival, RunResult)
-    assert (base.peak_memory_bytes, rival.peak_memory_bytes) == (
-        (2, 1) if is_rival_first else (1, 2)
+    runs = TrialRuns(launchers[0], request, lambda *_: None, second=launchers[1], num_threads=2)
+    base, contender = runs.pair(
+        Configuration(), FUSED, is_contender_first=is_contender_first, is_new=True
     )
-    assert base.turns is rival.turns is TurnKind.LONG
-    order = (FUSED, Configuration()) if is_rival_first else (Configuration(), FUSED)
+    assert isinstance(base, RunResult)
+    assert isinstance(contender, RunResult)
+    assert (base.peak_memory_bytes, contender.peak_memory_bytes) == (
+        (2, 1) if is_contender_first else (1, 2)
+    )
+    assert base.turns is contender.turns is TurnKind.LONG
+    order = (FUSED, Configuration()) if is_contender_first else (Configuration(), FUSED)
     for launcher, configuration in zip(launchers, order, strict=True):
         (asked,) = launcher.requests
         assert asked.configuration == configuration
@@ -134,7 +131,7 @@ def test_hanging_run_is_ended_by_what_the_script_takes_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = iter([0.0, 0.6, 10.0, 10.6, 20.0, 28.0, 30.0, 30.6, 40.0, 40.6, 50.0, 50.6])
-    monkeypatch.setattr(trial_runs, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(runs_module, "monotonic", lambda: next(now_s))
     runs, launcher = runs_of(*[plain_run()] * 6, time_limit_s=60.0)
     runs.measure(Configuration())  # takes 0.6 s
     runs.measure(FUSED)
@@ -156,7 +153,7 @@ def test_gate_is_asked_for_the_numbers() -> None:
         return "they differ"
 
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
-    runs = ScriptRuns(ScriptedLauncher([]), request, gate)
+    runs = TrialRuns(ScriptedLauncher([]), request, gate)
     assert runs.check_numbers(FUSED, Numerics.REORDERED) == "they differ"
     assert asked == [(FUSED, Numerics.REORDERED)]
 
@@ -188,22 +185,3 @@ def test_budget_counts_from_its_creation() -> None:
         TimeBudget(-1.0)
     with pytest.raises(ValueError, match="nan"):
         TimeBudget(float("nan"))
-
-
-def test_half_of_a_budget_may_go_into_trials_that_bring_nothing() -> None:
-    now_s, num_useful = 0.0, 0
-    budget = TimeBudget(60.0, lambda: now_s)
-    with budget.trial(lambda: num_useful):
-        now_s = 20.0
-        assert budget.left_to_waste_s == 10.0
-        num_useful = 1
-    assert budget.wasted_s == 0.0
-    with suppress(RuntimeError), budget.trial(lambda: num_useful):
-        now_s = 32.0
-        raise RuntimeError
-    now_s = 50.0
-    assert budget.wasted_s == 12.0
-    assert budget.left_to_waste_s == 18.0
-    with budget.trial(lambda: num_useful):
-        now_s = 90.0
-    assert budget.left_to_waste_s == 0.0

@@ -1,8 +1,9 @@
-"""How the model is called: in an autocast region, compiled, its kernels called from C++."""
+"""How the model or the whole step is called: in an autocast region, compiled, as one call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from breakeven.settings.setting import NO_PRODUCT, SHORT_OP_NS, Count, Setting, StepFacts
 from breakeven.trace import Configuration
@@ -12,6 +13,12 @@ from breakeven.verdict import Numerics
 if TYPE_CHECKING:
     from breakeven.settings.in_effect import configured
 
+# Generating C for a step and compiling it takes this long, and this much for each of its operators.
+# Source: benchmarks/fast_step.py, 1.3 s for an MLP, 2 to 3 s for LeNet and an LSTM of 20 steps.
+_GENERATE_S = 1.5
+_GENERATE_PER_OP_S = 0.004
+# Calling the compiled step, and what the loop does besides.
+_LEFT_FRACTION = 0.1
 NO_COMPILER = "there is no C++ compiler (set CXX, or install g++)"
 # Compiling a model on two cores takes this long before anything is known of it, and this much for
 # each of its operators; what it really took is measured and counted.
@@ -20,24 +27,68 @@ _COMPILE_S = 8.0
 _COMPILE_PER_OP_S = 0.06
 # Trying several kernels for each operator takes some times as long.
 _AUTOTUNE_FACTOR = 2.0
-# How likely compiling the model makes a step faster on a CPU at all: what it saves between
-# operators, checking before each call that the code is still right costs again.
-# Source: benchmarks/tune_workloads.py on two cores, 0.5 to 0.9 times as fast on each that it tried.
-_CHANCE_ON_CPU = 0.1
-_NEED_A_GPU = {
-    "reduce-overhead": "it captures CUDA graphs, which need a GPU",
-    "max-autotune": "its CUDA graphs need a GPU",
-}
 
 
-def compile_s(facts: StepFacts, mode: object = "default") -> float:
+def _fast_step_gain(facts: StepFacts, value: object) -> float:
+    """Return most of what issuing operators takes.
+
+    That is told from the shortest step that was seen: on a busy machine, several threads wait for
+    each other in what is no work.
+    """
+    least_ns = min([facts.step_ns, *facts.steps_ns.values()])
+    issuing = (facts.launch_fraction + facts.update_fraction) * facts.step_ns / least_ns
+    return (1.0 - _LEFT_FRACTION) * min(1.0, issuing)
+
+
+def _fast_step_s(facts: StepFacts, value: object) -> float:
+    if facts.generates_steps:
+        return _GENERATE_S + _GENERATE_PER_OP_S * len(facts.model_ops)
+    return _compile_s(facts)
+
+
+def _without_settings_of_loop(facts: StepFacts) -> dict[str, bool | int | str]:
+    """Return the settings that a step as one call does without, as the script has them."""
+    from breakeven.settings import SETTINGS  # made of this module, among others
+
+    fields = zip(Configuration.__struct_fields__, Configuration.__struct_defaults__, strict=True)
+    return {name: default for name, default in fields if SETTINGS[name].is_for_loop}
+
+
+def _call_steps(run: configured) -> Count:
+    """Let the changed loop of a script have its step from here.
+
+    What changes the loop is whoever starts the script: see ``rewrite.code_of_fast_step``.
+    """
+    made: list[Any] = []
+
+    def make(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
+        # Imports torch's compiler, which a script without a matching loop does without.
+        if run.on_given_up is None:
+            from faststep import fast_step
+
+            step = fast_step(model, loss_fn, optimizer, **options)
+        else:
+            from faststep import FallbackStep
+
+            step = FallbackStep(
+                model, loss_fn, optimizer, on_given_up=run.on_given_up, pays_now=run.pays_now,
+                **options,
+            )  # fmt: skip
+        made.append(step)
+        return step
+
+    run.replace(sys.modules["breakeven"], "fast_step", make)
+    return lambda _: sum(getattr(step, "is_fast", True) for step in made)
+
+
+def _compile_s(facts: StepFacts, mode: object = "default") -> float:
     """Return about how many seconds compiling the model takes."""
     factor = _AUTOTUNE_FACTOR if str(mode).startswith("max-autotune") else 1.0
     return factor * (_COMPILE_S + _COMPILE_PER_OP_S * len(facts.model_ops))
 
 
-def why_not_compiled(facts: StepFacts) -> str | None:
-    """Return why nothing of a step can be compiled; None where it can."""
+def _why_not_compiled(facts: StepFacts) -> str | None:
+    """Return why nothing of a step can be compiled; None if it can."""
     if facts.is_compiled:
         return "the script calls torch.compile itself"
     if not facts.is_on_cuda and not facts.has_compiler:
@@ -51,10 +102,7 @@ def _apply(run: configured) -> Count:
 
     wanted = run.wanted
     calls = changed_model_calls(
-        compile_mode=wanted.compile_mode,
-        cpp_wrapper=wanted.cpp_wrapper,
-        autocast=wanted.autocast,
-        device=run.device,
+        compile_mode=wanted.compile_mode, autocast=wanted.autocast, device=run.device
     )
     if not wanted.compile_mode or not run.pays_after_s:
         return run.enter_context(calls).num_applied
@@ -71,26 +119,18 @@ def _apply(run: configured) -> Count:
     return calls.num_applied
 
 
-def _why_not(facts: StepFacts, current: Configuration, mode: str) -> str | None:
-    if reason := why_not_compiled(facts):
+def _why_no_compile(facts: StepFacts, current: Configuration, mode: str) -> str | None:
+    if reason := _why_not_compiled(facts):
         return reason
     if not facts.calls_model:
         return "the step calls no model"
-    return None if facts.is_on_cuda else _NEED_A_GPU.get(mode)
+    return None
 
 
-def _gain(facts: StepFacts, mode: str) -> float:
+def _compile_gain(facts: StepFacts, mode: str) -> float:
     """Return most of what issuing operators takes."""
-    gain = 0.1 + 0.5 * facts.launch_fraction
-    if not facts.is_on_cuda:
-        gain *= _CHANCE_ON_CPU
-    return gain if mode in ("default", "reduce-overhead") else 0.8 * gain
-
-
-def _why_not_wrapped(facts: StepFacts, current: Configuration, value: object) -> str | None:
-    if not current.compile_mode:
-        return "the model is not compiled"
-    return None if facts.has_compiler else NO_COMPILER
+    factor = 1.0 if mode in ("default", "reduce-overhead") else 0.8
+    return factor * (0.1 + 0.5 * facts.launch_fraction)
 
 
 def _why_no_autocast(facts: StepFacts, current: Configuration, dtype: str) -> str | None:
@@ -116,6 +156,21 @@ def _why_no_autocast(facts: StepFacts, current: Configuration, dtype: str) -> st
 
 SETTINGS = (
     Setting(
+        name="fast_step",
+        meaning="the loop's forward, backward and update are one compiled call",
+        note=" (`breakeven.fast_step`), where the loop of a script is known to allow it",
+        numerics=Numerics.REORDERED,
+        family="fast-step",
+        title="forward, backward and update as one compiled call",
+        undo="the script's file is not changed, its loop is in memory; the state of model and "
+        "optimizer is the same",
+        apply=_call_steps,
+        also=_without_settings_of_loop,
+        why_not=lambda facts, *_: facts.no_fast_step or _why_not_compiled(facts),
+        gain=_fast_step_gain,
+        cost_s=_fast_step_s,
+    ),
+    Setting(
         name="autocast",
         meaning="the model is called in an autocast region of this format",
         numerics=Numerics.LOWER_PRECISION,
@@ -134,28 +189,15 @@ SETTINGS = (
         note="; CUDA graphs come with `compile=reduce-overhead`",
         numerics=Numerics.REORDERED,
         family="compile",
-        candidate=lambda mode: "compile" if mode == "default" else f"compile={mode}",
+        names={"default": "compile"},
         title=lambda _, mode: "the model compiled" + ("" if mode == "default" else f" ({mode})"),
         undo="the model keeps its own code beside; its state has the same names",
         apply=_apply,
+        is_tried_on_cpu=False,
         is_for_loop=True,
         values=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-        why_not=_why_not,
-        gain=_gain,
-        cost_s=compile_s,
-    ),
-    Setting(
-        name="cpp_wrapper",
-        meaning="compiled code calls its kernels from C++",
-        numerics=Numerics.REORDERED,
-        family="cpp-wrapper",
-        title="compiled code called from C++",
-        undo="torch._inductor.config.cpp_wrapper is set back",
-        apply=_apply,
-        is_for_loop=True,
-        why_not=_why_not_wrapped,
-        # Comes right after compiling.
-        gain=lambda facts, _: 0.1 * facts.launch_fraction,
-        cost_s=compile_s,
+        why_not=_why_no_compile,
+        gain=_compile_gain,
+        cost_s=_compile_s,
     ),
 )

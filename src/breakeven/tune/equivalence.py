@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 
@@ -32,14 +31,15 @@ _BUDGET_S = 5.0
 
 # What may turn out to be rounding that the training has multiplied.
 _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
+_UNCHECKED = "cannot be checked: the script as it is"
 
 
-class Gate(ExitStack):
+class EquivalenceCheck(ExitStack):
     """Lets a configuration pass only if it changes the numbers by no more than it may.
 
     The script as it is runs twice, when the first check needs it, to see whether it repeats itself.
-    Where a check fails, it runs up to three times for its class of numerics with the weights moved
-    a little, to see how fast rounding grows in it.
+    If a check fails, it runs up to three times for its class of numerics with the weights moved a
+    little, to see how fast rounding grows in it.
 
     Use as a context manager: leaving it removes its files.
 
@@ -47,7 +47,7 @@ class Gate(ExitStack):
         launcher: Makes the processes.
         request: A plain run of the script as it is.
         num_steps: How many steps are compared.
-        budget_s: Fewer of them where they take longer than this in all, but at least two.
+        budget_s: Fewer of them if they take longer than this in all, but at least two.
         has_time: Whether one more run fits, which takes so many seconds. Asked before the second
             and third run with moved weights: the first is as much as a check must have.
     """
@@ -76,12 +76,13 @@ class Gate(ExitStack):
         folder = tempfile.TemporaryDirectory(prefix="numbers-", dir=launcher.folder)
         self._file = Path(self.enter_context(folder)) / "numbers"
         self._longest_s = 0.0
-        self._perturbed: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
+        # Of the script as it is, by how its weights were moved, and by which seed or attempt.
+        self._own: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
 
     def check(
         self, configuration: Configuration, numerics: Numerics, *, is_exact_only: bool = False
     ) -> str | None:
-        """Return why a configuration must not be used; None where its numbers are right.
+        """Say why a configuration must not be used; None if its numbers are right.
 
         Args:
             configuration: To be checked.
@@ -90,12 +91,12 @@ class Gate(ExitStack):
         """
         if is_exact_only:
             numerics = Numerics.EXACT
-        baseline, repeat = self._baseline, self._repeat
-        for own in (baseline, repeat):
-            if isinstance(own, RunFailure):
-                return f"cannot be checked: the script as it is {_why(own)}"
-        assert isinstance(baseline, RecordedNumbers)
-        assert isinstance(repeat, RecordedNumbers)
+        baseline = self._own_numbers(0.0, 0)
+        if isinstance(baseline, RunFailure):
+            return f"{_UNCHECKED} {_why(baseline)}"
+        repeat = self._own_numbers(0.0, 1)
+        if isinstance(repeat, RunFailure):
+            return f"{_UNCHECKED} {_why(repeat)}"
         candidate = self._record(configuration)
         if isinstance(candidate, RunFailure):
             return f"while its numbers were recorded, it {_why(candidate)}"
@@ -105,10 +106,9 @@ class Gate(ExitStack):
             if found is None or found.kind not in _OF_ROUNDING:
                 break
             noise = (weight_noise_roundoffs(numerics), seed)
-            is_new = noise not in self._perturbed
-            if perturbed and is_new and not self._has_time(self._longest_s):
+            if perturbed and noise not in self._own and not self._has_time(self._longest_s):
                 break
-            moved = self._moved(*noise)
+            moved = self._own_numbers(*noise)
             if isinstance(moved, RunFailure):
                 break
             perturbed.append(moved)
@@ -117,36 +117,23 @@ class Gate(ExitStack):
             )
         return found.sentence if found else None
 
-    @cached_property
-    def _baseline(self) -> RecordedNumbers | RunFailure:
-        recorded = self._record(Configuration())
-        if isinstance(recorded, RecordedNumbers):
-            # The others do as many steps, however long these take them.
-            self._request = replace(
-                self._request,
-                num_recorded_steps=len(recorded.steps),
-                budget_s=self._request.time_limit_s,
-            )
-        return recorded
-
-    @cached_property
-    def _repeat(self) -> RecordedNumbers | RunFailure:
-        if isinstance(self._baseline, RunFailure):
-            return self._baseline
-        return self._record(Configuration())
-
-    def _moved(self, roundoffs: float, seed: int) -> RecordedNumbers | RunFailure:
-        """Return what becomes of the script when its weights are moved, in one way or another."""
-        noise = (roundoffs, seed)
-        if noise not in self._perturbed:
-            self._perturbed[noise] = self._record(Configuration(), *noise)
-        return self._perturbed[noise]
+    def _own_numbers(self, roundoffs: float, seed: int) -> RecordedNumbers | RunFailure:
+        """Return the numbers of the script as it is, its weights moved if asked for."""
+        if (roundoffs, seed) not in self._own:
+            is_first = not self._own
+            recorded = self._record(Configuration(), roundoffs, seed)
+            self._own[roundoffs, seed] = recorded
+            if is_first and isinstance(recorded, RecordedNumbers):
+                # The others do as many steps, however long these take them.
+                self._request = replace(
+                    self._request,
+                    num_recorded_steps=len(recorded.steps),
+                    budget_s=self._request.time_limit_s,
+                )
+        return self._own[roundoffs, seed]
 
     def _record(
-        self,
-        configuration: Configuration,
-        weight_noise_roundoffs: float = 0.0,
-        weight_noise_seed: int = 0,
+        self, configuration: Configuration, roundoffs: float = 0.0, seed: int = 0
     ) -> RecordedNumbers | RunFailure:
         self._file.unlink(missing_ok=True)
         begun_s = monotonic()
@@ -155,8 +142,8 @@ class Gate(ExitStack):
                 self._request,
                 configuration=configuration,
                 raw_numbers_path=os.fsencode(self._file),
-                weight_noise_roundoffs=weight_noise_roundoffs,
-                weight_noise_seed=weight_noise_seed,
+                weight_noise_roundoffs=roundoffs,
+                weight_noise_seed=seed,
             )
         )
         self._longest_s = max(self._longest_s, monotonic() - begun_s)
@@ -167,7 +154,7 @@ class Gate(ExitStack):
 
 def _why(failure: RunFailure) -> str:
     """Return what ended a run, in a few words."""
-    after = f" after {failure.num_steps} steps" if failure.num_steps != 1 else " after 1 step"
+    after = f" after {failure.num_steps} step{'' if failure.num_steps == 1 else 's'}"
     match failure.kind:
         case FailureKind.TIME_LIMIT:
             return f"did not end within {failure.message}{after}"
@@ -177,12 +164,8 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
-        case FailureKind.CUT_OFF:
-            return "closed the pipe on which breakeven listens"
         case FailureKind.OTHER_PROCESS:
             return "took its steps in processes of its own"
-        case FailureKind.EXCEPTION:
+        case _:
             said = failure.message.strip().splitlines()
-            return f"raised {': '.join((failure.exception, *said[:1]))}{after}"
-        case FailureKind.INTERNAL:
-            return f"could not be watched: {failure.message.strip().splitlines()[-1]}"
+            return f"raised {': '.join(filter(None, (failure.exception, *said[:1])))}{after}"

@@ -11,8 +11,8 @@ from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Tar
 from breakeven.settings import configured
 from breakeven.store.tuned_file import Evidence, MachineNote, Tuned
 from breakeven.trace import Configuration
-from breakeven.tune import RunTarget, end_request, pays_after_s
-from breakeven.tune.length import WATCHED_S, RunLength, watch_length
+from breakeven.tune import RunTarget, default_budget_s, end_request, pays_after_s
+from breakeven.tune.budget import WATCHED_S, RunLength, watch_length
 from breakeven.verdict import Numerics
 
 REQUEST = RunRequest(
@@ -180,3 +180,11 @@ def test_run_of_unknown_length_loses_no_more_than_compiling_costs(num_steps: int
     assert now_s[0] == pytest.approx(stock_s) or num_steps > 200
     # Where the length was known, the best was one of the two from the first step on.
     assert now_s[0] <= 2.1 * min(stock_s, 1.8 + num_steps * 0.001) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("run_s", "budget_s"),
+    [(0.0, 60.0), (8.0, 60.0), (6_000.0, 60.0), (12_000.0, 120.0), (10_000_000.0, 600.0)],
+)
+def test_budget_is_a_part_of_the_run_within_bounds(run_s: float, budget_s: float) -> None:
+    assert default_budget_s(run_s) == pytest.approx(budget_s)

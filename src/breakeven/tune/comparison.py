@@ -1,0 +1,250 @@
+"""A configuration and the one it is compared with, run in pairs until it is clear which is faster.
+
+The two of a pair are interleaved, so what changes meanwhile meets both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from math import inf
+from statistics import fmean, median
+
+from breakeven.capture import RunFailure
+from breakeven.settings import Candidate
+from breakeven.timing import (
+    BUSY_FRACTION,
+    RunRatio,
+    Speedup,
+    TurnKind,
+    compare_pairs,
+    compare_runs,
+    compare_turns,
+)
+from breakeven.trace import Configuration
+from breakeven.tune.runs import RunResult, TrialRuns
+
+# Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
+WORTHWHILE = 1.02
+# A contender must be faster by this to go on to the confirmation: several small gains may add up to
+# a worthwhile one.
+_FASTER = 1.005
+# One pair says nothing that one outlier of the machine would not say as well.
+_FEWEST_PAIRS = 2
+# More pairs narrow the interval slowly, and each costs two runs. On a loaded machine it is wider.
+_MOST_PAIRS = 6
+_MOST_PAIRS_LOADED = 8
+# But one pair in turns shows a compiled step that is faster by this factor: no load of the machine
+# looks like it, as it does if one thread is compared with several.
+_OBVIOUS = 2.0
+# Two that differ by no more than this factor are as fast. A contender that wins ties does so after
+# this many pairs.
+TIE = 1.02
+_PAIRS_OF_TIE = 3
+# A contender is given up when the upper end of its one-sided 80 % interval is not worthwhile: to
+# give up a good one costs speed, never correctness, and most contenders are not faster.
+_GIVING_UP_CONFIDENCE = 0.60
+
+
+class BaseFailedError(Exception):
+    """The configuration that others are compared with fails, twice in a row.
+
+    Args:
+        failure: The second time.
+    """
+
+    def __init__(self, failure: RunFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Decision(Enum):
+    """What a comparison has shown so far."""
+
+    FASTER = "faster"
+    NOT_FASTER = "not faster"
+    UNDECIDED = "undecided"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Comparison:
+    """A configuration that is compared with a base.
+
+    Args:
+        base: What it is compared with.
+        configuration: What it runs under.
+        extra_s: By how many seconds it is predicted to start later.
+        wins_ties: It need only be as fast.
+        on_one_thread: Whether both run on one thread, though the step may run on several.
+        base_runs: Runs of the base, one for each of its own.
+        own_runs: Its runs.
+        failure: Why it cannot go on, once it has failed.
+    """
+
+    base: Configuration
+    configuration: Configuration
+    extra_s: float = 0.0
+    wins_ties: bool = False
+    on_one_thread: bool = False
+    base_runs: list[RunResult] = field(default_factory=list)
+    own_runs: list[RunResult] = field(default_factory=list)
+    failure: RunFailure | None = None
+
+    def run_pair(self, runs: TrialRuns, longest_s: float = inf) -> None:
+        """Run both once more. If the configuration fails, it keeps the pairs that it has.
+
+        Raises:
+            BaseFailedError: The base fails, twice in a row.
+        """
+        pair = partial(
+            runs.pair,
+            self.base,
+            self.configuration,
+            is_contender_first=self.num_pairs % 2 == 1,
+            is_new=not self.num_pairs,
+            extra_s=self.extra_s,
+            longest_s=longest_s,
+        )
+        base, own = pair()
+        if isinstance(base, RunFailure):
+            base, own = pair()
+        if isinstance(base, RunFailure):
+            raise BaseFailedError(base)
+        if isinstance(own, RunFailure):
+            self.failure = own
+            return
+        self.base_runs.append(base)
+        self.own_runs.append(own)
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of complete pairs."""
+        return len(self.base_runs)
+
+    @property
+    def samples(self) -> float:
+        """Samples of a step, relative to the base's: 2 for twice its batch size."""
+        return _samples_of(self.configuration) / _samples_of(self.base)
+
+    @property
+    def load_fraction(self) -> float:
+        """Share of the machine that other processes used during the runs."""
+        runs = self.base_runs + self.own_runs
+        return fmean(run.load_fraction for run in runs) if runs else 0.0
+
+    @property
+    def base_step_ns(self) -> float:
+        """Median step of the base."""
+        return median(run.step_ns for run in self.base_runs)
+
+    @property
+    def later_ns(self) -> float:
+        """How much later it starts than the base."""
+        own, base = (
+            median(run.startup_ns for run in runs) for runs in (self.own_runs, self.base_runs)
+        )
+        return own - base
+
+    @property
+    def own_s(self) -> float:
+        """Seconds that its quickest run took."""
+        return min(run.wall_s for run in self.own_runs)
+
+    @property
+    def pair_s(self) -> float:
+        """Seconds that one more pair will take; what a first run compiles stays."""
+        return self.base_runs[-1].wall_s + self.own_s
+
+    @property
+    def new_warnings(self) -> tuple[str, ...]:
+        """What Python warns of in its runs, and not in the base's."""
+        known = {warning for run in self.base_runs for warning in run.warnings}
+        found = (warning for run in self.own_runs for warning in run.warnings)
+        return tuple(dict.fromkeys(warning for warning in found if warning not in known))
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether none of the settings that it adds to the base took hold."""
+        changes = self.configuration.changes
+        changed = [name for name, value in changes.items() if getattr(self.base, name) != value]
+        effects = self.own_runs[-1].effects
+        return bool(changed) and all(effects.get(name) == 0 for name in changed)
+
+    @property
+    def looks(self) -> Speedup:
+        """The speedup with an interval that may be looked at after each pair."""
+        return self.speedup(num_looks=_MOST_PAIRS_LOADED)
+
+    def is_hopeless(self, needed: float = WORTHWHILE) -> bool:
+        """Whether it does not look as fast as ``needed`` any more."""
+        return self.speedup(_GIVING_UP_CONFIDENCE).high < needed
+
+    def speedup(self, confidence: float = 0.95, *, num_looks: int = 1) -> Speedup:
+        """How much faster than the base it is, per sample.
+
+        Args:
+            confidence: Probability that the interval holds the true ratio.
+            num_looks: How often the interval may be looked at.
+        """
+        ratios: list[RunRatio] = []
+        for base, own in zip(self.base_runs, self.own_runs, strict=True):
+            own_turns_ns = {turn: ns / self.samples for turn, ns in own.turns_ns.items()}
+            ratios.append(
+                compare_turns(base.turns_ns, own_turns_ns, own.turns)
+                or compare_runs(base.step_ns, own.step_ns / self.samples)
+            )
+        return compare_pairs(
+            ratios, confidence, num_looks=num_looks, load_fraction=self.load_fraction
+        )
+
+    def decide(self) -> Decision:
+        """Decide whether the runs so far show that it is faster, or is not.
+
+        Faster needs an interval above 1 that holds for all looks together, and two pairs or a large
+        gain. Not faster is what does not look worthwhile any more, and what stays undecided after
+        the last pair.
+        """
+        least = _FASTER
+        if self.num_pairs < _FEWEST_PAIRS:
+            in_turns = self.own_runs[-1].turns is not TurnKind.NONE
+            least = _OBVIOUS if in_turns and self.configuration.fast_step else inf
+        if self.looks.low > least:
+            return Decision.FASTER
+        needed = WORTHWHILE
+        if self.wins_ties and self.num_pairs >= _PAIRS_OF_TIE and self.looks.value * TIE > 1.0:
+            return Decision.FASTER
+        if self.wins_ties and self.num_pairs < _PAIRS_OF_TIE:
+            needed = 1.0 / TIE
+        most = _MOST_PAIRS_LOADED if self.load_fraction >= BUSY_FRACTION else _MOST_PAIRS
+        if self.is_hopeless(needed) or self.num_pairs >= most:
+            return Decision.NOT_FASTER
+        return Decision.UNDECIDED
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CandidateComparison(Comparison):
+    """A candidate on top of what is kept, which is its base."""
+
+    candidate: Candidate
+
+
+def run_base(runs: TrialRuns, base: Configuration) -> RunResult:
+    """Run what others are compared with; a failure that does not repeat is passed over.
+
+    Raises:
+        BaseFailedError: It fails twice in a row.
+    """
+    result = runs.measure(base)
+    if isinstance(result, RunFailure):
+        result = runs.measure(base)
+    if isinstance(result, RunFailure):
+        raise BaseFailedError(result)
+    return result
+
+
+def _samples_of(configuration: Configuration) -> float:
+    """Samples of a step relative to those of the script as it is."""
+    if not configuration.loader_batch_size or not configuration.new_batch_size:
+        return 1.0
+    return configuration.new_batch_size / configuration.loader_batch_size
