@@ -11,8 +11,7 @@ import pytest
 
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
-from breakeven.systems.published import networks
-from breakeven.systems.shi2016_runs import SCRIPT
+from breakeven.systems.shi2016 import NETWORKS, SCRIPT
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
 from factories.sampled import sampled
@@ -36,7 +35,7 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
+@pytest.mark.parametrize("name", sampled(NETWORKS, "FCN-R", "LSTM"))
 def test_the_script_trains(name: str) -> None:
     command = [sys.executable, str(script_path(SCRIPT)), "--network", name]
     command += ["--batch-size", "2", "--steps", "3", "--threads", "1"]
@@ -46,7 +45,7 @@ def test_the_script_trains(name: str) -> None:
     assert losses[2] < losses[0]  # the same samples each time
 
 
-@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
+@pytest.mark.parametrize("name", sampled(NETWORKS, "FCN-R", "LSTM"))
 def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
     trace = bench.step(SCRIPT, "--network", name, "--batch-size", "2")
     assert trace.batch_size == 2 or name == "LSTM"
@@ -59,7 +58,7 @@ def test_its_step_is_known_in_full(bench: Bench, name: str) -> None:
 
 @pytest.mark.full
 def test_a_network_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
+    monkeypatch.setattr(system, "NETWORKS", {"FCN-R": 1024})
     monkeypatch.setattr(system, "num_physical_cores", lambda: 1)
     report = system.run(bench)
     cpu_table, gpu_table = report.tables[:2]

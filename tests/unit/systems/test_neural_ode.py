@@ -11,12 +11,11 @@ from breakeven.systems.neural_ode import (
     COMPILED,
     EAGER,
     FAST_STEP,
-    CpuRun,
-    GpuRun,
+    Run,
     best_of,
     measure_cpu,
     slowdown_claim,
-    steps_table,
+    steps_tables,
 )
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome, RowSource
@@ -28,8 +27,8 @@ def _time(value_ns: float, source: Source, factor: float = 1.1) -> Estimate:
     )
 
 
-def _cpu(value_ns: float, way: str = EAGER) -> CpuRun:
-    return CpuRun(
+def _cpu(value_ns: float, way: str = EAGER) -> Run:
+    return Run(
         device="CPU, 1 thread",
         solver="own",
         way=way,
@@ -37,24 +36,23 @@ def _cpu(value_ns: float, way: str = EAGER) -> CpuRun:
     )
 
 
-def _k40(value_ns: float, *, is_of_its_day: bool, factor: float = 1.1) -> GpuRun:
-    return GpuRun(
+def _k40(value_ns: float, *, is_of_its_day: bool, factor: float = 1.1) -> Run:
+    return Run(
         device="K40",
-        is_k40=True,
         is_of_its_day=is_of_its_day,
         solver="own",
         step=_time(value_ns, Source.PREDICTED, factor),
-        num_kernels=100,
-        num_syncs=3,
+        launches=100,
+        syncs=3,
     )
 
 
-_FAILED = CpuRun(device="CPU", solver="own", way=COMPILED, failure="no compiler")
+_FAILED = Run(device="CPU", solver="own", way=COMPILED, failure="no compiler")
 
 
 def test_run_that_failed_is_not_the_best() -> None:
     runs = (_FAILED, _cpu(9e6), _cpu(3e6, COMPILED))
-    assert best_of(runs).step_ns == 3e6
+    assert best_of(runs).time.value_ns == 3e6
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_claim_compares_the_best_of_both_sides(
 
 
 def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
-    table = steps_table(
+    table, failed = steps_tables(
         (_cpu(8e6), _FAILED, _cpu(4e6, FAST_STEP)),
         (_k40(40e6, is_of_its_day=False),),
         (90_000.0, 20_000.0),
@@ -95,6 +93,7 @@ def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
     assert [row.cells[4] for row in table.rows] == [2.0, 1.0, 10.0]
     assert table.rows[2].cells[3] == 40e9
     assert [row.cells[1] for row in table.rows] == ["own", "own, fast_step", "own"]
+    assert [row.cells for row in failed.rows] == [("CPU", "own, torch.compile", "no compiler")]
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
