@@ -20,7 +20,7 @@ from breakeven.calibrate.gpu import (
     find_gpu,
     save_calibration,
 )
-from breakeven.calibrate.gpu.calibrating import Item, Plan, measured_of, sample_name
+from breakeven.calibrate.gpu.calibrating import Item, measure_items, measured_of, sample_name
 from breakeven.calibrate.gpu.machine import (
     calibration_bytes,
     describe_machine,
@@ -31,14 +31,14 @@ from breakeven.calibrate.gpu.machine import (
 )
 from breakeven.calibrate.gpu.samples import (
     DTYPES,
-    DevicePlace,
+    Place,
     Sample,
-    SampleKernels,
     all_samples,
+    sample_kernels,
     timed_kernel,
 )
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
-from breakeven.capture import pretended_gpus
+from breakeven.capture import FakeSession, pretended_gpus
 from breakeven.cost import (
     CalibrationStep,
     Family,
@@ -318,19 +318,23 @@ def test_the_time_is_kept_and_what_is_left_is_counted() -> None:
 
         return Item(name=name, stage="all", measure=measure, about_s=about_s)
 
-    plan = Plan(
+    told: list[str] = []
+    asked: list[str] = []
+    progress = SilentProgress()
+    progress.begin = lambda stage, expected_s=None: told.append(stage)
+    progress.detail = told.append
+    num_left = measure_items(
         [
             item("known", 9), item("one", 4), item("refused", 1), item("slow", 5, about_s=60),
             item("two", 3), item("late", 1),
         ],
+        progress,
         is_known=lambda name: name == "known",
+        ask=asked.append,
         failed=lambda name, error: failed.append((name, str(error))),
         now_s=lambda: now_s[0],
         until_s=9.0,
     )  # fmt: skip
-    told: list[str] = []
-    asked: list[str] = []
-    num_left = plan.run(told.append, told.append, asked.append)
     assert asked == ["one", "refused", "two"]
     assert done == ["one", "two"]
     assert failed == [("refused", "no")]
@@ -345,20 +349,17 @@ def l4_samples() -> Callable[[float], list[TimedKernel]]:
     """Return a function that makes up the samples of an L4 that is so many times as slow."""
     samples = [sample for sample in all_samples() if sample.family is not Family.RECURRENT]
     rows = []
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in samples:
             for precision in (Precision.FP32, Precision.FP16):
                 if precision in sample.precisions:
-                    rows.append((sample, precision, kernels.of(sample, precision)))
+                    rows.append((sample, sample_kernels(sample, precision, session)))
 
     def make(slowness: float) -> list[TimedKernel]:
         made: list[TimedKernel] = []
-        for sample, precision, some in rows:
+        for sample, some in rows:
             time_ns = slowness * float(kernel_times(some, [L4], warm_fraction=1.0).time_ns.sum())
-            measured = MeasuredSample(
-                name=sample.name, precision=precision, time_ns=time_ns, spread=1.0, num_calls=9
-            )
-            row = timed_kernel(sample, measured, some, L4)
+            row = timed_kernel(sample, time_ns, some, L4)
             assert row is not None, sample.name
             made.append(row)
         return made
@@ -394,20 +395,16 @@ def test_the_fit_finds_what_a_gpu_reaches_again(
 
 def test_small_recurrent_layers_teach_a_factor_of_their_own() -> None:
     timed: list[TimedKernel] = []
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in all_samples():
             if sample.family is not Family.RECURRENT:
                 continue
-            some = kernels.of(sample, Precision.FP32)
+            some = sample_kernels(sample, Precision.FP32, session)
             time_ns = kernel_times(some, [L4], warm_fraction=1.0).time_ns[:, 0]
             is_small = [is_in_one_kernel(kernel.variant) for kernel in some]
             assert any(is_small) == (" 64x" in sample.name)
             time_ns[is_small] *= 2
-            measured = MeasuredSample(
-                name=sample.name, precision=Precision.FP32, time_ns=float(time_ns.sum()),
-                spread=1.0, num_calls=9,
-            )  # fmt: skip
-            row = timed_kernel(sample, measured, some, L4)
+            row = timed_kernel(sample, float(time_ns.sum()), some, L4)
             assert row is not None
             timed.append(row)
     (usual,) = fit_families(timed)
@@ -495,7 +492,7 @@ def test_whole_steps_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("precision", [*Precision])
 def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
-    place = DevicePlace(CPU, DTYPES[precision])
+    place = Place(CPU, DTYPES[precision])
     asked = GpuRequest(device=CPU, has_fp64=True, is_tiny=True)
     samples = [sample for sample, its in calibrating.wanted_samples(asked) if its is precision]
     assert len(samples) >= 45
@@ -512,10 +509,10 @@ def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
 def test_samples_have_names_of_their_own_and_kernels_of_their_family() -> None:
     samples = all_samples(is_tiny=True)
     assert len({sample.name for sample in samples}) == len(samples)
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in samples:
             if sample.is_quick:
-                found = kernels.of(sample, sample.precisions[0])
+                found = sample_kernels(sample, sample.precisions[0], session)
                 assert sample.family in {kernel.family for kernel in found}, sample.name
 
 
