@@ -102,7 +102,12 @@ class Bench:
         return self.launcher.ready().torch_version
 
     def measure(
-        self, script: str, *arguments: str, num_threads: int = 0, budget_s: float = 1.0
+        self,
+        script: str,
+        *arguments: str,
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+        compile_limit_s: float = 0.0,
     ) -> PlainRun:
         """Time the step of a script on this CPU, once for the same arguments.
 
@@ -111,10 +116,12 @@ class Bench:
             arguments: Of the script.
             num_threads: torch's intra-op threads; 0 for its own default.
             budget_s: How long to take samples once steps run.
+            compile_limit_s: If above 0, the script's own ``torch.compile`` does its work, and the
+                limit of the run is at least this.
         """
         key = (script, arguments, num_threads, budget_s)
         if key not in self._plain:
-            runs = self._runs(script, arguments, num_threads=num_threads, budget_s=budget_s)
+            runs = self._runs(script, arguments, num_threads, budget_s, compile_limit_s)
             waiting = "waiting for another breakeven process, which is measuring"
             with machine_lock(lambda: self._progress.detail(waiting)):
                 self._plain[key] = runs.measure()
@@ -207,17 +214,23 @@ class Bench:
         )
 
     def _runs(
-        self, script: str, arguments: Sequence[str], *, num_threads: int = 0, budget_s: float = 1.0
+        self,
+        script: str,
+        arguments: Sequence[str],
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+        compile_limit_s: float = 0.0,
     ) -> Runs:
         threads = f"({num_threads} thread{'' if num_threads == 1 else 's'})" if num_threads else ""
         label = " ".join(filter(None, (script, *arguments, threads)))
         return Runs(
             self.launcher,
             replace(find_target(str(script_path(script)), arguments), label=script),
-            self._time_limit_s,
+            self.time_limit_s(compile_limit_s),
             BenchProgress(self._progress, label),
             num_threads=num_threads,
             budget_s=budget_s,
+            keeps_compile=compile_limit_s > 0,
         )
 
 

@@ -19,6 +19,7 @@ from breakeven.verdict import Claim, ClaimOutcome, ColumnKind, RowSource, System
 
 _GPUS: list[str] = FACTS["device-rules"]["gpus"]
 _LEAST_RATIO: float = FACTS["device-rules"]["band"][0]
+_NOTES: dict[str, str] = FACTS["device-rules"]["notes"]
 _NUM_DEVICES = 2
 _TIME_LIMIT_S = 120.0
 _SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
@@ -76,8 +77,7 @@ def _rules_table(outcomes: Sequence[RuleOutcome]) -> SystemTable:
         f"Rules, each run on {_NUM_DEVICES} pretended GPUs",
         texts("rule", "code", "outcome"),
         (RowSource.CHECKED, cells),
-        note="x is a tensor on the CPU, x_gpu its copy on cuda:0, layer a linear layer on the "
-        "CPU. Run by itself on a machine with GPUs, the script checks those.",
+        note=_NOTES["rules"],
     )
 
 
@@ -204,8 +204,7 @@ def copy_tables(copies: Sequence[CopyTimes]) -> list[SystemTable]:
             f"Bytes per second of a copy of {format_bytes(_SIZES_BYTES[-1])}",
             texts("device", *_WAYS) | _RATIO,
             (RowSource.PREDICTED, rates),
-            note="Inside, each byte is read and written once. The last column: how many times as "
-            "long the fastest way from the host takes.",
+            note=_NOTES["rates"],
         )
     ]
     for gpu in _GPUS:
@@ -219,8 +218,7 @@ def copy_tables(copies: Sequence[CopyTimes]) -> list[SystemTable]:
                 f"Time of a copy, {gpu}",
                 {"size": ColumnKind.BYTES} | times(*_WAYS) | _RATIO,
                 (RowSource.PREDICTED, cells),
-                note="Until a host that waits goes on. Small copies take what the call and the "
-                "wait take: gather them into few large ones.",
+                note=_NOTES["times"],
             )
         )
     return tables

@@ -88,8 +88,7 @@ def depth_table(sweep: SweepReport) -> SystemTable:
             "GPU vs CPU": ColumnKind.RATIO,
         },
         *rows,
-        note="The published row is the size from which on the post's GPU was faster. 100 epochs "
-        f"are {_STEPS_PER_RUN:,} steps, without the count of errors after each epoch.",
+        note=_FACTS["notes"]["depth"],
     )  # fmt: skip
 
 

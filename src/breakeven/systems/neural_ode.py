@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-import runpy
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
-
 from breakeven.capture import run_script
 from breakeven.cost import StepCosts, era_of, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError
 from breakeven.simulate import predict_steps
-from breakeven.store import machine_lock
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.catalogue import (
     FACTS,
@@ -30,7 +25,7 @@ from breakeven.systems.catalogue import (
     threads_text,
     times,
 )
-from breakeven.timing import Estimate, Measurement
+from breakeven.timing import Estimate
 from breakeven.units import format_digits, format_duration
 from breakeven.verdict import Claim, ColumnKind, RowSource, SystemReport, SystemTable
 
@@ -120,34 +115,26 @@ def measure_cpu(bench: Bench, weights: Path) -> list[Run]:
     """
     eager: dict[tuple[str, int], Run] = {}
     compiled: list[Run] = []
-    limit_s = bench.time_limit_s(_COMPILE_LIMIT_S)
     for solver in solvers():
-        options = ("--solver", solver, "--load", str(weights))
+        script = (_SCRIPT, "--solver", solver, "--load", str(weights))
         for num_threads in (0, 1):
-            found = bench.measure(_SCRIPT, *options, num_threads=num_threads, budget_s=_BUDGET_S)
+            found = bench.measure(*script, num_threads=num_threads, budget_s=_BUDGET_S)
             cpu, step = f"CPU, {threads_text(found.num_threads)}", found.measurement.estimate
             run = Run(device=cpu, solver=solver, step=step)
             eager.setdefault((solver, found.num_threads), run)
-    for solver in solvers():
-        options = ("--solver", solver, "--load", str(weights))
         for way, option in ((COMPILED, "--compile"), (FAST_STEP, "--fast-step")):
             if (solver, way) == (TORCHDIFFEQ, FAST_STEP):  # its solver reads numbers
                 continue
             step, failure = None, ""
+            limits = {"budget_s": _BUDGET_S, "compile_limit_s": _COMPILE_LIMIT_S}
             try:
-                step = _time_compiled((*options, option), limit_s)
+                found = bench.measure(*script, option, num_threads=1, **limits)
+                step = found.measurement.estimate
             except BreakevenError as error:  # without a compiler, for instance
                 failure = error.message
             cpu = f"CPU, {threads_text(1)}"
             compiled.append(Run(device=cpu, solver=solver, way=way, step=step, failure=failure))
     return [*eager.values(), *compiled]
-
-
-def _time_compiled(options: tuple[str, ...], time_limit_s: float) -> Estimate:
-    arguments = (str(_BUDGET_S), str(script_path(_SCRIPT)), *options)
-    with machine_lock():
-        printed = run_script(Path(__file__), arguments, time_limit_s=time_limit_s)
-    return msgspec.json.decode(printed.splitlines()[-1], type=Measurement).estimate
 
 
 def predict_gpus(bench: Bench, weights: Path) -> list[Run]:
@@ -229,12 +216,9 @@ def steps_tables(
             },
             (RowSource.MEASURED, measured),
             (RowSource.PREDICTED, predicted),
-            note="vs CPU: how many times as long as the best CPU. torch.compile takes the network "
-            "of torchdiffeq's solver, and one step of our own; fast_step takes an iteration of 16 "
-            "tried steps. 2020: with the software of that year. The training lowered the loss from "
-            f"{format_digits(losses[0], 4)} to {format_digits(losses[-1], 4)}. GPUs run "
-            "the step eagerly, as did the source's; a compiled one launches less and is not "
-            "predicted.",
+            note=_FACTS["notes"]["steps"].format(
+                first=format_digits(losses[0], 4), last=format_digits(losses[-1], 4)
+            ),
         )
     ]
     if failed := [(run.device, run.solved_by, run.failure) for run in cpu_runs if not run.step]:
@@ -291,41 +275,3 @@ def slowdown_claim(
         f"{gpu.solver}, {format_duration(gpu.time.value_ns)}",
         because=f"{because}.",
     )
-
-
-class _EnoughError(BaseException):
-    """The samples suffice; no handler of the script for errors catches it."""
-
-
-def main() -> None:
-    """Time the steps of a script that compiles them, on one thread, and print the times as JSON.
-
-    Other measurements run such steps eagerly. The arguments are ``BUDGET_S SCRIPT [ARGUMENT ...]``.
-    """
-    import torch  # only here: importing this module must not need it
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    from breakeven.measure import HostClock, StepTimer
-
-    timer, script = StepTimer(HostClock(), float(sys.argv[1])), sys.argv[2]
-    sys.argv = sys.argv[2:]
-    sys.path[0] = str(Path(script).resolve().parent)
-    torch.set_num_threads(1)
-
-    def mark(*_: object) -> None:
-        if timer.mark(0):
-            raise _EnoughError
-
-    register_optimizer_step_post_hook(mark)
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except _EnoughError:
-        sys.stdout.flush()
-    measurement = timer.measurement()
-    if measurement is None:
-        sys.exit("it made no two steps")
-    sys.stdout.write(msgspec.json.encode(measurement).decode() + "\n")
-
-
-if __name__ == "__main__":
-    main()

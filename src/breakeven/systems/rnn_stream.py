@@ -90,8 +90,7 @@ def run_batch(
                 for gpu, host in zip((*colab, *here), fed_by, strict=True)
             ],
         ),
-        note="vs CPU: against one thread of the CPU measured here, for Colab's two virtual "
-        "processors are one core; in the published rows against Colab's own CPU.",
+        note=_FACTS["notes"]["batch"],
     )
 
     def claim(gpu: StepPrediction, host: str, fed_from_here: StepPrediction) -> Claim:

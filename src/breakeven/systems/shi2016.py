@@ -280,9 +280,7 @@ def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
             RowSource.PREDICTED,
             [(runs.network, *(ratio(runs, name) for name in GPUS)) for runs in all_runs],
         ),
-        note="None of these published times were used to calibrate breakeven. The K80 is predicted "
-        "at its boost clock of 875 MHz; at its base clock of 562 MHz what is bound by arithmetic "
-        "takes 1.6 times as long.",
+        note=_FACTS["notes"]["accuracy"],
     )
 
 
@@ -296,8 +294,7 @@ def today_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
         "Time of a mini-batch today: this CPU at its best, and GPUs of today",
         texts("network") | times("this CPU", *GPUS_OF_TODAY),
         (RowSource.PREDICTED, cells),
-        note="The CPU is measured, the GPUs are predicted. Matrix products run in full fp32, as "
-        "torch has it by default; convolutions use TF32 where a GPU has it.",
+        note=_FACTS["notes"]["today"],
     )
 
 
@@ -343,9 +340,7 @@ def order_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
         "Devices from the fastest to the slowest",
         texts("network", "published", "ours", "agrees"),
         (RowSource.CHECKED, cells),
-        note="Published: each device with the framework that is fastest on it. Ours: PyTorch of "
-        "today, this CPU at its best; with the software of 2016 the order must be the same to "
-        "agree. The published CPUs are of 2012 to 2014, ours is this machine's.",
+        note=_FACTS["notes"]["order"],
     )
 
 
@@ -391,8 +386,7 @@ def thread_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
         "What more threads gain, up to the physical cores",
         texts("network", "published, 1 → 2", "curves that fall", "ours", "falls"),
         (RowSource.CHECKED, cells),
-        note="Published: the range over frameworks and CPUs, and of these curves, those that fall "
-        f"at each doubling up to the cores ({CORES['desktop CPU']} and {CORES['server CPU']}).",
+        note=_FACTS["notes"]["threads"],
     )
 
 

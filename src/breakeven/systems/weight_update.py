@@ -35,16 +35,6 @@ _COLUMNS = {
     "GPU idle": ColumnKind.FRACTION,
     "speed-up": ColumnKind.RATIO,
 }
-_NOTE = (
-    "single: kernels for each tensor, foreach: for all at once, fused: one for the whole update. "
-    "in update, in copies: the share of the step that goes away without the update, or if copies "
-    "took no time; the copies of an update count as both. GPU idle: neither a kernel nor a copy "
-    "runs."
-)
-_PUBLISHED_NOTE = (
-    " Published: whole runs, of a number of steps that is not told; the share is that of the CPU's "
-    "time in the update's BLAS calls, with as much again likely in the driver."
-)
 
 
 def run(bench: Bench) -> SystemReport:
@@ -125,7 +115,7 @@ def _gpu_table(
         for run in _FACTS["runs"]
     ]  # fmt: skip
     rows = ((RowSource.PUBLISHED, published), (RowSource.PREDICTED, cells))
-    return table(title, _COLUMNS, *rows, note=_NOTE + _PUBLISHED_NOTE)
+    return table(title, _COLUMNS, *rows, note=_FACTS["notes"]["shares"])
 
 
 def _speedup_claim(host: str, predictions: Mapping[str, StepPrediction]) -> Claim:

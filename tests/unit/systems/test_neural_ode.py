@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from breakeven.errors import BreakevenError
 from breakeven.systems import Bench, neural_ode
 from breakeven.systems.neural_ode import (
     COMPILED,
@@ -100,15 +101,17 @@ def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
 def test_torchdiffeq_is_a_further_row_where_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, *, is_installed: bool
 ) -> None:
-    def measure(*_: str, num_threads: int, **__: Any) -> SimpleNamespace:
+    def measure(*arguments: str, num_threads: int, **__: Any) -> SimpleNamespace:
+        if "--compile" in arguments:
+            raise BreakevenError("no compiler")
         measurement = SimpleNamespace(estimate=_time(9e6, Source.MEASURED))
         return SimpleNamespace(num_threads=num_threads or 2, measurement=measurement)
 
-    bench = SimpleNamespace(measure=measure, time_limit_s=lambda least_s: least_s)
+    bench = SimpleNamespace(measure=measure)
     monkeypatch.setattr(neural_ode, "find_spec", lambda _: is_installed or None)
-    monkeypatch.setattr(neural_ode, "_time_compiled", lambda *_: _time(1e6, Source.MEASURED))
     runs = measure_cpu(cast("Bench", bench), Path("weights.pt"))
     ways = [(run.solver, run.way) for run in runs]
     own = [("own", EAGER), ("own", EAGER), ("own", COMPILED), ("own", FAST_STEP)]
     torchdiffeq = [("torchdiffeq", EAGER), ("torchdiffeq", EAGER), ("torchdiffeq", COMPILED)]
     assert sorted(ways) == sorted(own + torchdiffeq if is_installed else own)
+    assert {run.failure for run in runs if run.way == COMPILED} == {"no compiler"}
