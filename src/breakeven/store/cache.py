@@ -16,7 +16,6 @@ from breakeven.device import HostCalibration
 from breakeven.errors import BreakevenError
 from breakeven.store.machine import MachineKey
 from breakeven.store.report_file import write_document
-from breakeven.trace import StepTrace
 
 # Ten milliseconds: no host takes so long for one call.
 _LONGEST_NS = 10_000_000.0
@@ -55,7 +54,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cache:
+class Cache:
     """Files of one kind, named by the digests of their keys.
 
     What is damaged, or of another version, key or file of the user, counts as absent and is
@@ -68,11 +67,13 @@ class _Cache:
     format: Any = msgspec.json
 
     def path(self, key: _Key) -> Path:
+        """Return the file of a key."""
         digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()
         name = self.name.format(digest[: self.num_digits])
         return Path(platformdirs.user_cache_dir("breakeven")) / name
 
     def read(self, key: _Key, kind: type[_Value]) -> _Value | None:
+        """Return the value of this type that was written for a key; None if there is none."""
         try:
             kept = self.format.decode(self.path(key).read_bytes(), type=_Kept)
             is_valid = (
@@ -85,6 +86,7 @@ class _Cache:
             return None
 
     def write(self, key: _Key, value: object, sources: Mapping[str, str] | None = None) -> None:
+        """Keep a value for a key, and for files of the user with these SHA-256 by path."""
         path = self.path(key)
         kept = _Kept(
             version=self.version,
@@ -97,10 +99,12 @@ class _Cache:
             write_document(path, self.format.encode(kept), force=True)
 
 
-_HOSTS = _Cache(5, "host-{}.json", num_digits=16)
-_RUNS = _Cache(1, "runs/{}.json")
-_TRACES = _Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
-_CALIBRATIONS = _Cache(1, "calibrating-{}.json", num_digits=16)
+_HOSTS = Cache(5, "host-{}.json", num_digits=16)
+_RUNS = Cache(1, "runs/{}.json")
+# Of a `StepCase`: its step at two batch sizes.
+TRACES = Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
+# What a calibration of a GPU has measured so far.
+CALIBRATIONS = Cache(1, "calibrating-{}.json", num_digits=16)
 
 
 def read_host(key: Mapping[str, str]) -> HostCalibration | None:
@@ -120,35 +124,6 @@ def _is_sound(calibration: HostCalibration) -> bool:
     times_ns = [value for name, value in of_host.items() if name.endswith("_ns")]
     times_ns += [figure.median_ns for figure in calibration.figures]
     return all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns)
-
-
-def read_calibrating(key: Mapping[str, str], kind: type[_Value]) -> _Value | None:
-    """Return what a calibration under ``key`` has measured so far, or None for nothing.
-
-    Args:
-        key: The machine.
-        kind: Type of the measurements.
-    """
-    return _CALIBRATIONS.read(key, kind)
-
-
-def write_calibrating(key: Mapping[str, str], measured: msgspec.Struct) -> None:
-    """Keep what a calibration has measured so far; where the folder cannot be written, do not."""
-    _CALIBRATIONS.write(key, measured)
-
-
-def read_traces(key: Mapping[str, str]) -> tuple[StepTrace, StepTrace] | None:
-    """Return the step at two batch sizes traced under ``key``, or None when it must be traced.
-
-    Args:
-        key: Everything that the traces depend on.
-    """
-    return _TRACES.read(key, tuple[StepTrace, StepTrace])
-
-
-def write_traces(key: Mapping[str, str], traces: tuple[StepTrace, StepTrace]) -> None:
-    """Remember ``traces``; where the cache folder cannot be written, they are made each time."""
-    _TRACES.write(key, traces)
 
 
 def read_run(key: RunKey, kind: type[_Value]) -> _Value | None:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from breakeven.errors import WorkloadError
 from breakeven.trace import (
     Copy,
-    Event,
     NumberFormat,
     Phase,
     ScaledTrace,
@@ -45,35 +44,26 @@ def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
     Raises:
         WorkloadError: A copy of the batch is asked for, and the workload does not show its batch.
     """
-    first, second = (_as_asked(trace, case) for trace in base)
-    return ScaledTrace(first, second)
-
-
-def _as_asked(trace: StepTrace, case: StepCase) -> StepTrace:
-    # A base case begins with the copies of its batch.
-    copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
-    rest = trace.events[len(copies) :]
-    if case.h2d != "none" and not copies:
-        raise WorkloadError(
-            f"{case.workload!r} does its own copies of the batch",
-            hint="write h2d none, or let the function return (model, inputs, loss)",
-        )
-    if case.phase is TimedPhase.BACKWARD:
-        copies = ()
-        wait = rest[-1]
-        rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)
+    asked: list[StepTrace] = []
     is_tf32 = case.number_format is NumberFormat.TF32
-    return replace(
-        trace,
-        events=(*_copies(copies, case), *rest),
-        settings=replace(trace.settings, allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32),
-    )
-
-
-def _copies(copies: tuple[Event, ...], case: StepCase) -> tuple[Event, ...]:
-    if case.h2d == "none":
-        return ()
-    if case.h2d == "pageable":
-        return copies
-    # Who pins memory does so in order not to wait.
-    return tuple(replace(copy, is_pinned=True, non_blocking=True) for copy in copies)
+    for trace in base:
+        # A base case begins with the copies of its batch.
+        copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
+        rest = trace.events[len(copies) :]
+        if case.h2d != "none" and not copies:
+            raise WorkloadError(
+                f"{case.workload!r} does its own copies of the batch",
+                hint="write h2d none, or let the function return (model, inputs, loss)",
+            )
+        if case.phase is TimedPhase.BACKWARD:
+            wait = rest[-1]
+            rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)
+        if case.phase is TimedPhase.BACKWARD or case.h2d == "none":
+            copies = ()
+        elif case.h2d == "pinned":  # in order not to wait
+            copies = tuple(replace(copy, is_pinned=True, non_blocking=True) for copy in copies)
+        settings = replace(
+            trace.settings, allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32
+        )
+        asked.append(replace(trace, events=(*copies, *rest), settings=settings))
+    return ScaledTrace(*asked)

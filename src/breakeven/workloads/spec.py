@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
 from urllib.parse import parse_qsl
 
@@ -78,11 +79,6 @@ def parse_workload(spec: str) -> WorkloadSpec:
             raise WorkloadError(f"no workload begins with {f'{place}:'!r}", hint=_FORMS)
         raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)
     kind, path = (WorkloadKind.FILE, place) if is_file else (WorkloadKind(place), "")
-    options = _read_options(spec, query)
-    return WorkloadSpec(text=spec, kind=kind, name=name, options=options, path=path)
-
-
-def _read_options(spec: str, query: str) -> tuple[tuple[str, OptionValue], ...]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
@@ -95,19 +91,11 @@ def _read_options(spec: str, query: str) -> tuple[tuple[str, OptionValue], ...]:
             )
         if key in options:
             raise WorkloadError(f"{spec!r} gives {key!r} twice", hint="give each option once")
-        options[key] = _read_value(value)
-    return tuple(options.items())
-
-
-def _read_value(text: str) -> OptionValue:
-    if text.lower() in _TRUTHS:
-        return _TRUTHS[text.lower()]
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+        options[key] = _TRUTHS.get(value.lower(), value)
+        for convert in (float, int):
+            with suppress(ValueError):
+                options[key] = convert(value)
+    return WorkloadSpec(text=spec, kind=kind, name=name, options=tuple(options.items()), path=path)
 
 
 _MOST_NAMES = 8

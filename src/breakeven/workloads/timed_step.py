@@ -104,7 +104,6 @@ class TimedStep:
                 built.forward()
         else:
             self._copy(built.targets)
-            self._forget_gradients(built)
             self._train(built)
         if phase is not TimedPhase.TRAIN or built.waits_for_step:
             # Benchmarks of a phase wait for each iteration; throughputs wait for none.
@@ -118,6 +117,15 @@ class TimedStep:
             self._session.copy_to_device(tensors)
 
     def _train(self, built: BuiltStep) -> None:
+        if self._case.zeroes_gradients or not built.keeps_gradients:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    continue
+                if self._case.zeroes_gradients:
+                    parameter.grad.detach_()
+                    parameter.grad.zero_()
+                else:
+                    parameter.grad = None
         with self._autocast():
             loss = built.loss(built.forward())
         start = torch.ones_like(loss) if loss.dim() else None
@@ -143,18 +151,6 @@ class TimedStep:
         return torch.autocast(
             self._device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
         )
-
-    def _forget_gradients(self, built: BuiltStep) -> None:
-        if built.keeps_gradients and not self._case.zeroes_gradients:
-            return
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                continue
-            if self._case.zeroes_gradients:
-                parameter.grad.detach_()
-                parameter.grad.zero_()
-            else:
-                parameter.grad = None
 
 
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:

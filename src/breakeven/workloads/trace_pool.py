@@ -16,12 +16,13 @@ import msgspec
 
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.processor import num_cores
-from breakeven.store import code_digest, installed_version, read_traces, write_traces
+from breakeven.store import TRACES, code_digest, installed_version
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
 from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.spec import WorkloadKind, parse_workload
 
-_Outcome = tuple[StepTrace, StepTrace] | BreakevenError
+Traces = tuple[StepTrace, StepTrace]
+_Outcome = Traces | BreakevenError
 _PACKAGES = ("breakeven", "torch", "torchvision", "timm", "transformers")
 # Packages whose code decides what is recorded of a workload.
 _RECORDING = ("capture", "workloads", "trace")
@@ -68,7 +69,7 @@ def trace_cases(
 
     for base in bases:
         try:
-            stored = read_traces(trace_key(base)) if is_kept(base) else None
+            stored = TRACES.read(trace_key(base), Traces) if is_kept(base) else None
         except BreakevenError as error:
             outcomes[base] = error
             continue
@@ -93,7 +94,7 @@ def trace_cases(
                     workers.pop(connection).stop()
                 outcomes[base] = outcome
                 if not isinstance(outcome, BreakevenError) and is_kept(base):
-                    write_traces(trace_key(base), outcome)
+                    TRACES.write(trace_key(base), outcome)
                 tell()
     finally:
         for worker in workers.values():
@@ -121,7 +122,7 @@ def trace_key(case: StepCase) -> dict[str, str]:
 class _Answer(msgspec.Struct, frozen=True):
     """The step of a case at two batch sizes, or why there is none."""
 
-    traces: tuple[StepTrace, StepTrace] | None = None
+    traces: Traces | None = None
     message: str = ""
     hint: str | None = None
 

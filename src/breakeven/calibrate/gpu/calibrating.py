@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from breakeven.calibrate.fit import fit_factors, fit_families
 from breakeven.calibrate.gpu.machine import (
-    COPY,
     STAND_IN,
     check_gpu,
     describe_machine,
@@ -38,7 +37,6 @@ from breakeven.calibrate.gpu.steps import (
     all_steps,
     fit_steps,
     time_step,
-    wanted_step,
 )
 from breakeven.capture import FakeSession
 from breakeven.cost import (
@@ -55,7 +53,7 @@ from breakeven.device import HostSpec, Precision, known_device
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import Progress
-from breakeven.store import code_digest, machine_lock, read_calibrating, write_calibrating
+from breakeven.store import CALIBRATIONS, code_digest, machine_lock
 
 FULL_S = 360.0
 QUICK_S = 60.0
@@ -262,7 +260,7 @@ def calibrate_gpu(
     asked_s = now_s()
     with machine_lock(partial(progress.detail, waiting)):
         begun_s += now_s() - asked_s
-        known = None if request.is_forced else read_calibrating(key, Measured)
+        known = None if request.is_forced else CALIBRATIONS.read(key, Measured)
         measured = Measured() if known is None else known
         measured.take_up()
         num_known = measured.num_taken
@@ -270,7 +268,7 @@ def calibrate_gpu(
         def ask(name: str) -> None:
             # This process may not survive it.
             measured.asked = name
-            write_calibrating(key, measured)
+            CALIBRATIONS.write(key, measured)
 
         def note_failure(name: str, error: Exception) -> None:
             reason = measured.failed[name] = reason_of(error)
@@ -430,14 +428,3 @@ def fit_calibration(
         for (kind, *of), value in sorted(sums.items())
     )
     return replace(calibration, effects=tuple(effects))
-
-
-def measured_of(calibration: GpuCalibration) -> Measured:
-    """Return the measurements that a calibration was fitted to."""
-    samples = [one for one in calibration.samples if not one.name.startswith(COPY)]
-    return Measured(
-        launch=calibration.launch,
-        samples={f"{one.name} {one.precision}": one for one in samples},
-        copies={one.name: one for one in calibration.samples if one.name.startswith(COPY)},
-        steps={wanted_step(one).name: one for one in calibration.steps},
-    )

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -27,7 +26,7 @@ from breakeven.device import DeviceSpec, Precision, user_calibrations
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.measure import DeviceTimer
 from breakeven.processor import cpu_name, num_cores
-from breakeven.store import installed_version, write_document
+from breakeven.store import installed_version, lined_json, write_document
 
 # torch's type of a stand-in for a GPU where there is none, for tests of the whole path.
 STAND_IN = "cpu"
@@ -320,22 +319,7 @@ _LISTS = ("families", "effects", "copies", "samples", "steps", "left_out")
 
 def calibration_bytes(calibration: GpuCalibration) -> bytes:
     """Return a calibration as it is kept: JSON, with a line for each measurement."""
-    fields: list[str] = []
-    for name in calibration.__struct_fields__:
-        value = getattr(calibration, name)
-        text = _lines(value) if name in _LISTS else _json(value)
-        fields.append(f' "{name}": {text}')
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-
-
-def _lines(entries: tuple[object, ...]) -> str:
-    if not entries:
-        return "[]"
-    return "[\n" + ",\n".join(f"  {_json(entry)}" for entry in entries) + "\n ]"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return lined_json(calibration, {name: getattr(calibration, name) for name in _LISTS})
 
 
 def save_calibration(calibration: GpuCalibration) -> Path:
