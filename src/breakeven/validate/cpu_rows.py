@@ -6,24 +6,23 @@ import re
 from collections.abc import Callable, Sequence
 
 from breakeven.calibrate import named_host
-from breakeven.device import HostCpu, HostSpec
+from breakeven.device import HostCpu
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
 from breakeven.simulate import (
     FITTED_ON,
-    CpuRates,
+    Program,
     build_program,
     issuing_of,
     predict_absent_cpu,
     rates_of,
 )
 from breakeven.timing import Estimate
-from breakeven.trace import NumberFormat, ScaledTrace, StepCase
+from breakeven.trace import NumberFormat, StepCase
 from breakeven.validate.table import MeasuredRow
+from breakeven.validate.traced_rows import RowOutcome
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
-
-RowOutcome = RowPrediction | Unpredictable
 
 # Of a step that is long, two calls are enough: the first one only warms up.
 _SECONDS = 2.0
@@ -63,26 +62,35 @@ class MeasuredCpus:
             ),
         )
         steps = list(dict.fromkeys((row.case, row.batch_size) for row in wanted))
-        timed: dict[tuple[StepCase, int], Estimate | Unpredictable] = {}
+        timed: dict[tuple[StepCase, int], tuple[Program, Estimate] | Unpredictable] = {}
         for number, (case, batch_size) in enumerate(steps, start=1):
             self._progress.detail(f"timing step {number} of {len(steps)} here: {case.workload}")
-            timed[case, batch_size] = self._timed(traces[case], case, batch_size)
+            trace = traces[case]
+            if isinstance(trace, BreakevenError):
+                timed[case, batch_size] = Unpredictable(code="no-trace", reason=trace.sentence)
+                continue
+            try:
+                found = build_program(trace.at(batch_size)), self._time_step(case, batch_size)
+            except BreakevenError as error:
+                found = Unpredictable(code="not-timed", reason=error.message)
+            timed[case, batch_size] = found
         core, here = measure_cpu_rates(), measure_host().host
-        return [
-            reason
-            or _outcome(row, cpu, traces[row.case], timed[row.case, row.batch_size], core, here)
-            for row, cpu, reason in zip(rows, cpus, refused, strict=True)
-        ]
-
-    def _timed(
-        self, trace: ScaledTrace | BreakevenError, case: StepCase, batch_size: int
-    ) -> Estimate | Unpredictable:
-        if isinstance(trace, BreakevenError):
-            return Unpredictable(code="no-trace", reason=trace.sentence)
-        try:
-            return self._time_step(case, batch_size)
-        except BreakevenError as error:
-            return Unpredictable(code="not-timed", reason=error.message)
+        outcomes: list[RowOutcome] = []
+        for row, cpu, reason in zip(rows, cpus, refused, strict=True):
+            found = reason or timed[row.case, row.batch_size]
+            if isinstance(found, Unpredictable):
+                outcomes.append(found)
+                continue
+            program, step = found
+            issuing = issuing_of(program, here, named_host(cpu.id))
+            outcomes.append(
+                RowPrediction(
+                    estimate=predict_absent_cpu(program, step, core, rates_of(cpu), issuing),
+                    caveats=(*(() if row.compile == "none" else (_COMPILED,)), *row.caveats),
+                    is_calibrated_on=cpu.id == FITTED_ON,
+                )
+            )
+        return outcomes
 
 
 def time_here(case: StepCase, batch_size: int) -> Estimate:
@@ -114,23 +122,3 @@ def _refused(row: MeasuredRow, cpu: HostCpu) -> Unpredictable | None:
         reason = f"steps of CPUs in {row.precision}: what they compute a second is known in fp32"
         return Unpredictable(code="not-modelled", reason=reason)
     return None
-
-
-def _outcome(
-    row: MeasuredRow,
-    cpu: HostCpu,
-    trace: ScaledTrace | BreakevenError,
-    timed: Estimate | Unpredictable,
-    core: CpuRates,
-    here: HostSpec,
-) -> RowOutcome:
-    if isinstance(timed, Unpredictable):
-        return timed
-    assert isinstance(trace, ScaledTrace), "only what was traced is timed"
-    program = build_program(trace.at(row.batch_size))
-    issuing = issuing_of(program, here, named_host(cpu.id))
-    return RowPrediction(
-        estimate=predict_absent_cpu(program, timed, core, rates_of(cpu), issuing),
-        caveats=(*(() if row.compile == "none" else (_COMPILED,)), *row.caveats),
-        is_calibrated_on=cpu.id == FITTED_ON,
-    )

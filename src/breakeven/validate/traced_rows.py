@@ -39,7 +39,7 @@ from breakeven.simulate import (
     predict_steps,
     setup_of,
 )
-from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.trace import StepTrace
 from breakeven.validate.table import MeasuredRow
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
@@ -82,20 +82,40 @@ class TracedRows:
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
 
-        unpredictable = [_not_predicted(row) for row in rows]
-        cases = [row.case for row, reason in zip(rows, unpredictable, strict=True) if not reason]
+        reasons: list[Unpredictable | None] = []
+        for row in rows:
+            reason = None
+            if row.not_modelled:
+                reason = Unpredictable(code="not-modelled", reason=row.not_modelled)
+            elif row.compile != "none" and row.compile not in _COMPILE_MODES:
+                reason = Unpredictable(
+                    code="compiled",
+                    reason=f"steps compiled as “{row.compile}” are not predicted; those of the "
+                    f"modes {', '.join(_COMPILE_MODES)} are",
+                )
+            reasons.append(reason)
+        cases = [row.case for row, reason in zip(rows, reasons, strict=True) if not reason]
         traces = trace_cases(cases, progress=report)
         at_size: dict[tuple[object, int, str, bool], StepTrace | Unpredictable] = {}
         steps: list[StepTrace | Unpredictable] = []
-        for row, reason in zip(rows, unpredictable, strict=True):
+        for row, reason in zip(rows, reasons, strict=True):
             if reason is not None:
                 steps.append(reason)
                 continue
-            is_compiled = row.compile != "none"
-            may_change = is_compiled and may_change_layout(row.framework)
+            mode = _COMPILE_MODES.get(row.compile)
+            may_change = mode is not None and may_change_layout(row.framework)
             key = (row.case, row.batch_size, row.compile, may_change)
             if key not in at_size:
-                at_size[key] = _as_compiled(_at(traces[row.case], row), row)
+                trace = traces[row.case]
+                if isinstance(trace, BreakevenError):
+                    step = Unpredictable(code="no-trace", reason=trace.sentence)
+                else:
+                    step = trace.at(row.batch_size)
+                    if mode is not None:
+                        program = build_program(step)
+                        compiled = compiled_step(program, mode, may_change_layout=may_change)
+                        step = compiled.edit.apply(step)
+                at_size[key] = step
             steps.append(at_size[key])
         return cls(rows=tuple(rows), steps=tuple(steps))
 
@@ -212,37 +232,6 @@ _COMPILE_MODES = {
     **{mode.value: mode for mode in CompileMode},
     "default+cudagraphs": CompileMode.REDUCE_OVERHEAD,
 }
-
-
-def _not_predicted(row: MeasuredRow) -> Unpredictable | None:
-    """Return why the row's step is not predicted, where that does not depend on its workload."""
-    if row.not_modelled:
-        return Unpredictable(code="not-modelled", reason=row.not_modelled)
-    if row.compile == "none" or row.compile in _COMPILE_MODES:
-        return None
-    return Unpredictable(
-        code="compiled",
-        reason=f"steps compiled as “{row.compile}” are not predicted; those of the modes "
-        f"{', '.join(_COMPILE_MODES)} are",
-    )
-
-
-def _as_compiled(step: StepTrace | Unpredictable, row: MeasuredRow) -> StepTrace | Unpredictable:
-    """Return the step as ``torch.compile`` would make it, where the row's was compiled."""
-    if row.compile == "none" or isinstance(step, Unpredictable):
-        return step
-    compiled = compiled_step(
-        build_program(step),
-        _COMPILE_MODES[row.compile],
-        may_change_layout=may_change_layout(row.framework),
-    )
-    return compiled.edit.apply(step)
-
-
-def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:
-    if isinstance(trace, BreakevenError):
-        return Unpredictable(code="no-trace", reason=trace.sentence)
-    return trace.at(row.batch_size)
 
 
 class Predictor(Protocol):
