@@ -16,9 +16,8 @@ from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.units import NS_PER_MS
-from breakeven.validate.cpu_rows import MeasuredCpus
 from breakeven.validate.table import MeasuredRow, RowFilter, read_what_is_readable
-from breakeven.validate.traced_rows import Predictor, model_family_of
+from breakeven.validate.traced_rows import MeasuredCpus, Predictor, model_family_of
 from breakeven.verdict import (
     AccuracyReport,
     AccuracySummary,

@@ -26,11 +26,10 @@ from breakeven.trace import (
     StepCase,
     StepTrace,
 )
-from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.language_models import prepare_language_model
 from breakeven.workloads.libraries import prepare_timm, prepare_torchvision, prepare_transformers
 from breakeven.workloads.own import prepare_own
-from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
+from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, as_asked, base_case, parse_workload
 from breakeven.workloads.timed_step import (
     AUTOCAST_DTYPES,
     PARAMETER_DTYPES,

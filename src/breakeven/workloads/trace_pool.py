@@ -18,8 +18,7 @@ from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.processor import num_cores
 from breakeven.store import TRACES, code_digest, installed_version
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
-from breakeven.workloads.case_variants import as_asked, base_case
-from breakeven.workloads.spec import WorkloadKind, parse_workload
+from breakeven.workloads.spec import WorkloadKind, as_asked, base_case, parse_workload
 
 Traces = tuple[StepTrace, StepTrace]
 _Outcome = Traces | BreakevenError
