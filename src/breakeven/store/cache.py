@@ -79,7 +79,10 @@ class Cache:
             is_valid = (
                 kept.version == self.version
                 and kept.key == msgspec.to_builtins(key)
-                and all(_sha256(path) == sha256 for path, sha256 in kept.sources.items())
+                and all(
+                    hashlib.sha256(Path(path).read_bytes()).hexdigest() == sha256
+                    for path, sha256 in kept.sources.items()
+                )
             )
             return self.format.decode(kept.value, type=kind) if is_valid else None
         except (OSError, ValueError):  # of which msgspec's errors are a kind
@@ -110,20 +113,19 @@ CALIBRATIONS = Cache(1, "calibrating-{}.json", num_digits=16)
 def read_host(key: Mapping[str, str]) -> HostCalibration | None:
     """Return the host as measured under ``key``, or None where it must be measured."""
     found = _HOSTS.read(key, HostCalibration)
-    return found if found is not None and _is_sound(found) else None
+    if found is None:
+        return None
+    times_ns = [figure.median_ns for figure in found.figures]
+    for name, value in msgspec.structs.asdict(found.host).items():
+        if name.endswith("_ns"):
+            times_ns.append(value)
+    # Only times that a computer may take.
+    return found if all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns) else None
 
 
 def write_host(key: Mapping[str, str], calibration: HostCalibration) -> None:
     """Remember a host; where the cache folder cannot be written, it is measured each time."""
     _HOSTS.write(key, calibration)
-
-
-def _is_sound(calibration: HostCalibration) -> bool:
-    """Return whether all times are ones that a computer may take."""
-    of_host = msgspec.structs.asdict(calibration.host)
-    times_ns = [value for name, value in of_host.items() if name.endswith("_ns")]
-    times_ns += [figure.median_ns for figure in calibration.figures]
-    return all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns)
 
 
 def read_run(key: RunKey, kind: type[_Value]) -> _Value | None:
@@ -156,7 +158,3 @@ def forget_runs(keys: Iterable[RunKey]) -> None:
             _RUNS.path(key).unlink(missing_ok=True)
         except OSError:
             return  # what cannot be removed is of a folder that cannot be written either
-
-
-def _sha256(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
