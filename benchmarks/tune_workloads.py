@@ -41,7 +41,7 @@ from breakeven.verdict import TuneReport
 ROOT = Path(__file__).resolve().parents[1]
 BREAKEVEN = Path(sysconfig.get_path("scripts")) / "breakeven"
 _SCRIPTS = ROOT / "benchmarks" / "workloads"
-_OWN_SCRIPTS = ROOT / "src" / "breakeven" / "workloads" / "scripts"
+_OWN_SCRIPTS = ROOT / "examples"
 _TIME_LIMIT_S = 300.0
 _HELD = "another breakeven process measures; waiting for it"
 

@@ -22,7 +22,7 @@ from breakeven.cli.progress import show_progress
 from breakeven.cost import EfficiencyTable, StepEffects, load_efficiencies
 from breakeven.errors import BreakevenError
 from breakeven.simulate import MultiGpuTable
-from breakeven.store import ensure_writable, write_document
+from breakeven.store import ensure_writable, lined_json, write_document
 from breakeven.validate import read_table
 from lab.efficiency import describe_efficiencies, fit_efficiencies
 from lab.multi_gpu import calibrate_on_shared_steps, describe_multi_gpu
@@ -34,20 +34,14 @@ _FINGERPRINTS_PER_LINE = 7
 
 def step_effects_document(effects: StepEffects) -> bytes:
     """Return effects as they are kept in ``cost/step_effects.json``: one to a line."""
-    return _document(
-        effects,
-        effects=[_json(effect) for effect in effects.effects],
-        calibrated_on=_fingerprint_lines(effects.calibrated_on),
-    )
+    rows = _fingerprint_rows(effects.calibrated_on)
+    return lined_json(effects, {"effects": effects.effects, "calibrated_on": rows})
 
 
 def multi_gpu_document(table: MultiGpuTable) -> bytes:
     """Return costs of several GPUs as they are kept in ``simulate/multi_gpu.json``."""
-    return _document(
-        table,
-        held_out=[_json(error) for error in table.held_out],
-        calibrated_on=_fingerprint_lines(table.calibrated_on),
-    )
+    rows = _fingerprint_rows(table.calibrated_on)
+    return lined_json(table, {"held_out": table.held_out, "calibrated_on": rows})
 
 
 def efficiencies_document(table: EfficiencyTable) -> bytes:
@@ -55,28 +49,10 @@ def efficiencies_document(table: EfficiencyTable) -> bytes:
     return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
 
 
-def _document(value: msgspec.Struct, **lists: Sequence[str]) -> bytes:
-    """Return JSON with a line for each field, and for each of the ``lists`` one per entry."""
-    fields = [
-        f' "{name}": {_lines(lists[name]) if name in lists else _json(getattr(value, name))}'
-        for name in value.__struct_fields__
-    ]
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-
-
-def _lines(entries: Sequence[str]) -> str:
-    return "[\n" + ",\n".join(f"  {entry}" for entry in entries) + "\n ]" if entries else "[]"
-
-
-def _fingerprint_lines(fingerprints: Sequence[str]) -> list[str]:
-    return [
-        ", ".join(map(_json, fingerprints[start : start + _FINGERPRINTS_PER_LINE]))
-        for start in range(0, len(fingerprints), _FINGERPRINTS_PER_LINE)
-    ]
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def _fingerprint_rows(fingerprints: Sequence[str]) -> list[bytes]:
+    encoded = [msgspec.json.encode(fingerprint) for fingerprint in fingerprints]
+    starts = range(0, len(encoded), _FINGERPRINTS_PER_LINE)
+    return [b", ".join(encoded[start : start + _FINGERPRINTS_PER_LINE]) for start in starts]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,9 +20,22 @@ from summary import step_lines
 from whole_steps import Place, digest, read_rows, set_predicted, write_rows
 
 from breakeven.calibrate.gpu import GpuRequest, calibration_bytes
-from breakeven.calibrate.gpu.calibrating import fit_calibration, measured_of
-from breakeven.cost import host_with_steps, read_calibration
+from breakeven.calibrate.gpu.calibrating import Measured, fit_calibration
+from breakeven.calibrate.gpu.machine import COPY
+from breakeven.calibrate.gpu.steps import wanted_step
+from breakeven.cost import GpuCalibration, host_with_steps, read_calibration
 from breakeven.device import HostSpec, find_device
+
+
+def measured_of(calibration: GpuCalibration) -> Measured:
+    """Return the measurements that a calibration was fitted to."""
+    samples = [one for one in calibration.samples if not one.name.startswith(COPY)]
+    return Measured(
+        launch=calibration.launch,
+        samples={f"{one.name} {one.precision}": one for one in samples},
+        copies={one.name: one for one in calibration.samples if one.name.startswith(COPY)},
+        steps={wanted_step(one).name: one for one in calibration.steps},
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

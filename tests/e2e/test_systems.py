@@ -17,11 +17,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+from breakeven.systems.published import networks
+from breakeven.systems.shi2016_runs import SCRIPT as SHI2016
 
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
-from breakeven.systems.published import networks
-from breakeven.systems.shi2016_runs import SCRIPT as SHI2016
 from breakeven.timing import Estimate
 from breakeven.verdict import RowSource
 from factories.sampled import sampled

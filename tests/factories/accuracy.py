@@ -11,8 +11,7 @@ from pathlib import Path
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_MS
 from breakeven.validate import MeasuredRow, read_table
-from breakeven.validate.summary import summarize_groups
-from breakeven.validate.whole_table import compare
+from breakeven.validate.comparison import compare, summarize_groups
 from breakeven.verdict import AccuracyReport, Bound, LeaveOut, RowPrediction, Unpredictable
 
 DEFAULTS = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from breakeven.device import Precision
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, StepPrediction
-from breakeven.systems.shi2016_runs import GPUS_OF_TODAY, NetworkRuns
+from breakeven.systems.shi2016 import GPUS_OF_TODAY, NetworkRuns
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_S
 from factories.steps import made_up_device

@@ -187,3 +187,29 @@ def test_apple_is_asked(answer: str, expected: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(processor, "sysctl", sysctl)
     assert has_half_hardware("bf16") is expected
     assert asked == ["hw.optional.arm.FEAT_BF16"]
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="this system does not tell a process's processors"
+)
+@pytest.mark.parametrize(
+    ("siblings", "usable", "num_cores"),
+    [
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, {0, 1, 2, 3}, 2),  # two threads are one core
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, {3}, 1),  # only those that the process may use
+        ({}, {0, 1, 2}, 3),  # the kernel does not tell
+    ],
+)
+def test_physical_cores_are_counted_once(
+    siblings: dict[int, str],
+    usable: set[int],
+    num_cores: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, text in siblings.items():
+        place = tmp_path / f"cpu{number}" / "topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(f"{text}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
+    assert num_physical_cores(tmp_path) == num_cores

@@ -325,3 +325,16 @@ def fit_factors(
 def _has_factor(kernel: Kernel) -> bool:
     """Return whether a factor alone tells what was measured of such kernels."""
     return kernel.variant.startswith("depthwise") or is_in_one_kernel(kernel.variant)
+
+
+def summed(kernels: Sequence[Kernel]) -> Kernel:
+    """Return kernels of one family, variant and precision as one."""
+    return Kernel(
+        family=kernels[0].family,
+        variant=kernels[0].variant,
+        precision=kernels[0].precision,
+        flop=sum(kernel.flop for kernel in kernels),
+        read_bytes=sum(kernel.read_bytes for kernel in kernels),
+        write_bytes=sum(kernel.write_bytes for kernel in kernels),
+        launches=sum(kernel.launches for kernel in kernels),
+    )

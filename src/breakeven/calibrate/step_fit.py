@@ -12,7 +12,7 @@ Models", Cambridge, 2007, chapter 13; solved in the space of rows, of which ther
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +131,7 @@ def fit_step_effects(
         for effect in (known.effects if known else ())
         if effect.kind not in free_kinds
     }
-    problem = _Problem.of(samples)
+    problem = _Problem(samples)
     mean = np.array([kept.get(key, 0.0) for key in problem.keys])
     # What has no variance stays as it is.
     is_free = np.array([key[0] in free_kinds for key in problem.keys])
@@ -149,70 +149,40 @@ def fit_step_effects(
     )
 
 
-@dataclass(frozen=True, slots=True)
+def _indices(keys_of: Sequence[tuple[EffectKey, ...]], index: dict[EffectKey, int]) -> Indices:
+    """Return the numbers of some effects, row by row, padded with -1; new effects get a number."""
+    numbers = np.full((len(keys_of), max(1, *map(len, keys_of))), -1, dtype=np.intp)
+    for row, keys in enumerate(keys_of):
+        numbers[row, : len(keys)] = [index.setdefault(key, len(index)) for key in keys]
+    return numbers
+
+
 class _Parts:
-    """Parts of all samples: whose they are, how long, and their effects, padded with none."""
+    """Parts of all samples: whose they are, how long, and their effects."""
 
-    rows: Indices
-    time_ns: Floats
-    effects: Indices
-
-    @classmethod
-    def of(cls, parts: Iterable[tuple[int, StepPart]], index: dict[EffectKey, int]) -> _Parts:
-        members = list(parts)
-        width = max(len(part.keys) for _, part in members)
-        effects = np.full((len(members), max(width, 1)), -1, dtype=np.intp)
-        for row, (_, part) in enumerate(members):
-            effects[row, : len(part.keys)] = [
-                index.setdefault(key, len(index)) for key in part.keys
-            ]
-        return cls(
-            rows=np.array([row for row, _ in members], dtype=np.intp),
-            time_ns=np.array([part.time_ns for _, part in members]),
-            effects=effects,
-        )
+    def __init__(
+        self, parts_of: Sequence[tuple[StepPart, ...]], index: dict[EffectKey, int]
+    ) -> None:
+        parts = [part for some in parts_of for part in some]
+        self.rows = np.repeat(np.arange(len(parts_of)), [len(some) for some in parts_of])
+        self.time_ns = np.array([part.time_ns for part in parts])
+        self.effects = _indices([part.keys for part in parts], index)
 
     def scaled(self, log_factors: Floats) -> Floats:
         """Return the times with their effects; the last factor is that of the padding, none."""
         return self.time_ns * np.exp(log_factors[self.effects].sum(axis=1))
 
 
-@dataclass(frozen=True, slots=True)
 class _Problem:
-    keys: tuple[EffectKey, ...]
-    device: _Parts
-    host: _Parts
-    overlap: Indices
-    log_measured: Floats
-    simulated_ns: Floats
-    waiting_ns: Floats
-
-    @classmethod
-    def of(cls, samples: Sequence[StepSample]) -> _Problem:
+    def __init__(self, samples: Sequence[StepSample]) -> None:
         index: dict[EffectKey, int] = {}
-        device = _Parts.of(
-            ((row, part) for row, sample in enumerate(samples) for part in sample.device_parts),
-            index,
-        )
-        host = _Parts.of(
-            ((row, part) for row, sample in enumerate(samples) for part in sample.host_parts),
-            index,
-        )
-        width = max(len(sample.overlap_keys) for sample in samples)
-        overlap = np.full((len(samples), width), -1, dtype=np.intp)
-        for row, sample in enumerate(samples):
-            overlap[row, : len(sample.overlap_keys)] = [
-                index.setdefault(key, len(index)) for key in sample.overlap_keys
-            ]
-        return cls(
-            keys=tuple(index),
-            device=device,
-            host=host,
-            overlap=overlap,
-            log_measured=np.log([sample.measured_ns for sample in samples]),
-            simulated_ns=np.array([sample.simulated_ns for sample in samples]),
-            waiting_ns=np.array([sample.waiting_ns for sample in samples]),
-        )
+        self.device = _Parts([sample.device_parts for sample in samples], index)
+        self.host = _Parts([sample.host_parts for sample in samples], index)
+        self.overlap = _indices([sample.overlap_keys for sample in samples], index)
+        self.keys = tuple(index)
+        self.log_measured = np.log([sample.measured_ns for sample in samples])
+        self.simulated_ns = np.array([sample.simulated_ns for sample in samples])
+        self.waiting_ns = np.array([sample.waiting_ns for sample in samples])
 
     @property
     def prior_variance(self) -> Floats:

@@ -47,39 +47,32 @@ def split_devices(names: Sequence[str]) -> tuple[tuple[DeviceSpec, ...], tuple[H
     gpus: dict[str, DeviceSpec] = {}
     cpus: dict[str, HostCpu] = {}
     for name in names:
-        found = _find(name)
-        if isinstance(found, HostCpu):
-            cpus[f"{found.num_cores} {found.id}"] = found
-        else:
-            gpus[found.id] = found
-    return tuple(gpus.values()) or default_devices(), tuple(cpus.values())
-
-
-def _find(name: str) -> DeviceSpec | HostCpu:
-    some_cores = _CORES_OF.fullmatch(name.strip())
-    if some_cores:
-        return _with_cores(find_host_cpu(some_cores[2]), int(some_cores[1]))
-    try:
-        return find_device(name)
-    except UnknownDeviceError as error:
+        some_cores = _CORES_OF.fullmatch(name.strip())
+        if some_cores:
+            cpu, num_cores = find_host_cpu(some_cores[2]), int(some_cores[1])
+            if not 0 < num_cores <= cpu.num_cores:
+                raise UsageError(
+                    f"{cpu.name} has {cpu.num_cores} cores, not {num_cores}",
+                    hint="a CPU is one socket: name as many of its cores, or fewer",
+                )
+            rate = cpu.memory_bytes_per_s
+            share = None if rate is None else num_cores / cpu.num_cores * rate
+            cpus[f"{num_cores} {cpu.id}"] = replace(
+                cpu, num_cores=num_cores, memory_bytes_per_s=share
+            )
+            continue
         try:
-            return find_host_cpu(name)
-        except BreakevenError as of_cpus:
-            raise UnknownDeviceError(
-                f"{error.message} Among CPUs, {of_cpus.message}.",
-                hint="Run `breakeven devices` for all names of GPUs, and "
-                "`breakeven devices --hosts` for those of CPUs.",
-            ) from None
-
-
-def _with_cores(cpu: HostCpu, num_cores: int) -> HostCpu:
-    """Return a part of a CPU, with its part of the memory's bandwidth."""
-    if not 0 < num_cores <= cpu.num_cores:
-        raise UsageError(
-            f"{cpu.name} has {cpu.num_cores} cores, not {num_cores}",
-            hint="a CPU is one socket: name as many of its cores, or fewer",
-        )
-    if cpu.memory_bytes_per_s is None:
-        return replace(cpu, num_cores=num_cores)
-    share = num_cores / cpu.num_cores
-    return replace(cpu, num_cores=num_cores, memory_bytes_per_s=share * cpu.memory_bytes_per_s)
+            gpu = find_device(name)
+        except UnknownDeviceError as error:
+            try:
+                cpu = find_host_cpu(name)
+            except BreakevenError as of_cpus:
+                raise UnknownDeviceError(
+                    f"{error.message} Among CPUs, {of_cpus.message}.",
+                    hint="Run `breakeven devices` for all names of GPUs, and "
+                    "`breakeven devices --hosts` for those of CPUs.",
+                ) from None
+            cpus[f"{cpu.num_cores} {cpu.id}"] = cpu
+        else:
+            gpus[gpu.id] = gpu
+    return tuple(gpus.values()) or default_devices(), tuple(cpus.values())

@@ -16,7 +16,6 @@ from breakeven.device import HostCalibration
 from breakeven.errors import BreakevenError
 from breakeven.store.machine import MachineKey
 from breakeven.store.report_file import write_document
-from breakeven.trace import StepTrace
 
 # Ten milliseconds: no host takes so long for one call.
 _LONGEST_NS = 10_000_000.0
@@ -55,7 +54,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cache:
+class Cache:
     """Files of one kind, named by the digests of their keys.
 
     What is damaged, or of another version, key or file of the user, counts as absent and is
@@ -68,23 +67,29 @@ class _Cache:
     format: Any = msgspec.json
 
     def path(self, key: _Key) -> Path:
+        """Return the file of a key."""
         digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()
         name = self.name.format(digest[: self.num_digits])
         return Path(platformdirs.user_cache_dir("breakeven")) / name
 
     def read(self, key: _Key, kind: type[_Value]) -> _Value | None:
+        """Return the value of this type that was written for a key; None if there is none."""
         try:
             kept = self.format.decode(self.path(key).read_bytes(), type=_Kept)
             is_valid = (
                 kept.version == self.version
                 and kept.key == msgspec.to_builtins(key)
-                and all(_sha256(path) == sha256 for path, sha256 in kept.sources.items())
+                and all(
+                    hashlib.sha256(Path(path).read_bytes()).hexdigest() == sha256
+                    for path, sha256 in kept.sources.items()
+                )
             )
             return self.format.decode(kept.value, type=kind) if is_valid else None
         except (OSError, ValueError):  # of which msgspec's errors are a kind
             return None
 
     def write(self, key: _Key, value: object, sources: Mapping[str, str] | None = None) -> None:
+        """Keep a value for a key, and for files of the user with these SHA-256 by path."""
         path = self.path(key)
         kept = _Kept(
             version=self.version,
@@ -97,58 +102,30 @@ class _Cache:
             write_document(path, self.format.encode(kept), force=True)
 
 
-_HOSTS = _Cache(5, "host-{}.json", num_digits=16)
-_RUNS = _Cache(1, "runs/{}.json")
-_TRACES = _Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
-_CALIBRATIONS = _Cache(1, "calibrating-{}.json", num_digits=16)
+_HOSTS = Cache(5, "host-{}.json", num_digits=16)
+_RUNS = Cache(1, "runs/{}.json")
+# Of a `StepCase`: its step at two batch sizes.
+TRACES = Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
+# What a calibration of a GPU has measured so far.
+CALIBRATIONS = Cache(1, "calibrating-{}.json", num_digits=16)
 
 
 def read_host(key: Mapping[str, str]) -> HostCalibration | None:
     """Return the host as measured under ``key``, or None where it must be measured."""
     found = _HOSTS.read(key, HostCalibration)
-    return found if found is not None and _is_sound(found) else None
+    if found is None:
+        return None
+    times_ns = [figure.median_ns for figure in found.figures]
+    for name, value in msgspec.structs.asdict(found.host).items():
+        if name.endswith("_ns"):
+            times_ns.append(value)
+    # Only times that a computer may take.
+    return found if all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns) else None
 
 
 def write_host(key: Mapping[str, str], calibration: HostCalibration) -> None:
     """Remember a host; where the cache folder cannot be written, it is measured each time."""
     _HOSTS.write(key, calibration)
-
-
-def _is_sound(calibration: HostCalibration) -> bool:
-    """Return whether all times are ones that a computer may take."""
-    of_host = msgspec.structs.asdict(calibration.host)
-    times_ns = [value for name, value in of_host.items() if name.endswith("_ns")]
-    times_ns += [figure.median_ns for figure in calibration.figures]
-    return all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns)
-
-
-def read_calibrating(key: Mapping[str, str], kind: type[_Value]) -> _Value | None:
-    """Return what a calibration under ``key`` has measured so far, or None for nothing.
-
-    Args:
-        key: The machine.
-        kind: Type of the measurements.
-    """
-    return _CALIBRATIONS.read(key, kind)
-
-
-def write_calibrating(key: Mapping[str, str], measured: msgspec.Struct) -> None:
-    """Keep what a calibration has measured so far; where the folder cannot be written, do not."""
-    _CALIBRATIONS.write(key, measured)
-
-
-def read_traces(key: Mapping[str, str]) -> tuple[StepTrace, StepTrace] | None:
-    """Return the step at two batch sizes traced under ``key``, or None when it must be traced.
-
-    Args:
-        key: Everything that the traces depend on.
-    """
-    return _TRACES.read(key, tuple[StepTrace, StepTrace])
-
-
-def write_traces(key: Mapping[str, str], traces: tuple[StepTrace, StepTrace]) -> None:
-    """Remember ``traces``; where the cache folder cannot be written, they are made each time."""
-    _TRACES.write(key, traces)
 
 
 def read_run(key: RunKey, kind: type[_Value]) -> _Value | None:
@@ -181,7 +158,3 @@ def forget_runs(keys: Iterable[RunKey]) -> None:
             _RUNS.path(key).unlink(missing_ok=True)
         except OSError:
             return  # what cannot be removed is of a folder that cannot be written either
-
-
-def _sha256(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

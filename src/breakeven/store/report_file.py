@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from breakeven.errors import BreakevenError
 
@@ -92,3 +95,23 @@ def _not_written(path: Path, error: OSError) -> BreakevenError:
     return BreakevenError(
         f"cannot write {path}: {error.strerror}", hint="choose another file with -o"
     )
+
+
+def lined_json(value: msgspec.Struct, lists: Mapping[str, Sequence[object]]) -> bytes:
+    """Return JSON with a line for each field, and for each entry of some lists.
+
+    Args:
+        value: What is encoded.
+        lists: Entries of fields by name; bytes are JSON already.
+    """
+
+    def encoded(entry: object) -> str:
+        return (entry if isinstance(entry, bytes) else msgspec.json.encode(entry)).decode()
+
+    fields: list[str] = []
+    for name in value.__struct_fields__:
+        text = encoded(getattr(value, name))
+        if entries := lists.get(name):
+            text = "[\n" + ",\n".join(f"  {encoded(entry)}" for entry in entries) + "\n ]"
+        fields.append(f' "{name}": {text}')
+    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from breakeven.trace import Configuration
 from breakeven.verdict import Machine, Numerics, Outcome, TuneReport
 
 if TYPE_CHECKING:
-    from tomlkit.items import Item, Table
+    from tomlkit.items import Table
 
 TUNED_FILE_NAME = "breakeven.toml"
 _VERSION = 1
@@ -181,7 +181,10 @@ def tuned_document(tuned: Tuned) -> bytes:
     for key, rows in (("caveats", caveats), ("trials", trials)):
         if rows:
             # The trials come last: of a file that was cut off, their number tells.
-            table.add(key, _tables(rows))
+            tables = tomlkit.aot()
+            for row in rows:
+                tables.append(_table(row))
+            table.add(key, tables)
     document.add("evidence", table)
     return tomlkit.dumps(document).encode()
 
@@ -242,15 +245,6 @@ def _table(values: Mapping[str, Any]) -> Table:
         if value is not None:  # TOML has no null: what is absent is unknown
             table.add(key, tomlkit.item(value))
     return table
-
-
-def _tables(rows: Iterable[Mapping[str, Any]]) -> Item:
-    import tomlkit
-
-    tables = tomlkit.aot()
-    for row in rows:
-        tables.append(_table(row))
-    return tables
 
 
 def _fields_of(kind: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:

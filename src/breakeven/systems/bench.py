@@ -10,11 +10,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-import breakeven.workloads
+import breakeven
 from breakeven.calibrate import check_host_name, find_host, host_called, named_host
 from breakeven.capture import Launcher, PlainRun, find_target
 from breakeven.device import HERE, HostSpec, find_device
-from breakeven.errors import BreakevenError
 from breakeven.processor import num_cores
 from breakeven.progress import Progress, SilentProgress
 from breakeven.simulate import Program, StepPrediction, build_program, predict_steps
@@ -25,29 +24,29 @@ from breakeven.verdict import (
     HostSummary,
     PublishedPoint,
     SweepAxis,
-    SweepPoint,
     SweepReport,
     host_summary,
 )
 
-_SCRIPTS = Path(breakeven.workloads.__file__).parent / "scripts"
-# What is left of a line of 80 characters beside the clock and the stage is not much.
+_EXAMPLES = Path(breakeven.__file__).parents[2] / "examples"
+# A wheel has the scripts in the package, a checkout has them in its examples.
+_FOLDERS = (
+    Path(breakeven.__file__).parent / "workloads" / "scripts", _EXAMPLES, _EXAMPLES / "published"
+)  # fmt: skip
+# A line of 80 characters has little room left after the clock and the stage.
 _LABEL_CHARACTERS = 26
 
 
 def script_path(script: str) -> Path:
-    """Return where the script of a system lies.
-
-    Args:
-        script: Its file name: ``disc_mlp.py``.
-    """
-    return _SCRIPTS / script
+    """Return the path of a system's script, given its file name."""
+    return next(path for folder in _FOLDERS if (path := folder / script).is_file())
 
 
 class Bench:
     """Runs the scripts of systems, and remembers what it has run.
 
-    Use as a context manager: leaving it ends every process, also on Ctrl-C.
+    Use as a context manager: leaving it ends every process, also on Ctrl-C. Its methods take the
+    file name of a script and its ``sys.argv[1:]``, and raise `BreakevenError` if it fails.
 
     Args:
         host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
@@ -79,14 +78,14 @@ class Bench:
 
     @cached_property
     def launcher(self) -> Launcher:
-        """Return what starts processes with torch in them; started when it is first needed."""
+        """What starts processes with torch in them; started on first use."""
         launcher = self._stack.enter_context(Launcher())
         launcher.ready()
         return launcher
 
     @cached_property
     def host(self) -> HostSpec:
-        """Return what feeds the GPUs."""
+        """What feeds the GPUs."""
         return host_called(self._host_name, self._here)
 
     @cached_property
@@ -94,54 +93,47 @@ class Bench:
         return find_host(HERE, self.launcher)
 
     def time_limit_s(self, least_s: float) -> float:
-        """Return the limit of a run that is known to need longer than others may.
-
-        Args:
-            least_s: What it is given in any case, in seconds.
-        """
+        """Return the limit of a run that needs longer than others: at least ``least_s``."""
         return max(least_s, self._time_limit_s)
 
     @property
     def torch_version(self) -> str:
-        """Return the torch that runs the scripts."""
+        """The torch that runs the scripts."""
         return self.launcher.ready().torch_version
 
     def measure(
-        self, script: str, *arguments: str, num_threads: int = 0, budget_s: float = 1.0
+        self,
+        script: str,
+        *arguments: str,
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+        compile_limit_s: float = 0.0,
     ) -> PlainRun:
-        """Time the step of a script on this CPU; what was timed before is not timed again.
+        """Time the step of a script on this CPU, once for the same arguments.
 
         Args:
-            script: File name in ``workloads/scripts``.
-            arguments: ``sys.argv[1:]`` of the script.
+            script: File name.
+            arguments: Of the script.
             num_threads: torch's intra-op threads; 0 for its own default.
             budget_s: How long to take samples once steps run.
-
-        Raises:
-            BreakevenError: The script gave no answer.
+            compile_limit_s: If above 0, the script's own ``torch.compile`` does its work, and the
+                limit of the run is at least this.
         """
         key = (script, arguments, num_threads, budget_s)
         if key not in self._plain:
-            runner = self._runner(script, arguments, num_threads=num_threads, budget_s=budget_s)
-            with machine_lock(self._tell_wait):
+            runner = self._runner(script, arguments, num_threads, budget_s, compile_limit_s)
+            waiting = "waiting for another breakeven process, which is measuring"
+            with machine_lock(lambda: self._progress.detail(waiting)):
                 self._plain[key] = runner.time()
             if num_threads == 0:
                 self._num_threads = self._plain[key].num_threads
         return self._plain[key]
 
     def step(self, script: str, *arguments: str, num_threads: int = 0) -> StepTrace:
-        """Return the step of a script as a GPU would run it.
+        """Return the step of a script as a GPU would run it, recorded on a fake GPU.
 
-        It is recorded on a pretended GPU; what the host does beside operators takes as long as in
-        the measured step.
-
-        Args:
-            script: File name in ``workloads/scripts``.
-            arguments: ``sys.argv[1:]`` of the script.
-            num_threads: torch's intra-op threads in the measured step; 0 for its own default.
-
-        Raises:
-            BreakevenError: The script gave no answer.
+        What the host does between operators takes as long as in the measured step, on
+        ``num_threads`` of torch's threads.
         """
         plain = self.measure(script, *arguments, num_threads=num_threads)
         traced = self._runner(script, arguments).record()
@@ -162,9 +154,6 @@ class Bench:
             traces: One step or several.
             devices: Names of GPUs.
             host: Name of the CPU that feeds them; the host of the bench by default.
-
-        Raises:
-            BreakevenError: A device or host is unknown.
         """
         named = None if host is None else named_host(host)
         specs = [find_device(name) for name in devices]
@@ -175,12 +164,7 @@ class Bench:
         )
 
     def host_for_prediction(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
-        """Return what feeds the GPUs, with what is known of its work on this step.
-
-        Args:
-            trace: A step; what this bench has measured is known.
-            host: That of the bench by default.
-        """
+        """Return what feeds the GPUs, with what this bench has measured of its work on a step."""
         host = host or self.host
         for program, plain in self._steps:
             if program.trace is trace:
@@ -197,22 +181,18 @@ class Bench:
     ) -> SweepReport:
         """Measure a script over a grid on this CPU, and predict it on GPUs.
 
-        What was measured before with the same script, machine and versions is taken from the
-        sweep's store.
+        The sweep's store keeps what was measured with the same script, machine and versions.
 
         Args:
-            script: File name in ``workloads/scripts``.
-            arguments: ``sys.argv[1:]`` of the script, with ``{NAME}`` where an axis enters.
+            script: File name.
+            arguments: Of the script, with ``{NAME}`` where an axis enters.
             axes: The grid.
             devices: Names of GPUs.
             published: Figures of others that lie on the axes.
-
-        Raises:
-            BreakevenError: The script gave no answer, or a device is unknown.
         """
         from breakeven.studies import LocalEngine, sweep_target
 
-        progress = BenchProgress(self._progress, _label(script, arguments))
+        progress = BenchProgress(self._progress, " ".join((script, *arguments)))
         report = sweep_target(
             str(script_path(script)),
             axes=axes,
@@ -226,11 +206,7 @@ class Bench:
         return replace(report, target=script, published=tuple(published))
 
     def host_summary(self) -> HostSummary:
-        """Return the machine that feeds the devices.
-
-        Its threads are those of the steps measured so far; where none was, the processors that
-        this process may use.
-        """
+        """Return the machine that feeds the devices, with the threads of the measured steps."""
         return host_summary(
             self.host,
             num_threads=self._num_threads or num_cores(),
@@ -238,34 +214,29 @@ class Bench:
             python_version=platform.python_version(),
         )
 
-    def _tell_wait(self) -> None:
-        self._progress.detail("waiting for another breakeven process, which is measuring")
-
     def _runner(
-        self, script: str, arguments: Sequence[str], *, num_threads: int = 0, budget_s: float = 1.0
+        self,
+        script: str,
+        arguments: Sequence[str],
+        num_threads: int = 0,
+        budget_s: float = 1.0,
+        compile_limit_s: float = 0.0,
     ) -> Runner:
-        path = script_path(script)
-        if not path.is_file():
-            raise BreakevenError(f"breakeven ships no script {script!r}")
+        threads = f"({num_threads} thread{'' if num_threads == 1 else 's'})" if num_threads else ""
+        label = " ".join(filter(None, (script, *arguments, threads)))
         return Runner(
             self.launcher,
-            replace(find_target(str(path), arguments), label=script),
-            self._time_limit_s,
-            BenchProgress(self._progress, _label(script, arguments, num_threads)),
+            replace(find_target(str(script_path(script)), arguments), label=script),
+            self.time_limit_s(compile_limit_s),
+            BenchProgress(self._progress, label),
             num_threads=num_threads,
             budget_s=budget_s,
+            keeps_compile=compile_limit_s > 0,
         )
 
 
-def _label(script: str, arguments: Sequence[str], num_threads: int = 0) -> str:
-    words = [script, *arguments]
-    if num_threads:
-        words.append(f"({num_threads} thread{'' if num_threads == 1 else 's'})")
-    return " ".join(words)
-
-
-class BenchProgress:
-    """Tells stages as details, so that dozens of runs do not fill the terminal.
+class BenchProgress(SilentProgress):
+    """Shows stages as details of the whole system's stage, which goes on after them.
 
     Args:
         outer: Shows the stage of the whole system.
@@ -280,17 +251,14 @@ class BenchProgress:
         self._stage = ""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
-        """Tell what is done now; how long is left is that of the whole system."""
+        """Show what is done now."""
         self._stage = stage
         self._outer.detail(f"{self._label}: {stage}")
 
     def detail(self, text: str) -> None:
-        """Tell what happens within it."""
+        """Show what happens within it."""
         self._outer.detail(f"{self._label}: {self._stage}, {text}")
 
-    def end(self) -> None:
-        """End nothing: the stage of the whole system goes on."""
-
-    def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
-        """Tell how many points of a sweep are done."""
+    def finished(self, points: Sequence[object], num_done: int, num_points: int) -> None:
+        """Show how many points of a sweep are done."""
         self._outer.detail(f"{self._label}: {num_done} of {num_points} points")

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench
-from breakeven.systems.catalogue import Findings, judge, ratio_of, rows, table
-from breakeven.systems.published import (
-    RNN_STREAM_BANDS,
-    RNN_STREAM_FACTOR,
-    RNN_STREAM_SPEEDS,
-    StreamSpeed,
-)
+from breakeven.systems.catalogue import FACTS, judge, ratio_of, report, table, threads_text
 from breakeven.timing import Estimate
 from breakeven.units import NS_PER_S, format_digits
-from breakeven.verdict import Cell, Claim, ClaimOutcome, ColumnKind, RowSource, SystemTable
+from breakeven.verdict import (
+    Cell,
+    Claim,
+    ClaimOutcome,
+    ColumnKind,
+    RowSource,
+    SystemReport,
+    SystemTable,
+)
 
-_SCRIPT = "rnn_stream.py"
-# GPUs of Colab's free tier, each with the processor that Colab's machines with it mostly had.
-_COLAB = (("T4", "Xeon CPU @ 2.20GHz"), ("K80", "Xeon CPU @ 2.30GHz"))
-_GPUS_HERE = ("T4", "K80", "RTX 4090", "A100 SXM4 80GB")
-# Colab's two virtual processors are the two hyperthreads of one core.
-_COLAB_THREADS = 1
-# A run ends once its steps have taken that long; those of the large batch are slow.
-_BUDGET_S = 2.0
-
+_FACTS = FACTS["rnn-stream"]
 _COLUMNS = {
     "device": ColumnKind.TEXT,
     "fed by": ColumnKind.TEXT,
@@ -31,104 +25,100 @@ _COLUMNS = {
     "it/s": ColumnKind.PER_SECOND,
     "vs CPU": ColumnKind.RATIO,
 }
+# Colab's two virtual processors are the two hyperthreads of one core.
+_COLAB_THREADS = 1
+# A run ends once its steps have taken that long; those of the large batch are slow.
+_BUDGET_S = 2.0
 
 
-def run(bench: Bench) -> Findings:
+def run(bench: Bench) -> SystemReport:
     """Measure both batch sizes here, and predict Colab's GPUs on hosts like Colab's."""
-    batches = [_run_batch(bench, speed) for speed in RNN_STREAM_SPEEDS]
-    return Findings(
-        host=bench.host_summary(),
-        tables=tuple(times for times, _ in batches),
-        claims=tuple(claim for _, claims in batches for claim in claims),
-    )
+    found = [run_batch(bench, *speed) for speed in _FACTS["speeds"]]
+    tables, claims = (times for times, _ in found), (one for _, some in found for one in some)
+    return report("rnn-stream", bench.host_summary(), tables=tables, claims=claims)
 
 
-def _run_batch(bench: Bench, speed: StreamSpeed) -> tuple[SystemTable, tuple[Claim, ...]]:
-    options = ("--batch-size", str(speed.batch_size))
-    one_thread = bench.measure(_SCRIPT, *options, num_threads=_COLAB_THREADS, budget_s=_BUDGET_S)
-    all_threads = bench.measure(_SCRIPT, *options, budget_s=_BUDGET_S)
-    trace = bench.step(_SCRIPT, *options)
-    hosts = [host for _, host in _COLAB]
-    colab = [bench.predict(trace, (gpu,), host=host)[0] for gpu, host in _COLAB]
-    here = bench.predict(trace, _GPUS_HERE)
+def run_batch(
+    bench: Bench, batch_size: int, cpu_per_s: float, gpu_per_s: float
+) -> tuple[SystemTable, list[Claim]]:
+    """Return the times at a batch size, and a claim on each GPU of Colab.
+
+    Args:
+        bench: Runs the script.
+        batch_size: Streams watched at once.
+        cpu_per_s: Iterations per second on Colab's CPU.
+        gpu_per_s: The same on its GPU.
+    """
+    script = ("rnn_stream.py", "--batch-size", str(batch_size))
+    one_thread = bench.measure(*script, num_threads=_COLAB_THREADS, budget_s=_BUDGET_S)
+    all_threads = bench.measure(*script, budget_s=_BUDGET_S)
+    trace = bench.step(*script)
+    hosts = _FACTS["hosts"]
+    colab = [
+        bench.predict(trace, (gpu,), host=host)[0]
+        for gpu, host in zip(_FACTS["gpus"], hosts, strict=False)
+    ]
+    here = bench.predict(trace, _FACTS["gpus"])
     cpu = one_thread.measurement.estimate
 
     def cells(device: str, host: str, step: Estimate) -> tuple[Cell, ...]:
-        step_ns = step.value_ns
-        return device, host, step, NS_PER_S / step_ns, cpu.value_ns / step_ns
+        return device, host, step, NS_PER_S / step.value_ns, cpu.value_ns / step.value_ns
 
-    published = (
-        ("CPU (Colab)", "", NS_PER_S / speed.cpu_per_s, speed.cpu_per_s, 1.0),
-        ("GPU (Colab)", "", NS_PER_S / speed.gpu_per_s, speed.gpu_per_s, speed.ratio),
-    )
-    num_runs = 1 if all_threads.num_threads == one_thread.num_threads else 2
-    measured = (
-        cells(_this_cpu(run.num_threads), "", run.measurement.estimate)
-        for run in (one_thread, all_threads)[:num_runs]
-    )
-    fed_by = zip(
-        (*colab, *here), (*hosts, *[gpu.fed_by or bench.host.name for gpu in here]), strict=True
-    )
-    predicted = (cells(gpu.device.name, host, gpu.estimate) for gpu, host in fed_by)
+    is_one = all_threads.num_threads == one_thread.num_threads
+    fed_by = (*hosts, *(gpu.fed_by or bench.host.name for gpu in here))
     times = table(
-        f"Batch {speed.batch_size:,}",
+        f"Batch {batch_size:,}",
         _COLUMNS,
         (
-            *rows(RowSource.PUBLISHED, published),
-            *rows(RowSource.MEASURED, measured),
-            *rows(RowSource.PREDICTED, predicted),
+            RowSource.PUBLISHED,
+            [
+                ("CPU (Colab)", "", NS_PER_S / cpu_per_s, cpu_per_s, 1.0),
+                ("GPU (Colab)", "", NS_PER_S / gpu_per_s, gpu_per_s, gpu_per_s / cpu_per_s),
+            ],
         ),
-        note="vs CPU: against one thread of the CPU measured here, for Colab's two virtual "
-        "processors are one core; in the published rows against Colab's own CPU.",
-    )
-    # The GPUs of Colab are the first ones that are predicted on this host as well.
-    claims = (
-        _ratio_claim(speed, gpu, host, cpu, fed_from_here.estimate)
-        for gpu, host, fed_from_here in zip(colab, hosts, here[: len(_COLAB)], strict=True)
-    )
-    return times, tuple(claims)
-
-
-def _this_cpu(num_threads: int) -> str:
-    return f"this CPU, {num_threads} thread{'' if num_threads == 1 else 's'}"
-
-
-def _ratio_claim(
-    speed: StreamSpeed, gpu: StepPrediction, host: str, cpu: Estimate, fed_from_here: Estimate
-) -> Claim:
-    ratio = ratio_of(cpu, gpu.estimate)
-    judged = judge(ratio.value, ratio.low, ratio.high, RNN_STREAM_BANDS[speed.batch_size])
-    cpu_per_s = NS_PER_S / cpu.value_ns
-    gpu_per_s = NS_PER_S / gpu.estimate.value_ns
-    return Claim(
-        claim=f"At batch {speed.batch_size:,} a {gpu.device.name} on a host like Colab's is "
-        f"{format_digits(speed.ratio, 2)} times as fast as the CPU, within a factor of "
-        f"{format_digits(RNN_STREAM_FACTOR)}",
-        published=f"{format_digits(speed.ratio, 2)}× ({format_digits(speed.gpu_per_s)} against "
-        f"{format_digits(speed.cpu_per_s)} it/s)",
-        ours=f"{ratio}: {format_digits(gpu_per_s)} it/s fed by {host}, against "
-        f"{format_digits(cpu_per_s)} here",
-        outcome=judged.outcome,
-        because=judged.remark
-        + _because(judged.outcome, speed, gpu_per_s, cpu_per_s)
-        + f" Fed as in a check: {ratio_of(cpu, fed_from_here)}.",
+        (
+            RowSource.MEASURED,
+            [
+                cells(f"this CPU, {threads_text(run.num_threads)}", "", run.measurement.estimate)
+                for run in ((one_thread,) if is_one else (one_thread, all_threads))
+            ],
+        ),
+        (
+            RowSource.PREDICTED,
+            [
+                cells(gpu.device.name, host, gpu.estimate)
+                for gpu, host in zip((*colab, *here), fed_by, strict=True)
+            ],
+        ),
+        note=_FACTS["notes"]["batch"],
     )
 
+    def claim(gpu: StepPrediction, host: str, fed_from_here: StepPrediction) -> Claim:
+        published, factor = gpu_per_s / cpu_per_s, _FACTS["factor"]
+        ratio = ratio_of(cpu, gpu.estimate)
+        outcome, remark = judge(*ratio, (published / factor, published * factor))
+        our_cpu, our_gpu = (NS_PER_S / step.value_ns for step in (cpu, gpu.estimate))
+        because = (
+            f"The GPU makes {format_digits(our_gpu / gpu_per_s, 2)}× the published it/s, this CPU "
+            f"{format_digits(our_cpu / cpu_per_s, 2)}× those of Colab's"
+        )
+        if outcome is not ClaimOutcome.AGREES:
+            because += (
+                ": ours runs torch of today and makes its frames on the GPU; how the source's loop "
+                "was fed is not told"
+            )
+        return Claim(
+            claim=f"At batch {batch_size:,} a {gpu.device.name} on a host like Colab's is "
+            f"{format_digits(published, 2)} times as fast as the CPU, within a factor of "
+            f"{format_digits(factor)}",
+            published=f"{format_digits(published, 2)}× ({format_digits(gpu_per_s)} against "
+            f"{format_digits(cpu_per_s)} it/s)",
+            ours=f"{ratio}: {format_digits(our_gpu)} it/s fed by {host}, against "
+            f"{format_digits(our_cpu)} here",
+            outcome=outcome,
+            because=f"{remark}{because}. Fed as in a check: "
+            f"{ratio_of(cpu, fed_from_here.estimate)}.",
+        )
 
-def _because(outcome: ClaimOutcome, speed: StreamSpeed, gpu_per_s: float, cpu_per_s: float) -> str:
-    """Return where the two machines differ, each side by itself."""
-    sides = (
-        f"The GPU makes {_times(gpu_per_s / speed.gpu_per_s)} the published it/s, this CPU "
-        f"{_times(cpu_per_s / speed.cpu_per_s)} those of Colab's"
-    )
-    if outcome is ClaimOutcome.AGREES:
-        return f"{sides}."
-    reason = (
-        "ours runs torch of today and makes its frames on the GPU; how the source's loop was fed "
-        "is not told"
-    )
-    return f"{sides}: {reason}."
-
-
-def _times(ratio: float) -> str:
-    return f"{format_digits(ratio, 2)}×"
+    # The GPUs of Colab are the first of those predicted on this host.
+    return times, [claim(*one) for one in zip(colab, hosts, here, strict=False)]

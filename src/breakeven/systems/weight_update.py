@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
 from breakeven.systems.bench import Bench
-from breakeven.systems.catalogue import Findings, judged_claim, ratio_of, rows, table
-from breakeven.systems.published import (
-    WEIGHT_UPDATE_BAND,
-    WEIGHT_UPDATE_BATCH_SIZE,
-    WEIGHT_UPDATE_GPU,
-    WEIGHT_UPDATE_MOMENTUM,
-    WEIGHT_UPDATE_RUNS,
-    WEIGHT_UPDATE_SPEEDUP,
-)
+from breakeven.systems.catalogue import FACTS, judged_claim, ratio_of, report, table
 from breakeven.trace import Copy, Event, Phase, StepTrace, Sync
 from breakeven.units import NS_PER_S, format_digits, format_duration
-from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemTable
+from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemReport, SystemTable
 
-_HOST = "host"
+_FACTS = FACTS["weight-update"]
+_GPU = _FACTS["gpus"][0]
 _VARIANTS = {
-    _HOST: "on the host",
+    "host": "on the host",
     "single": "on device: single",
     "foreach": "on device: foreach",
     "fused": "on device: fused",
 }
-# What replaced the update on the host: a call of the device's BLAS for each tensor.
-_SUCCESSOR = "single"
-_GPUS = (WEIGHT_UPDATE_GPU, "T4", "RTX 4090", "A100 SXM4 80GB")
 # The script's own update on the host is a method of this name.
 _UPDATE_FUNCTION = "step"
 # A sync that reads more than a value brings a tensor to the host.
 _VALUE_BYTES = 8
-
 _COLUMNS = {
     "update": ColumnKind.TEXT,
     "run": ColumnKind.TIME_NS,
@@ -47,71 +35,45 @@ _COLUMNS = {
     "GPU idle": ColumnKind.FRACTION,
     "speed-up": ColumnKind.RATIO,
 }
-_NOTE = (
-    "single: kernels for each tensor, foreach: for all at once, fused: one for the whole update. "
-    "in update, in copies: the share of the step that goes away without the update, or if copies "
-    "took no time; the copies of an update count as both. GPU idle: neither a kernel nor a copy "
-    "runs."
-)
-_PUBLISHED_NOTE = (
-    " Published: whole runs, of a number of steps that is not told; the share is that of the CPU's "
-    "time in the update's BLAS calls, with as much again likely in the driver."
-)
 
 
-def run(bench: Bench) -> Findings:
+def run(bench: Bench) -> SystemReport:
     """Record the step with each kind of update, and predict it on each GPU."""
-    traces = {variant: bench.step("mnist_mlp.py", *_options(variant)) for variant in _VARIANTS}
-    return Findings(
-        host=bench.host_summary(),
-        tables=tuple(_gpu_table(bench, traces, gpu) for gpu in _GPUS),
-        claims=(_speedup_claim(bench, traces),),
+    options = ("--batch-size", str(_FACTS["batch_size"]), "--momentum", str(_FACTS["momentum"]))
+    traces = {each: bench.step("mnist_mlp.py", *options, "--update", each) for each in _VARIANTS}
+    predictions = {
+        gpu: dict(zip(traces, bench.predict(tuple(traces.values()), (gpu,)), strict=True))
+        for gpu in _FACTS["gpus"]
+    }
+    return report(
+        "weight-update",
+        bench.host_summary(),
+        tables=[_gpu_table(bench, traces, gpu, of_gpu) for gpu, of_gpu in predictions.items()],
+        claims=[_speedup_claim(bench.host.name, predictions[_GPU])],
     )
 
 
-def _options(variant: str) -> tuple[str, ...]:
-    batch_size, momentum = str(WEIGHT_UPDATE_BATCH_SIZE), str(WEIGHT_UPDATE_MOMENTUM)
-    return ("--batch-size", batch_size, "--momentum", momentum, "--update", variant)
+def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> tuple[float, float, float]:
+    """Return the shares of a step on a device that belong to the update, to copies and to no work.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepShares:
-    """Parts of a step. The first two overlap.
-
-    Args:
-        update_fraction: What goes away without the update.
-        copy_fraction: What goes away if copies took no time.
-        idle_fraction: When the device runs neither a kernel nor a copy.
+    The first two go away without the update, or if copies took no time; they overlap.
     """
-
-    update_fraction: float
-    copy_fraction: float
-    idle_fraction: float
-
-
-def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> StepShares:
-    """Return the parts of a step on a device, from simulating it with and without them."""
     program = build_program(trace)
     without_update = {index: () for index, event in enumerate(trace.events) if is_of_update(event)}
+    # The host still waits for a value to be computed, if not for its way.
     free_copies = {
-        index: _without_bytes(event) for index, event in enumerate(trace.events) if is_copy(event)
+        index: (replace(event, num_bytes=0),) if isinstance(event, Sync) else ()
+        for index, event in enumerate(trace.events)
+        if is_copy(event)
     }
-    timelines = simulate(
-        (
-            program,
-            program.edited(Edit(replaced=without_update)),
-            program.edited(Edit(replaced=free_copies)),
-        ),
-        (device,),
-        host.for_device(device),
-    )
+    edits = (Edit(replaced=without_update), Edit(replaced=free_copies))
+    timelines = simulate((program, *map(program.edited, edits)), (device,), host.for_device(device))
     step_ns, no_update_ns, no_copies_ns = (float(time) for time in timelines.step_ns[:, 0, 0])
     busy_ns = float(timelines.device_busy_ns[0, 0, 0])
-    return StepShares(
-        update_fraction=max(0.0, 1 - no_update_ns / step_ns),
-        copy_fraction=max(0.0, 1 - no_copies_ns / step_ns),
-        idle_fraction=max(0.0, 1 - busy_ns / step_ns),
+    update, copies, idle = (
+        max(0.0, 1 - time_ns / step_ns) for time_ns in (no_update_ns, no_copies_ns, busy_ns)
     )
+    return update, copies, idle
 
 
 def is_of_update(event: Event) -> bool:
@@ -127,64 +89,48 @@ def is_copy(event: Event) -> bool:
     return isinstance(event, Copy) or (isinstance(event, Sync) and event.num_bytes > _VALUE_BYTES)
 
 
-def _without_bytes(event: Event) -> tuple[Event, ...]:
-    # The host still waits for a value to be computed, if not for its way.
-    return (replace(event, num_bytes=0),) if isinstance(event, Sync) else ()
-
-
-def _gpu_table(bench: Bench, traces: Mapping[str, StepTrace], gpu: str) -> SystemTable:
-    predictions = _predictions(bench, traces, gpu)
-    host_ns = predictions[_HOST].estimate.value_ns
+def _gpu_table(
+    bench: Bench,
+    traces: Mapping[str, StepTrace],
+    gpu: str,
+    predictions: Mapping[str, StepPrediction],
+) -> SystemTable:
+    host_ns = predictions["host"].estimate.value_ns
     cells: list[tuple[Cell, ...]] = []
     for variant, prediction in predictions.items():
-        trace = traces[variant]
+        trace, step = traces[variant], prediction.estimate
         shares = step_shares(trace, prediction.device, bench.host_for_prediction(trace))
-        step, speedup = prediction.estimate, host_ns / prediction.estimate.value_ns
-        cells.append((_VARIANTS[variant], None, step, *astuple(shares), speedup))
-    title = f"{gpu}, batch {WEIGHT_UPDATE_BATCH_SIZE}"
-    if gpu == WEIGHT_UPDATE_GPU:
-        ours = rows(RowSource.PREDICTED, cells)
-        published = rows(RowSource.PUBLISHED, _published_cells())
-        return table(title, _COLUMNS, (*published, *ours), note=_NOTE + _PUBLISHED_NOTE)
-    # No run of that GPU was published.
-    columns = {name: kind for name, kind in _COLUMNS.items() if name != "run"}
-    return table(title, columns, rows(RowSource.PREDICTED, ((row[0], *row[2:]) for row in cells)))
+        cells.append((_VARIANTS[variant], None, step, *shares, host_ns / step.value_ns))
+    title = f"{gpu}, batch {_FACTS['batch_size']}"
+    if gpu != _GPU:
+        columns = {name: kind for name, kind in _COLUMNS.items() if name != "run"}
+        ours = [(name, *others) for name, _, *others in cells]
+        return table(title, columns, (RowSource.PREDICTED, ours))
+    slowest_s = _FACTS["runs"][0]["wall_s"]
+    published = [
+        (
+            run["place"], run["wall_s"] * NS_PER_S, None, run.get("update_fraction"), None,
+            run.get("idle_fraction"), slowest_s / run["wall_s"],
+        )
+        for run in _FACTS["runs"]
+    ]  # fmt: skip
+    rows = ((RowSource.PUBLISHED, published), (RowSource.PREDICTED, cells))
+    return table(title, _COLUMNS, *rows, note=_FACTS["notes"]["shares"])
 
 
-def _predictions(
-    bench: Bench, traces: Mapping[str, StepTrace], gpu: str
-) -> dict[str, StepPrediction]:
-    predictions = bench.predict(tuple(traces.values()), (gpu,))
-    return dict(zip(traces, predictions, strict=True))
-
-
-def _published_cells() -> Iterator[tuple[Cell, ...]]:
-    for run in WEIGHT_UPDATE_RUNS:
-        speedup = WEIGHT_UPDATE_RUNS[0].wall_s / run.wall_s
-        times: tuple[Cell, ...] = (run.wall_s * NS_PER_S, None)
-        yield (run.place, *times, run.update_fraction, None, run.idle_fraction, speedup)
-
-
-def _speedup_claim(bench: Bench, traces: Mapping[str, StepTrace]) -> Claim:
-    predictions = _predictions(bench, traces, WEIGHT_UPDATE_GPU)
-    before, after = predictions[_HOST].estimate, predictions[_SUCCESSOR].estimate
+def _speedup_claim(host: str, predictions: Mapping[str, StepPrediction]) -> Claim:
+    # A call of the device's BLAS for each tensor replaced the update on the host.
+    before, after = predictions["host"].estimate, predictions["single"].estimate
     speedup = ratio_of(before, after)
-    published = " against ".join(f"{run.wall_s} s" for run in WEIGHT_UPDATE_RUNS)
+    host_s, device_s = (run["wall_s"] for run in _FACTS["runs"])
     return judged_claim(
         speedup,
-        WEIGHT_UPDATE_BAND,
-        claim=f"On a {WEIGHT_UPDATE_GPU} the update on the device makes training 1.5 to 3 times "
+        _FACTS["band"],
+        claim=f"On a {_GPU} the update on the device makes training 1.5 to 3 times "
         "as fast as the update on the host",
-        published=f"{format_digits(WEIGHT_UPDATE_SPEEDUP, 2)}× ({published})",
-        ours=f"{speedup} on {WEIGHT_UPDATE_GPU} fed by {bench.host.name}",
-        because=_because(before.value_ns, after.value_ns),
-    )
-
-
-def _because(before_ns: float, after_ns: float) -> str:
-    """Return which part of the step decides the ratio, there and here."""
-    saved = before_ns - after_ns
-    return (
-        f"The source saved as much as the rest of its step took; here {format_duration(saved)} "
-        f"are saved and {format_duration(after_ns)} remain, torch's launches and data loading."
+        published=f"{format_digits(host_s / device_s, 2)}× ({host_s} s against {device_s} s)",
+        ours=f"{speedup} on {_GPU} fed by {host}",
+        because="The source saved as much as the rest of its step took; here "
+        f"{format_duration(before.value_ns - after.value_ns)} are saved and "
+        f"{format_duration(after.value_ns)} remain, torch's launches and data loading.",
     )

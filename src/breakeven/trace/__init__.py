@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from breakeven.trace.events import Phase as Phase
     from breakeven.trace.events import Sync as Sync
     from breakeven.trace.events import TensorSpec as TensorSpec
-    from breakeven.trace.micro_batches import num_micro_batches as num_micro_batches
     from breakeven.trace.step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
     from breakeven.trace.step_trace import Call as Call
     from breakeven.trace.step_trace import DeviceFault as DeviceFault
@@ -39,5 +38,6 @@ if TYPE_CHECKING:
     from breakeven.trace.step_trace import SourceText as SourceText
     from breakeven.trace.step_trace import StepTrace as StepTrace
     from breakeven.trace.step_trace import WriteProtection as WriteProtection
+    from breakeven.trace.step_trace import num_micro_batches as num_micro_batches
 
 __getattr__ = exported_on_use(__name__)

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from breakeven.trace.batch_scaling import ScaledTrace, ScalingError
 from breakeven.trace.events import Copy, Event, HostWork, Op, Phase, Sync, TensorSpec
-from breakeven.trace.micro_batches import num_micro_batches
-from breakeven.trace.step_trace import StepTrace
+from breakeven.trace.step_trace import StepTrace, num_micro_batches
 
 # Operators that make another shape of the same elements.
 _RESHAPES = ("aten.view.", "aten._unsafe_view.", "aten.t.", "aten.transpose.", "aten.permute.")

@@ -180,7 +180,12 @@ def _pairs(first: StepTrace, second: StepTrace) -> list[tuple[Event, Event, bool
         if one is None and other is None:
             break
         if one is None or other is None or _identity(one) != _identity(other):
-            raise _mismatch(first, second, one, other)
+            raise ScalingError(
+                f"the step does other things at batch size {second.batch_size} than at "
+                f"{first.batch_size}: {_difference(one, other)}",
+                hint="give batch sizes at which the script does the same work per step, and only "
+                "more of it; a last, smaller batch of an epoch is a common reason",
+            )
         pairs.append((one, other, _is_constant(one, other)))
     return pairs
 
@@ -223,16 +228,17 @@ def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Eve
 
 def _identity(event: _Located) -> tuple[object, ...]:
     """Return what must agree for two events to be the same at two batch sizes."""
-    if isinstance(event, Op):
-        names = tuple(event.attributes)
-        kind = (event.name, event.device, event.is_replayed)
-        return (*kind, event.phase, len(event.inputs), _kinds(event), names)
-    if isinstance(event, Copy):
-        flags = (event.is_pinned, event.non_blocking)
-        return ("copy", event.source, event.destination, *flags, event.is_replayed, event.phase)
-    if isinstance(event, GraphLaunch):
-        return ("graph", event.phase)
-    return ("sync", event.kind, event.phase)
+    match event:
+        case Op():
+            kind = (event.name, event.device, event.is_replayed, event.phase, len(event.inputs))
+            return (*kind, _kinds(event), tuple(event.attributes))
+        case Copy():
+            flags = (event.is_pinned, event.non_blocking, event.is_replayed, event.phase)
+            return ("copy", event.source, event.destination, *flags)
+        case GraphLaunch():
+            return ("graph", event.phase)
+        case _:
+            return ("sync", event.kind, event.phase)
 
 
 def _kinds(op: Op) -> tuple[tuple[int, str, str], ...]:
@@ -240,31 +246,17 @@ def _kinds(op: Op) -> tuple[tuple[int, str, str], ...]:
 
 
 def _is_constant(one: _Located, other: _Located) -> bool:
-    if isinstance(one, Op):
-        assert isinstance(other, Op)
-        # Storages are numbered in each trace by itself and say nothing here.
-        return (
-            # A device's op has no use for its time on the tracing machine.
-            (not one.is_on_host or one.host_ns == other.host_ns)
-            and one.attributes == other.attributes
-            and all(a.shape == b.shape for a, b in zip(one.inputs, other.inputs, strict=True))
-            and all(a.shape == b.shape for a, b in zip(one.outputs, other.outputs, strict=True))
+    if isinstance(one, Op) and isinstance(other, Op):
+        # A device's op has no use for its time on the tracing machine, and storages are numbered in
+        # each trace by itself.
+        shapes, other_shapes = (
+            [tensor.shape for tensor in (*op.inputs, *op.outputs)] for op in (one, other)
         )
-    if isinstance(one, GraphLaunch):
-        return True
-    assert isinstance(other, Copy | Sync)
-    return one.num_bytes == other.num_bytes
-
-
-def _mismatch(
-    first: StepTrace, second: StepTrace, one: _Located | None, other: _Located | None
-) -> ScalingError:
-    return ScalingError(
-        f"the step does other things at batch size {second.batch_size} than at "
-        f"{first.batch_size}: {_difference(one, other)}",
-        hint="give batch sizes at which the script does the same work per step, and only more of "
-        "it; a last, smaller batch of an epoch is a common reason",
-    )
+        is_timed_alike = not one.is_on_host or one.host_ns == other.host_ns
+        return is_timed_alike and one.attributes == other.attributes and shapes == other_shapes
+    if isinstance(one, Copy | Sync) and isinstance(other, Copy | Sync):
+        return one.num_bytes == other.num_bytes
+    return True  # launches of a graph
 
 
 def _difference(one: _Located | None, other: _Located | None) -> str:

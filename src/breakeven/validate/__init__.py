@@ -1,15 +1,15 @@
 """Predicted steps against measured ones: tables, folds, errors."""
 
-from breakeven.validate.cpu_rows import MeasuredCpus as MeasuredCpus
-from breakeven.validate.summary import GROUPINGS as GROUPINGS
-from breakeven.validate.summary import summarize as summarize
+from breakeven.validate.comparison import GROUPINGS as GROUPINGS
+from breakeven.validate.comparison import summarize as summarize
+from breakeven.validate.comparison import validate_table as validate_table
 from breakeven.validate.table import HostToDevice as HostToDevice
 from breakeven.validate.table import MeasuredRow as MeasuredRow
 from breakeven.validate.table import RowFilter as RowFilter
 from breakeven.validate.table import read_table as read_table
+from breakeven.validate.traced_rows import MeasuredCpus as MeasuredCpus
 from breakeven.validate.traced_rows import Predictor as Predictor
 from breakeven.validate.traced_rows import ShippedPredictor as ShippedPredictor
 from breakeven.validate.traced_rows import fingerprint as fingerprint
 from breakeven.validate.traced_rows import model_family_of as model_family_of
 from breakeven.validate.traced_rows import shipped_calibration as shipped_calibration
-from breakeven.validate.whole_table import validate_table as validate_table

@@ -58,14 +58,14 @@ class Cells:
         self, column: str, choices: type[_Choice], *, default: _Choice | None = None
     ) -> _Choice:
         """Return the member that a cell names; ``default`` where it is empty or not there."""
-        text = self._or_default(column, default)
+        text = self.text(column) or default or ""
         if text not in [choice.value for choice in choices]:
             raise self.refused(column, ", ".join(choice.value for choice in choices))
         return choices(text)
 
     def count(self, column: str, *, default: int | None = None) -> int:
         """Return a whole number of at least 1; ``default`` where the cell is empty or not there."""
-        text = self._or_default(column, None if default is None else str(default))
+        text = self.text(column) or ("" if default is None else str(default))
         if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
             raise self.refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
         return int(text)
@@ -85,9 +85,6 @@ class Cells:
             text = text[:_SHOWN_CHARACTERS] + "…"
         shown = f"“{text}”" if text else "an empty cell"
         return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
-
-    def _or_default(self, column: str, default: str | None) -> str:
-        return self.text(column) or default or ""
 
 
 # A step that takes longer than a day is a mistake of units.
@@ -176,42 +173,61 @@ class MeasuredRow:
         Raises:
             BreakevenError: A cell does not hold what its column allows.
         """
-        device, caveats = _device(cells.name("device"))
+        name, caveats = cells.name("device"), ()
+        bare = _REMARK.sub("", name)
+        if bare not in ("", name) and not known_device(name) and (taken := known_device(bare)):
+            message = f"The table says “{name}”: taken as {taken.name}."
+            name, caveats = bare, (Caveat(code="assumed-device", message=message),)
         phase = cells.choice("phase", TimedPhase)
+        optimizer = _OPTIMIZER.fullmatch(cells.text("optimizer"))
+        if optimizer is None and phase is TimedPhase.TRAIN:  # in other phases none is timed
+            allowed = "none, or a name in lower case such as sgd, adamw or adamw (fused)"
+            raise cells.refused("optimizer", allowed)
+        attention = cells.text("attention").casefold()
+        if _FUSED_ATTENTION.match(attention):
+            attention = Attention.SDPA
+        elif attention not in ("", "eager"):
+            raise cells.refused("attention", "eager, sdpa, flash or empty")
+        not_modelled = {
+            "parameters shared out over devices": _SHARDED.search(
+                f"{cells.text('parallelism')} {cells.text('note')}"
+            ),
+            "gradients of several micro-batches": cells.text("grad_accum") not in ("", "1"),
+            "activations computed twice": cells.text("act_ckpt").casefold() in ("true", "1", "yes"),
+        }
         return cls(
+            **{key: cells.text(key) for key in ("source", "host", "framework", "split", "note")},
             case_id=cells.name("case_id"),
-            source=cells.text("source"),
             workload=cells.name("workload"),
-            device=device,
+            device=name,
             num_devices=cells.count("num_devices"),
             precision=cells.choice("precision", NumberFormat),
             batch_size=cells.count("batch_size"),
             phase=phase,
-            optimizer=_optimizer(cells, phase),
+            optimizer="-".join(filter(None, optimizer.groups())) if optimizer else "none",
             h2d=cells.choice("h2d", HostToDevice, default=HostToDevice.NONE),
-            host=cells.text("host"),
-            framework=cells.text("framework"),
             value_ns=NS_PER_MS
             * cells.positive("value_ms", most=_LONGEST_STEP_MS, unit="milliseconds"),
             repeats=cells.count("repeats", default=1),
-            split=cells.text("split"),
-            note=cells.text("note"),
             memory_format=cells.choice(
                 "memory_format", MemoryFormat, default=MemoryFormat.CONTIGUOUS
             ),
             compile=cells.text("compile") or "none",
-            attention=_attention(cells),
-            not_modelled=_not_modelled(cells),
+            attention=Attention(attention),
+            not_modelled=", ".join(text for text, is_so in not_modelled.items() if is_so),
             caveats=caveats,
         )
 
     @property
     def case(self) -> StepCase:
-        """Return which step was measured, without batch size, device and host."""
+        """Which step was measured, without batch size, device and host."""
+        is_half = self.precision is NumberFormat.AMP_FP16 and _HALF_NETWORKS.match(
+            f"{self.workload}\n{self.note}"
+        )
         return StepCase(
             workload=self.workload,
             phase=self.phase,
-            number_format=self._number_format,
+            number_format=NumberFormat.FP16 if is_half else self.precision,
             optimizer=self.optimizer,
             h2d=self.h2d.value,
             zeroes_gradients=self.phase in _WITH_GRADIENTS
@@ -219,58 +235,6 @@ class MeasuredRow:
             channels_last=self.memory_format is MemoryFormat.CHANNELS_LAST,
             attention=self.attention,
         )
-
-    @property
-    def _number_format(self) -> NumberFormat:
-        is_half = self.precision is NumberFormat.AMP_FP16 and _HALF_NETWORKS.match(
-            f"{self.workload}\n{self.note}"
-        )
-        return NumberFormat.FP16 if is_half else self.precision
-
-
-def _device(text: str) -> tuple[str, tuple[Caveat, ...]]:
-    """Return the name of a device without a remark in brackets, if it is one without."""
-    bare = _REMARK.sub("", text)
-    if not bare or bare == text or known_device(text):
-        return text, ()
-    taken = known_device(bare)
-    if taken is None:
-        return text, ()
-    message = f"The table says “{text}”: taken as {taken.name}."
-    return bare, (Caveat(code="assumed-device", message=message),)
-
-
-def _optimizer(cells: Cells, phase: TimedPhase) -> str:
-    """Return the optimizer in one word, ``adamw-fused``; of other phases none is timed."""
-    found = _OPTIMIZER.fullmatch(cells.text("optimizer"))
-    if found is None:
-        if phase is not TimedPhase.TRAIN:
-            return "none"
-        raise cells.refused(
-            "optimizer", "none, or a name in lower case such as sgd, adamw or adamw (fused)"
-        )
-    return "-".join(word for word in found.groups() if word)
-
-
-def _attention(cells: Cells) -> Attention:
-    text = cells.text("attention").casefold()
-    if _FUSED_ATTENTION.match(text):
-        return Attention.SDPA
-    if text not in ("", "eager"):
-        raise cells.refused("attention", "eager, sdpa, flash or empty")
-    return Attention(text)
-
-
-def _not_modelled(cells: Cells) -> str:
-    """Return what a step does that no prediction knows, as the table's columns tell it."""
-    found: list[str] = []
-    if _SHARDED.search(f"{cells.text('parallelism')} {cells.text('note')}"):
-        found.append("parameters shared out over devices")
-    if cells.text("grad_accum") not in ("", "1"):
-        found.append("gradients of several micro-batches")
-    if cells.text("act_ckpt").casefold() in ("true", "1", "yes"):
-        found.append("activations computed twice")
-    return ", ".join(found)
 
 
 # Numbers of a row that were measured are not what rows are chosen by.
@@ -329,21 +293,9 @@ class RowFilter:
 
 
 REQUIRED_COLUMNS = (
-    "case_id",
-    "source",
-    "workload",
-    "device",
-    "num_devices",
-    "precision",
-    "batch_size",
-    "phase",
-    "optimizer",
-    "host",
-    "framework",
-    "value_ms",
-    "split",
-    "note",
-)
+    "case_id", "source", "workload", "device", "num_devices", "precision", "batch_size", "phase",
+    "optimizer", "host", "framework", "value_ms", "split", "note",
+)  # fmt: skip
 OPTIONAL_COLUMNS = (
     "h2d", "repeats", "memory_format", "compile", "attention", "grad_accum", "act_ckpt",
     "parallelism",
@@ -378,62 +330,64 @@ def read_what_is_readable(
     Raises:
         BreakevenError: As for `read_table`, but for cells; or no row can be read.
     """
-    found: list[MeasuredRow | UnreadRow] = []
+    rows: list[MeasuredRow] = []
+    unread: list[UnreadRow] = []
     place_by_case_id: dict[str, str] = {}
     for path in map(Path, paths):
-        own = _read_file(path, place_by_case_id)
-        if not own:
+        records = _records(path)
+        header_line, columns = next(records, (1, []))
+        _check_columns(f"{path}:{header_line}", columns)
+        num_before = len(rows) + len(unread)
+        for line, record in records:
+            if not record:
+                continue
+            place = f"{path}:{line}"
+            if len(record) != len(columns):
+                raise BreakevenError(
+                    f"{place}: {len(record)} cells in a table of {len(columns)} columns",
+                    hint='a cell that contains a comma is written in double quotes: "a, b"',
+                )
+            cells = Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
+            try:
+                row = MeasuredRow.from_cells(cells)
+            except BreakevenError as error:
+                unread.append(
+                    UnreadRow(
+                        case_id=cells.text("case_id"),
+                        place=place,
+                        reason=error.message.removeprefix(f"{place}: "),
+                        allowed=(error.hint or "").removeprefix("allowed: "),
+                    )
+                )
+                continue
+            first = place_by_case_id.setdefault(row.case_id, place)
+            if first != place:
+                same_file = first.removeprefix(f"{path}:")
+                other = first if same_file == first else f"line {same_file}"
+                raise BreakevenError(
+                    f"{place}: case_id “{row.case_id}” is that of {other} too",
+                    hint="give each row a case_id of its own",
+                )
+            rows.append(row)
+        if len(rows) + len(unread) == num_before:
             raise BreakevenError(f"{path} has column names but no rows")
-        found += own
-    rows = tuple(row for row in found if isinstance(row, MeasuredRow))
-    unread = tuple(row for row in found if isinstance(row, UnreadRow))
-    if found and not rows:
+    if unread and not rows:
         raise _error_of(unread[0])
-    return rows, unread
+    return tuple(rows), tuple(unread)
 
 
 def _error_of(row: UnreadRow) -> BreakevenError:
     return BreakevenError(f"{row.place}: {row.reason}", hint=f"allowed: {row.allowed}")
 
 
-def _read_file(path: Path, place_by_case_id: dict[str, str]) -> list[MeasuredRow | UnreadRow]:
-    """Return the rows of one file, and note where each ``case_id`` stands."""
-    records = _records(path)
-    header_line, header = next(records, (1, []))
-    columns = _columns(path, header_line, header)
-    rows: list[MeasuredRow | UnreadRow] = []
-    for line, record in records:
-        if not record:
-            continue
-        if len(record) != len(columns):
-            raise BreakevenError(
-                f"{path}:{line}: {len(record)} cells in a table of {len(columns)} columns",
-                hint='a cell that contains a comma is written in double quotes: "a, b"',
-            )
-        place = f"{path}:{line}"
-        cells = Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
-        try:
-            row = MeasuredRow.from_cells(cells)
-        except BreakevenError as error:
-            rows.append(
-                UnreadRow(
-                    case_id=cells.text("case_id"),
-                    place=place,
-                    reason=error.message.removeprefix(f"{place}: "),
-                    allowed=(error.hint or "").removeprefix("allowed: "),
-                )
-            )
-            continue
-        first = place_by_case_id.setdefault(row.case_id, place)
-        if first != place:
-            same_file = first.removeprefix(f"{path}:")
-            other = first if same_file == first else f"line {same_file}"
-            raise BreakevenError(
-                f"{place}: case_id “{row.case_id}” is that of {other} too",
-                hint="give each row a case_id of its own",
-            )
-        rows.append(row)
-    return rows
+def _check_columns(place: str, header: list[str]) -> None:
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        raise BreakevenError(f"{place}: missing {noun} {', '.join(missing)}", hint=_COLUMNS_HINT)
+    twice = {column for column in header if column and header.count(column) > 1}
+    if twice:
+        raise BreakevenError(f"{place}: column {', '.join(sorted(twice))} is there twice")
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -468,16 +422,3 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield line, [cell.strip() for cell in record]
         # A quoted cell may hold line breaks, so that a record ends on a later line.
         line = reader.line_num + 1
-
-
-def _columns(path: Path, line: int, header: list[str]) -> list[str]:
-    missing = [column for column in REQUIRED_COLUMNS if column not in header]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        raise BreakevenError(
-            f"{path}:{line}: missing {noun} {', '.join(missing)}", hint=_COLUMNS_HINT
-        )
-    twice = {column for column in header if column and header.count(column) > 1}
-    if twice:
-        raise BreakevenError(f"{path}:{line}: column {', '.join(sorted(twice))} is there twice")
-    return header

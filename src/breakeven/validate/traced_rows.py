@@ -1,15 +1,19 @@
-"""Rows of a table with their steps, predicted."""
+"""Rows of a table with their steps, predicted.
+
+A row of a CPU that is named is timed on this CPU, and carried over to that one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from breakeven.calibrate import named_host
 from breakeven.cost import (
     EfficiencyTable,
     StepCosts,
@@ -19,10 +23,11 @@ from breakeven.cost import (
     load_efficiencies,
     load_step_effects,
 )
-from breakeven.device import DeviceSpec, HostSpec, find_device
+from breakeven.device import DeviceSpec, HostCpu, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
 from breakeven.simulate import (
+    FITTED_ON,
     CompileMode,
     ModelSize,
     MultiGpuTable,
@@ -31,15 +36,19 @@ from breakeven.simulate import (
     StepPrediction,
     build_program,
     compiled_step,
+    issuing_of,
     load_multi_gpu_table,
     may_change_layout,
     model_size,
     phase_times,
+    predict_absent_cpu,
     predict_multi_gpu,
     predict_steps,
+    rates_of,
     setup_of,
 )
-from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.timing import Estimate
+from breakeven.trace import NumberFormat, StepCase, StepTrace
 from breakeven.validate.table import MeasuredRow
 from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
@@ -82,20 +91,40 @@ class TracedRows:
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
 
-        unpredictable = [_not_predicted(row) for row in rows]
-        cases = [row.case for row, reason in zip(rows, unpredictable, strict=True) if not reason]
+        reasons: list[Unpredictable | None] = []
+        for row in rows:
+            reason = None
+            if row.not_modelled:
+                reason = Unpredictable(code="not-modelled", reason=row.not_modelled)
+            elif row.compile != "none" and row.compile not in _COMPILE_MODES:
+                reason = Unpredictable(
+                    code="compiled",
+                    reason=f"steps compiled as “{row.compile}” are not predicted; those of the "
+                    f"modes {', '.join(_COMPILE_MODES)} are",
+                )
+            reasons.append(reason)
+        cases = [row.case for row, reason in zip(rows, reasons, strict=True) if not reason]
         traces = trace_cases(cases, progress=report)
         at_size: dict[tuple[object, int, str, bool], StepTrace | Unpredictable] = {}
         steps: list[StepTrace | Unpredictable] = []
-        for row, reason in zip(rows, unpredictable, strict=True):
+        for row, reason in zip(rows, reasons, strict=True):
             if reason is not None:
                 steps.append(reason)
                 continue
-            is_compiled = row.compile != "none"
-            may_change = is_compiled and may_change_layout(row.framework)
+            mode = _COMPILE_MODES.get(row.compile)
+            may_change = mode is not None and may_change_layout(row.framework)
             key = (row.case, row.batch_size, row.compile, may_change)
             if key not in at_size:
-                at_size[key] = _as_compiled(_at(traces[row.case], row), row)
+                trace = traces[row.case]
+                if isinstance(trace, BreakevenError):
+                    step = Unpredictable(code="no-trace", reason=trace.sentence)
+                else:
+                    step = trace.at(row.batch_size)
+                    if mode is not None:
+                        program = build_program(step)
+                        compiled = compiled_step(program, mode, may_change_layout=may_change)
+                        step = compiled.edit.apply(step)
+                at_size[key] = step
             steps.append(at_size[key])
         return cls(rows=tuple(rows), steps=tuple(steps))
 
@@ -214,37 +243,6 @@ _COMPILE_MODES = {
 }
 
 
-def _not_predicted(row: MeasuredRow) -> Unpredictable | None:
-    """Return why the row's step is not predicted, where that does not depend on its workload."""
-    if row.not_modelled:
-        return Unpredictable(code="not-modelled", reason=row.not_modelled)
-    if row.compile == "none" or row.compile in _COMPILE_MODES:
-        return None
-    return Unpredictable(
-        code="compiled",
-        reason=f"steps compiled as “{row.compile}” are not predicted; those of the modes "
-        f"{', '.join(_COMPILE_MODES)} are",
-    )
-
-
-def _as_compiled(step: StepTrace | Unpredictable, row: MeasuredRow) -> StepTrace | Unpredictable:
-    """Return the step as ``torch.compile`` would make it, where the row's was compiled."""
-    if row.compile == "none" or isinstance(step, Unpredictable):
-        return step
-    compiled = compiled_step(
-        build_program(step),
-        _COMPILE_MODES[row.compile],
-        may_change_layout=may_change_layout(row.framework),
-    )
-    return compiled.edit.apply(step)
-
-
-def _at(trace: ScaledTrace | BreakevenError, row: MeasuredRow) -> StepTrace | Unpredictable:
-    if isinstance(trace, BreakevenError):
-        return Unpredictable(code="no-trace", reason=trace.sentence)
-    return trace.at(row.batch_size)
-
-
 class Predictor(Protocol):
     """Predicts rows of tables, from one calibration or from one per fold."""
 
@@ -327,3 +325,103 @@ def fingerprint(row: MeasuredRow) -> str:
         row.optimizer, row.h2d, row.host, row.framework, f"{row.value_ns:.6g}",
     )  # fmt: skip
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:10]
+
+
+# Of a step that is long, two calls are enough: the first one only warms up.
+_SECONDS = 2.0
+# "2x Xeon E5-2630 v3".
+_SOCKETS = re.compile(r"(?:cpu\s+)?(?:[2-9]|\d\d)\s*x\s", re.IGNORECASE)
+_COMPILED = Caveat(
+    code="timed-as-written",
+    message="the step was timed here as it is written; the row's was compiled",
+)
+
+
+class MeasuredCpus:
+    """Times each step on one core of this CPU.
+
+    Args:
+        progress: Progress callback.
+        time_step: Returns the time of a step of this batch size here, on one core; injected in
+            tests.
+    """
+
+    def __init__(
+        self, *, progress: Progress, time_step: Callable[[StepCase, int], Estimate] | None = None
+    ) -> None:
+        self._progress = progress
+        self._time_step = time_step or time_here
+
+    def predict(self, rows: Sequence[MeasuredRow], cpus: Sequence[HostCpu]) -> Sequence[RowOutcome]:
+        """Return one outcome per row; equal steps are timed once."""
+        from breakeven.measure import measure_cpu_rates, measure_host
+
+        refused = [_refused(row, cpu) for row, cpu in zip(rows, cpus, strict=True)]
+        wanted = [row for row, reason in zip(rows, refused, strict=True) if reason is None]
+        traces = trace_cases(
+            [row.case for row in wanted],
+            progress=lambda num_known, num_wanted: self._progress.detail(
+                f"traced {num_known} of {num_wanted} steps of CPUs"
+            ),
+        )
+        steps = list(dict.fromkeys((row.case, row.batch_size) for row in wanted))
+        timed: dict[tuple[StepCase, int], tuple[Program, Estimate] | Unpredictable] = {}
+        for number, (case, batch_size) in enumerate(steps, start=1):
+            self._progress.detail(f"timing step {number} of {len(steps)} here: {case.workload}")
+            trace = traces[case]
+            if isinstance(trace, BreakevenError):
+                timed[case, batch_size] = Unpredictable(code="no-trace", reason=trace.sentence)
+                continue
+            try:
+                found = build_program(trace.at(batch_size)), self._time_step(case, batch_size)
+            except BreakevenError as error:
+                found = Unpredictable(code="not-timed", reason=error.message)
+            timed[case, batch_size] = found
+        core, here = measure_cpu_rates(), measure_host().host
+        outcomes: list[RowOutcome] = []
+        for row, cpu, reason in zip(rows, cpus, refused, strict=True):
+            found = reason or timed[row.case, row.batch_size]
+            if isinstance(found, Unpredictable):
+                outcomes.append(found)
+                continue
+            program, step = found
+            issuing = issuing_of(program, here, named_host(cpu.id))
+            outcomes.append(
+                RowPrediction(
+                    estimate=predict_absent_cpu(program, step, core, rates_of(cpu), issuing),
+                    caveats=(*(() if row.compile == "none" else (_COMPILED,)), *row.caveats),
+                    is_calibrated_on=cpu.id == FITTED_ON,
+                )
+            )
+        return outcomes
+
+
+def time_here(case: StepCase, batch_size: int) -> Estimate:
+    """Return the shortest time of a step on one core of this CPU, without what others take of it.
+
+    Raises:
+        WorkloadError: The workload cannot be built.
+    """
+    import torch
+
+    from breakeven.measure import time_on_one_core
+    from breakeven.workloads import step_on_device
+
+    step = step_on_device(case, batch_size, torch.device("cpu"))
+    return time_on_one_core(step, budget_s=_SECONDS)
+
+
+def _refused(row: MeasuredRow, cpu: HostCpu) -> Unpredictable | None:
+    """Return why a row is not predicted, where that does not depend on its workload."""
+    try:
+        rates_of(cpu)
+    except BreakevenError as error:
+        return Unpredictable(code="unknown-rates", reason=error.message)
+    if row.not_modelled:
+        return Unpredictable(code="not-modelled", reason=row.not_modelled)
+    if row.num_devices > 1 or _SOCKETS.match(row.device):
+        return Unpredictable(code="not-modelled", reason="steps on several CPUs")
+    if row.precision not in (NumberFormat.FP32, NumberFormat.TF32):
+        reason = f"steps of CPUs in {row.precision}: what they compute a second is known in fp32"
+        return Unpredictable(code="not-modelled", reason=reason)
+    return None

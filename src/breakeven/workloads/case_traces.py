@@ -26,11 +26,10 @@ from breakeven.trace import (
     StepCase,
     StepTrace,
 )
-from breakeven.workloads.case_variants import as_asked, base_case
 from breakeven.workloads.language_models import prepare_language_model
 from breakeven.workloads.libraries import prepare_timm, prepare_torchvision, prepare_transformers
 from breakeven.workloads.own import prepare_own
-from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, parse_workload
+from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, as_asked, base_case, parse_workload
 from breakeven.workloads.timed_step import (
     AUTOCAST_DTYPES,
     PARAMETER_DTYPES,
@@ -42,19 +41,15 @@ from breakeven.workloads.timed_step import (
 from breakeven.workloads.user_file import prepare_user_function
 
 
-def attention_as(attention: Attention) -> AbstractContextManager[None]:
+def attention_as(attention: Attention) -> AbstractContextManager[object]:
     """Compute attention operator by operator where a case says so.
 
     Whatever calls torch's function then gets the operators by which models computed attention
     before torch had one.
     """
-    return _operator_by_operator() if attention is Attention.EAGER else nullcontext()
-
-
-@contextmanager
-def _operator_by_operator() -> Iterator[None]:
-    with patch.object(F, "scaled_dot_product_attention", _attend):
-        yield
+    if attention is not Attention.EAGER:
+        return nullcontext()
+    return patch.object(F, "scaled_dot_product_attention", _attend)
 
 
 def _attend(
@@ -120,8 +115,7 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
     spec = parse_workload(case.workload)
     try:
         with FakeSession() as session, attention_as(case.attention):
-            make_step = prepare_case(spec, case)
-            return _trace(case, spec, make_step, session)
+            return _trace(case, spec, session)
     except BreakevenError:
         raise
     except Exception as error:  # Builders and models are others' code and raise what they like.
@@ -130,6 +124,54 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
             f"{spec.text!r} cannot be traced: {type(error).__name__}: {first_line}",
             hint=_VALUES_HINT if isinstance(error, _VALUE_ERRORS) else None,
         ) from error
+
+
+def _trace(case: StepCase, spec: WorkloadSpec, session: FakeSession) -> tuple[StepTrace, StepTrace]:
+    make_step = prepare_case(spec, case)
+    autocast = AUTOCAST_DTYPES.get(case.number_format)
+    settings = Settings(
+        allow_tf32_matmul=False,
+        allow_tf32_convolution=False,
+        cudnn_benchmark=True,
+        autocast_dtype="" if autocast is None else str(autocast).removeprefix("torch."),
+    )
+    own_file = Path(spec.path).resolve() if spec.path else None
+
+    def with_own_line(event: Event) -> Event:
+        # For a model of a library the recorder names the line that asked for the trace.
+        location = event.location
+        if location is None or Path(location.file).resolve() == own_file:
+            return event
+        return replace(event, location=None)
+
+    timed: TimedStep | None = None
+    traces: list[StepTrace] = []
+    for batch_size in _BATCH_SIZES:
+        built = make_step(batch_size)
+        if isinstance(built, BuiltLoop):
+            session.record(built.step)
+            step = session.record(built.step)
+            num_parameters = session.num_updated_parameters()
+        else:
+            if timed is None or timed.model is not built.model:
+                session.place((*built.model.parameters(), *built.model.buffers()))
+                timed = TimedStep(case, built.model, session)
+                if timed.needs_warm_up:
+                    session.record(partial(timed.run, built))
+            step = session.record(partial(timed.run, built))
+            num_parameters = sum(value.numel() for value in built.model.parameters())
+        traces.append(
+            StepTrace(
+                events=tuple(map(with_own_line, step.events)),
+                batch_size=batch_size,
+                num_parameters=num_parameters,
+                peak_memory_bytes=step.peak_memory_bytes,
+                settings=settings,
+                torch_version=str(torch.__version__),
+            )
+        )
+    first, second = traces
+    return first, second
 
 
 def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
@@ -159,77 +201,6 @@ def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
             return prepare_user_function(spec, dtype, case)
 
 
-def _trace(
-    case: StepCase, spec: WorkloadSpec, make_step: StepFactory, session: FakeSession
-) -> tuple[StepTrace, StepTrace]:
-    timed: TimedStep | None = None
-    traces: list[StepTrace] = []
-    for batch_size in _BATCH_SIZES:
-        built = make_step(batch_size)
-        if isinstance(built, BuiltLoop):
-            session.record(built.step)
-            step = session.record(built.step)
-            num_parameters = session.num_updated_parameters()
-        else:
-            if timed is None or timed.model is not built.model:
-                session.place((*built.model.parameters(), *built.model.buffers()))
-                timed = TimedStep(case, built.model, session)
-                if timed.needs_warm_up:
-                    session.record(partial(timed.run, built))
-            step = session.record(partial(timed.run, built))
-            num_parameters = sum(value.numel() for value in built.model.parameters())
-        traces.append(
-            StepTrace(
-                events=tuple(_with_own_lines(event, spec) for event in step.events),
-                batch_size=batch_size,
-                num_parameters=num_parameters,
-                peak_memory_bytes=step.peak_memory_bytes,
-                settings=_settings(case),
-                torch_version=str(torch.__version__),
-            )
-        )
-    first, second = traces
-    return first, second
-
-
-def _with_own_lines(event: Event, spec: WorkloadSpec) -> Event:
-    """Return the event with its line only where that is one of the workload's own file.
-
-    For a model of a library the recorder names the line that asked for the trace.
-    """
-    location = event.location
-    if location is None or (
-        spec.path and Path(location.file).resolve() == Path(spec.path).resolve()
-    ):
-        return event
-    return replace(event, location=None)
-
-
-def _settings(case: StepCase) -> Settings:
-    autocast = AUTOCAST_DTYPES.get(case.number_format)
-    return Settings(
-        allow_tf32_matmul=False,
-        allow_tf32_convolution=False,
-        cudnn_benchmark=True,
-        autocast_dtype="" if autocast is None else str(autocast).removeprefix("torch."),
-    )
-
-
-class _HereSession:
-    """What a step asks of its session where tensors are real: the batch lies there already."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def copy_to_device(self, tensors: object) -> None:
-        """Do nothing: such steps are compared without copies."""
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
-
-
 def step_on_device(
     case: StepCase, batch_size: int, device: torch.device, *, compile_mode: str = "none"
 ) -> Callable[[], object]:
@@ -250,16 +221,16 @@ def step_on_device(
         built = prepare_case(spec, case)(batch_size)
     if isinstance(built, BuiltLoop):
         raise WorkloadError(f"{spec.text!r} brings its own loop, which decides its device itself")
-    _fill(built)
+    fill(built)
     if compile_mode != "none":
         built.model.compile(mode=None if compile_mode == "default" else compile_mode)
-    step = TimedStep(case, built.model, _HereSession(device), device_type=device.type)
-    return partial(_run, step, built, case)
+    step = TimedStep(case, built.model, device=device)
 
+    def run() -> None:
+        with products_in_tf32(is_allowed=case.number_format is NumberFormat.TF32):
+            step.run(built)
 
-def _run(step: TimedStep, built: BuiltStep, case: StepCase) -> None:
-    with products_in_tf32(is_allowed=case.number_format is NumberFormat.TF32):
-        step.run(built)
+    return run
 
 
 @contextmanager
@@ -280,7 +251,7 @@ def products_in_tf32(*, is_allowed: bool) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
 
 
-def _fill(built: BuiltStep) -> None:
+def fill(built: BuiltStep) -> None:
     """Put random numbers into the batch: zeros draw less power, and one token is one address."""
     tokens = [m.num_embeddings for m in built.model.modules() if isinstance(m, nn.Embedding)]
     with torch.no_grad():

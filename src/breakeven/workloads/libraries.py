@@ -63,6 +63,14 @@ def import_torchvision() -> ModuleType | None:
     return torchvision
 
 
+def _require(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise WorkloadError(
+            f"workloads of {package} need it, and it is not installed",
+            hint=f"pip install {package}",
+        )
+
+
 def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase) -> StepFactory:
     """Build a model, and return what makes steps of it.
 
@@ -80,11 +88,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase)
     Raises:
         WorkloadError: transformers is not installed, or has no such model or key.
     """
-    if importlib.util.find_spec("transformers") is None:
-        raise WorkloadError(
-            "workloads of transformers need it, and it is not installed",
-            hint="pip install transformers",
-        )
+    _require("transformers")
     import_torchvision()  # transformers imports it where it is, and fails if that fails.
     import transformers
 
@@ -98,7 +102,13 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase)
     options: dict[str, Any] = dict(spec.options)
     attention = options.pop("attn_implementation", _ATTENTION[case.attention])
     num_tokens = options.pop("seq", None)
-    _check_keys(spec, config_class, options)
+    plain = config_class()
+    for key in options:
+        if not hasattr(plain, key):
+            raise WorkloadError(
+                f"{config_class.__name__} has no key {key!r}, which {spec.text!r} gives",
+                hint=suggest(key, plain.to_dict()),
+            )
     config = config_class(**options)
     config._attn_implementation = attention
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
@@ -110,16 +120,6 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase)
     except (TypeError, ValueError, ImportError) as error:
         raise WorkloadError(f"{spec.text!r} cannot be built: {error}") from error
     return _step_factory(spec, model, num_tokens, dtype, is_training=case.phase is TimedPhase.TRAIN)
-
-
-def _check_keys(spec: WorkloadSpec, config_class: Any, options: dict[str, Any]) -> None:
-    plain = config_class()
-    for key in options:
-        if not hasattr(plain, key):
-            raise WorkloadError(
-                f"{config_class.__name__} has no key {key!r}, which {spec.text!r} gives",
-                hint=suggest(key, plain.to_dict()),
-            )
 
 
 def _step_factory(
@@ -140,8 +140,9 @@ def _step_factory(
     def make_step(batch_size: int) -> BuiltStep:
         if takes == "pixel_values":
             config = model.config
-            height, width = _pair(config.image_size)
-            shape = (batch_size, config.num_channels, height, width)
+            size = config.image_size
+            sides = (size, size) if isinstance(size, int) else tuple(size)
+            shape = (batch_size, config.num_channels, *sides)
             inputs = {"pixel_values": torch.empty(shape, dtype=dtype)}
         else:
             inputs = {"input_ids": torch.zeros(batch_size, num_tokens, dtype=torch.int64)}
@@ -154,7 +155,10 @@ def _step_factory(
         targets = _make_targets(spec, inputs) if is_training else {}
 
         def loss(output: Any) -> torch.Tensor:
-            return output.loss if is_training else _main_result(output)
+            if is_training:
+                return output.loss
+            logits = getattr(output, "logits", None)
+            return next(iter(output.values())) if logits is None else logits
 
         return BuiltStep(
             model=model,
@@ -180,15 +184,6 @@ def _make_targets(spec: WorkloadSpec, inputs: dict[str, Any]) -> dict[str, torch
         f"the loss of {spec.name} is unknown, so it has no training step",
         hint="name a class with a loss, such as BertForMaskedLM, or another phase",
     )
-
-
-def _main_result(output: Any) -> torch.Tensor:
-    found = getattr(output, "logits", None)
-    return next(iter(output.values())) if found is None else found
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 _IMAGE_SIZE = 224
@@ -266,10 +261,7 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
     Raises:
         WorkloadError: timm is not installed, or has no such model or argument.
     """
-    if importlib.util.find_spec("timm") is None:
-        raise WorkloadError(
-            "workloads of timm need it, and it is not installed", hint="pip install timm"
-        )
+    _require("timm")
     import_torchvision()  # timm imports it, and fails where its compiled operators do.
     timm: Any = importlib.import_module("timm")
     name = spec.name
@@ -298,23 +290,17 @@ def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Modu
     is_fast = options.pop("fast_norm", 0)
     if is_fast not in (0, 1):
         raise WorkloadError(f"fast_norm is 0 or 1, not {is_fast!r}")
-    if not is_fast:
-        return _create_for(timm, name, size, options)
-    timm.layers.set_fast_norm(True)
-    try:
-        return _create_for(timm, name, size, options)
-    finally:
-        timm.layers.set_fast_norm(False)
-
-
-def _create_for(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
-    """Return the model for images of a size; models of convolutions alone take no such argument."""
+    if is_fast:
+        timm.layers.set_fast_norm(True)
     try:
         return timm.create_model(name, img_size=size, **options)
-    except TypeError as error:
+    except TypeError as error:  # models of convolutions alone take no such argument
         if "img_size" not in str(error):
             raise
-    return timm.create_model(name, **options)
+        return timm.create_model(name, **options)
+    finally:
+        if is_fast:
+            timm.layers.set_fast_norm(False)
 
 
 def _image_size(

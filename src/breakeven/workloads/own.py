@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -31,9 +31,7 @@ class ResidualNetwork(nn.Module):
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()
         stages, expansion = STAGES[depth]
-        self.stem = nn.Sequential(
-            *_convolution(3, _WIDTH, 7, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        )
+        self.stem = nn.Sequential(*_convolution(3, _WIDTH, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         blocks: list[nn.Module] = []
         width = _WIDTH
         for number, num_blocks in enumerate(stages):
@@ -54,25 +52,19 @@ class _Block(nn.Module):
     def __init__(self, width: int, inner: int, end: int, stride: int) -> None:
         super().__init__()
         if inner == end:
-            layers = [*_convolution(width, inner, 3, stride=stride), nn.ReLU(),
-                      *_convolution(inner, end, 3)]  # fmt: skip
+            shapes = ((width, inner, 3, stride), (inner, end, 3, 1))
         else:
-            layers = [*_convolution(width, inner, 1), nn.ReLU(),
-                      *_convolution(inner, inner, 3, stride=stride), nn.ReLU(),
-                      *_convolution(inner, end, 1)]  # fmt: skip
-        self.body = nn.Sequential(*layers)
+            shapes = ((width, inner, 1, 1), (inner, inner, 3, stride), (inner, end, 1, 1))
+        layers = [layer for shape in shapes for layer in (*_convolution(*shape), nn.ReLU())]
+        self.body = nn.Sequential(*layers[:-1])
         is_same = width == end and stride == 1
-        self.short = nn.Identity() if is_same else nn.Sequential(
-            *_convolution(width, end, 1, stride=stride)
-        )  # fmt: skip
+        self.short = nn.Sequential(*(() if is_same else _convolution(width, end, 1, stride)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.short(x))
 
 
-def _convolution(
-    width: int, end: int, window: int, *, stride: int = 1
-) -> tuple[nn.Module, nn.Module]:
+def _convolution(width: int, end: int, window: int, stride: int) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(width, end, window, stride, window // 2, bias=False)
     return convolution, nn.BatchNorm2d(end)
 
@@ -106,26 +98,26 @@ def prepare_own(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:
     return build(dtype, **options)
 
 
+def _perceptron(sizes: Sequence[int]) -> nn.Sequential:
+    """Return linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 def _disc_mlp(dtype: torch.dtype, depth: int = 8) -> StepFactory:
     """Classify points of the plane; each of ``depth`` layers is twice as wide as the last."""
-    layers: list[nn.Module] = []
-    width = 2
-    for _ in range(depth - 1):
-        layers += [nn.Linear(width, 2 * width), nn.ReLU()]
-        width *= 2
-    layers.append(nn.Linear(width, 2))
-    return _classifier(nn.Sequential(*layers).to(dtype), (2,), dtype, reads_loss=True)
+    model = _perceptron([*(2**power for power in range(1, depth + 1)), 2])
+    return _classifier(model.to(dtype), (2,), dtype, reads_loss=True)
 
 
 def _mlp(
     dtype: torch.dtype, input: int = 784, width: int = 1024, depth: int = 3, classes: int = 10
 ) -> StepFactory:
     """Classify vectors with ``depth`` linear layers, ReLU between them."""
-    sizes = [input, *[width] * (depth - 1), classes]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    return _classifier(nn.Sequential(*layers[:-1]).to(dtype), (input,), dtype)
+    model = _perceptron([input, *[width] * (depth - 1), classes])
+    return _classifier(model.to(dtype), (input,), dtype)
 
 
 def _lstm(

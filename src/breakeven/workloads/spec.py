@@ -1,15 +1,22 @@
-"""The spec of a workload, as tables write it, read into its parts."""
+"""The spec of a workload, as tables write it, and the cases that one trace of it serves.
+
+Such cases differ in switches, in the copy of the batch, or in what is timed.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
+from itertools import takewhile
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec.structs import replace
 
 from breakeven.errors import WorkloadError
+from breakeven.trace import Copy, NumberFormat, Phase, ScaledTrace, StepCase, StepTrace, TimedPhase
 
 OptionValue = bool | int | float | str
 
@@ -78,11 +85,6 @@ def parse_workload(spec: str) -> WorkloadSpec:
             raise WorkloadError(f"no workload begins with {f'{place}:'!r}", hint=_FORMS)
         raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)
     kind, path = (WorkloadKind.FILE, place) if is_file else (WorkloadKind(place), "")
-    options = _read_options(spec, query)
-    return WorkloadSpec(text=spec, kind=kind, name=name, options=options, path=path)
-
-
-def _read_options(spec: str, query: str) -> tuple[tuple[str, OptionValue], ...]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
@@ -95,19 +97,11 @@ def _read_options(spec: str, query: str) -> tuple[tuple[str, OptionValue], ...]:
             )
         if key in options:
             raise WorkloadError(f"{spec!r} gives {key!r} twice", hint="give each option once")
-        options[key] = _read_value(value)
-    return tuple(options.items())
-
-
-def _read_value(text: str) -> OptionValue:
-    if text.lower() in _TRUTHS:
-        return _TRUTHS[text.lower()]
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+        options[key] = _TRUTHS.get(value.lower(), value)
+        for convert in (float, int):
+            with suppress(ValueError):
+                options[key] = convert(value)
+    return WorkloadSpec(text=spec, kind=kind, name=name, options=tuple(options.items()), path=path)
 
 
 _MOST_NAMES = 8
@@ -120,3 +114,54 @@ def suggest(name: str, known: Iterable[str]) -> str:
     near = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=4)]
     is_cut = not near and len(names) > _MOST_NAMES
     return f"there are {', '.join(near or names[:_MOST_NAMES])}{', ...' * is_cut}"
+
+
+def base_case(case: StepCase) -> StepCase:
+    """Return the case whose trace `as_asked` turns into that of ``case``."""
+    number_format, phase = case.number_format, case.phase
+    if number_format is NumberFormat.TF32:
+        number_format = NumberFormat.FP32
+    if phase is TimedPhase.BACKWARD:
+        phase = TimedPhase.FORWARD_BACKWARD
+    has_backward = phase in (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
+    return StepCase(
+        workload=case.workload,
+        phase=phase,
+        number_format=number_format,
+        optimizer=case.optimizer if phase is TimedPhase.TRAIN else "none",
+        h2d="pageable",
+        zeroes_gradients=case.zeroes_gradients and has_backward,
+        channels_last=case.channels_last,
+        attention=case.attention,
+    )
+
+
+def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
+    """Return the trace of ``case`` from that of its base case.
+
+    Raises:
+        WorkloadError: A copy of the batch is asked for, and the workload does not show its batch.
+    """
+    asked: list[StepTrace] = []
+    is_tf32 = case.number_format is NumberFormat.TF32
+    for trace in base:
+        # A base case begins with the copies of its batch.
+        copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
+        rest = trace.events[len(copies) :]
+        if case.h2d != "none" and not copies:
+            raise WorkloadError(
+                f"{case.workload!r} does its own copies of the batch",
+                hint="write h2d none, or let the function return (model, inputs, loss)",
+            )
+        if case.phase is TimedPhase.BACKWARD:
+            wait = rest[-1]
+            rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)
+        if case.phase is TimedPhase.BACKWARD or case.h2d == "none":
+            copies = ()
+        elif case.h2d == "pinned":  # in order not to wait
+            copies = tuple(replace(copy, is_pinned=True, non_blocking=True) for copy in copies)
+        settings = replace(
+            trace.settings, allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32
+        )
+        asked.append(replace(trace, events=(*copies, *rest), settings=settings))
+    return ScaledTrace(*asked)

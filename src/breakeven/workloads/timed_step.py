@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
+from breakeven.capture import FakeSession
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads.spec import suggest
@@ -25,7 +26,6 @@ AUTOCAST_DTYPES = {
     NumberFormat.AMP_FP16: torch.float16,
     NumberFormat.AMP_BF16: torch.bfloat16,
 }
-_Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 # All take the path of CUDA, which updates lists of tensors at once. SGD as it trains image
 # classifiers, with momentum and weight decay; plain SGD has a name of its own.
 _FACTORIES: dict[str, partial[torch.optim.Optimizer]] = {
@@ -53,47 +53,35 @@ _VARIANTS: dict[str, dict[str, bool | None]] = {
 _OTHER_NAMES = {"decoupled_adamw": "adamw-loop"}
 
 
-class StepSession(Protocol):
-    """What a step asks of what is around it."""
-
-    def copy_to_device(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy a batch."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the device."""
-        ...
-
-
 class TimedStep:
     """One case at any batch size, called as a benchmark's loop calls it.
 
     Args:
         case: What is timed.
         model: The optimizer updates its parameters; it outlives changes of the batch size.
-        session: Records copies and waits, or does them.
-        device_type: torch's type of the device that computes.
+        session: Records copies and waits; None for real tensors, whose batch is on the device.
+        device: What computes.
     """
 
     def __init__(
         self,
         case: StepCase,
         model: nn.Module,
-        session: StepSession,
+        session: FakeSession | None = None,
         *,
-        device_type: str = "cpu",
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - a value
     ) -> None:
         self.model = model
         self._case = case
         self._session = session
-        self._device_type = device_type
+        self._device = device
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._optimizer = make_optimizer(
             case.optimizer if case.phase is TimedPhase.TRAIN else "none", self._parameters
         )
         # On fake tensors of the CPU it scales the loss as on CUDA: it is the same but for its name.
         self._scaler = torch.amp.GradScaler(
-            device_type,
+            device.type,
             enabled=self._optimizer is not None and case.number_format is NumberFormat.AMP_FP16,
         )
 
@@ -107,7 +95,7 @@ class TimedStep:
         phase = self._case.phase
         is_inference = phase is TimedPhase.INFERENCE
         built.model.train(built.uses_training_mode and not is_inference)
-        self._session.copy_to_device(built.inputs)
+        self._copy(built.inputs)
         if is_inference:
             with torch.no_grad(), self._autocast():
                 built.forward()
@@ -115,14 +103,29 @@ class TimedStep:
             with self._autocast():
                 built.forward()
         else:
-            self._session.copy_to_device(built.targets)
-            self._forget_gradients(built)
+            self._copy(built.targets)
             self._train(built)
         if phase is not TimedPhase.TRAIN or built.waits_for_step:
             # Benchmarks of a phase wait for each iteration; throughputs wait for none.
-            self._session.wait()
+            if self._session is not None:
+                self._session.wait()
+            elif self._device.type != "cpu":
+                torch.accelerator.synchronize(self._device)
+
+    def _copy(self, tensors: Iterable[torch.Tensor]) -> None:
+        if self._session is not None:
+            self._session.copy_to_device(tensors)
 
     def _train(self, built: BuiltStep) -> None:
+        if self._case.zeroes_gradients or not built.keeps_gradients:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    continue
+                if self._case.zeroes_gradients:
+                    parameter.grad.detach_()
+                    parameter.grad.zero_()
+                else:
+                    parameter.grad = None
         with self._autocast():
             loss = built.loss(built.forward())
         start = torch.ones_like(loss) if loss.dim() else None
@@ -146,20 +149,8 @@ class TimedStep:
         dtype = AUTOCAST_DTYPES.get(self._case.number_format)
         # One of the CPU has the effect of one of CUDA on fake tensors.
         return torch.autocast(
-            self._device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
+            self._device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
         )
-
-    def _forget_gradients(self, built: BuiltStep) -> None:
-        if built.keeps_gradients and not self._case.zeroes_gradients:
-            return
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                continue
-            if self._case.zeroes_gradients:
-                parameter.grad.detach_()
-                parameter.grad.zero_()
-            else:
-                parameter.grad = None
 
 
 def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
@@ -175,26 +166,21 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim
     """
     if name == "none":
         return None
-    asked = name
-    name, variant = _OTHER_NAMES.get(name.lower(), name.lower()), ""
-    if name not in _FACTORIES:
-        name, _, variant = name.rpartition("-")
-    factory = _FACTORIES.get(name)
-    if factory is not None and variant:
-        factory = _variant(factory, variant)
-    if factory is None:
+    found, variant = _OTHER_NAMES.get(name.lower(), name.lower()), "foreach"
+    changes: dict[str, bool | None] | None = {}
+    if found not in _FACTORIES:
+        found, _, variant = found.rpartition("-")
+        changes = _VARIANTS.get(variant)
+    factory = _FACTORIES.get(found)
+    if (
+        factory is None
+        or changes is None
+        or (variant == "fused" and "fused" not in inspect.signature(factory.func).parameters)
+    ):
         raise WorkloadError(
-            f"there is no optimizer {asked!r}", hint=suggest(asked, ("none", *_FACTORIES))
+            f"there is no optimizer {name!r}", hint=suggest(name, ("none", *_FACTORIES))
         )
-    return factory(parameters)
-
-
-def _variant(factory: partial[torch.optim.Optimizer], variant: str) -> _Factory | None:
-    """Return an optimizer that updates as a word says; None where it cannot."""
-    if variant not in _VARIANTS:
-        return None
-    takes_fused = "fused" in inspect.signature(factory.func).parameters
-    return partial(factory, **_VARIANTS[variant]) if variant != "fused" or takes_fused else None
+    return factory(parameters, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

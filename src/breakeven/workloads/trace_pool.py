@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -15,13 +16,12 @@ import msgspec
 
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.processor import num_cores
-from breakeven.store import code_digest, installed_version, read_traces, write_traces
+from breakeven.store import TRACES, code_digest, installed_version
 from breakeven.trace import ScaledTrace, StepCase, StepTrace
-from breakeven.workloads.case_variants import as_asked, base_case
-from breakeven.workloads.spec import WorkloadKind, parse_workload
+from breakeven.workloads.spec import WorkloadKind, as_asked, base_case, parse_workload
 
-_Traces = tuple[StepTrace, StepTrace]
-_Outcome = _Traces | BreakevenError
+Traces = tuple[StepTrace, StepTrace]
+_Outcome = Traces | BreakevenError
 _PACKAGES = ("breakeven", "torch", "torchvision", "timm", "transformers")
 # Packages whose code decides what is recorded of a workload.
 _RECORDING = ("capture", "workloads", "trace")
@@ -56,11 +56,19 @@ def trace_cases(
     """
     wanted = list(dict.fromkeys(cases))
     outcomes: dict[StepCase, _Outcome] = {}
-    missing: list[StepCase] = []
+    missing: deque[StepCase] = deque()
     bases = list(dict.fromkeys(map(base_case, wanted)))
+
+    def is_kept(case: StepCase) -> bool:
+        return parse_workload(case.workload).kind is not WorkloadKind.FILE
+
+    def tell() -> None:
+        if progress is not None:
+            progress(len(outcomes), len(bases))
+
     for base in bases:
         try:
-            stored = read_traces(trace_key(base)) if _is_kept(base) else None
+            stored = TRACES.read(trace_key(base), Traces) if is_kept(base) else None
         except BreakevenError as error:
             outcomes[base] = error
             continue
@@ -68,52 +76,37 @@ def trace_cases(
             missing.append(base)
         else:
             outcomes[base] = stored
-    if progress is not None:
-        progress(len(outcomes), len(bases))
-    for base, outcome in _trace_all(missing, num_processes or num_cores()):
-        outcomes[base] = outcome
-        if not isinstance(outcome, BreakevenError) and _is_kept(base):
-            write_traces(trace_key(base), outcome)
-        if progress is not None:
-            progress(len(outcomes), len(bases))
-    return {case: _finished(outcomes[base_case(case)], case) for case in wanted}
-
-
-def _is_kept(case: StepCase) -> bool:
-    return parse_workload(case.workload).kind is not WorkloadKind.FILE
-
-
-def _finished(outcome: _Outcome, case: StepCase) -> ScaledTrace | BreakevenError:
-    if isinstance(outcome, BreakevenError):
-        return outcome
-    try:
-        return as_asked(outcome, case)
-    except BreakevenError as error:
-        return error
-
-
-def _trace_all(cases: list[StepCase], num_processes: int) -> Iterator[tuple[StepCase, _Outcome]]:
-    """Yield each case with its outcome as it is known; no process outlives the iteration."""
-    waiting = deque(cases)
+    tell()
     workers: dict[Any, TraceWorker] = {}
     try:
-        while waiting or workers:
-            while waiting and len(workers) < num_processes:
+        while missing or workers:
+            while missing and len(workers) < (num_processes or num_cores()):
                 worker = TraceWorker()
                 workers[worker.connection] = worker
-                worker.start(waiting.popleft())
+                worker.start(missing.popleft())
             for connection in wait(list(workers)):
                 worker = workers[connection]
-                case, outcome = worker.result()
-                if waiting and worker.is_alive:
-                    worker.start(waiting.popleft())
+                base, outcome = worker.result()
+                if missing and worker.is_alive:
+                    worker.start(missing.popleft())
                 else:
-                    del workers[connection]
-                    worker.stop()
-                yield case, outcome
+                    workers.pop(connection).stop()
+                outcomes[base] = outcome
+                if not isinstance(outcome, BreakevenError) and is_kept(base):
+                    TRACES.write(trace_key(base), outcome)
+                tell()
     finally:
         for worker in workers.values():
             worker.stop()
+
+    def finished(case: StepCase) -> ScaledTrace | BreakevenError:
+        outcome = outcomes[base_case(case)]
+        try:
+            return outcome if isinstance(outcome, BreakevenError) else as_asked(outcome, case)
+        except BreakevenError as error:
+            return error
+
+    return {case: finished(case) for case in wanted}
 
 
 def trace_key(case: StepCase) -> dict[str, str]:
@@ -125,29 +118,20 @@ def trace_key(case: StepCase) -> dict[str, str]:
     }
 
 
-class _Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """Why a case could not be traced."""
+class _Answer(msgspec.Struct, frozen=True):
+    """The step of a case at two batch sizes, or why there is none."""
 
-    message: str
-    hint: str | None
-
-
-class _Success(msgspec.Struct, frozen=True, kw_only=True, tag="success"):
-    """The step at two batch sizes."""
-
-    first: StepTrace
-    second: StepTrace
-
-
-_decoder = msgspec.msgpack.Decoder(_Failure | _Success)
+    traces: Traces | None = None
+    message: str = ""
+    hint: str | None = None
 
 
 class TraceWorker:
     """One child process, given a case at a time.
 
     It is a program of its own, not one of `multiprocessing`, which would run the script of its
-    parent again. It ends by itself when its parent does, however that ends: it reads the end of
-    its pipe then.
+    parent again. It ends when its parent does, however that ends: then it reads the end of its
+    pipe.
     """
 
     def __init__(self) -> None:
@@ -172,25 +156,27 @@ class TraceWorker:
         self._case = case
         self.connection.send_bytes(msgspec.msgpack.encode(case))
 
-    def result(self) -> tuple[StepCase, _Traces | BreakevenError]:
-        """Return the case and its traces, or why there are none.
-
-        The process may have died of it; `is_alive` says so.
-        """
+    def result(self) -> tuple[StepCase, _Outcome]:
+        """Return the case and its traces, or why there are none; the process may have died."""
         case = self._case
         assert case is not None, "a case was started"
-        self._case = None
         try:
-            answer = _decoder.decode(self.connection.recv_bytes())
+            answer = msgspec.msgpack.decode(self.connection.recv_bytes(), type=_Answer)
         except (EOFError, OSError):
-            return case, _death(case, self._process.wait())
-        if isinstance(answer, _Failure):
+            exit_code = self._process.wait()
+            is_killed = exit_code < 0
+            ending = f"was killed by signal {-exit_code}" if is_killed else "ended early"
+            return case, WorkloadError(
+                f"{case.workload!r} cannot be traced: its process {ending}",
+                hint="memory may have run out: trace fewer cases at once" if is_killed else None,
+            )
+        if answer.traces is None:
             return case, WorkloadError(answer.message, hint=answer.hint)
-        return case, (answer.first, answer.second)
+        return case, answer.traces
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process can take another case."""
+        """Whether the process can take another case."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -200,21 +186,8 @@ class TraceWorker:
         self._process.wait()
 
 
-def _death(case: StepCase, exit_code: int) -> WorkloadError:
-    is_killed = exit_code < 0
-    ending = f"was killed by signal {-exit_code}" if is_killed else "ended early"
-    return WorkloadError(
-        f"{case.workload!r} cannot be traced: its process {ending}",
-        hint="memory may have run out: trace fewer cases at once" if is_killed else None,
-    )
-
-
 def serve(descriptor: int) -> None:
-    """Trace each case that arrives until there is nobody left to send one.
-
-    Args:
-        descriptor: Where cases arrive, and answers go.
-    """
+    """Trace each case that arrives at a descriptor and answer there, until the other end closes."""
     connection: Connection[Any, Any] = Connection(descriptor)
     os.set_inheritable(descriptor, False)
     os.dup2(2, 1)  # Standard output is for the answer; what a user's file prints is none.
@@ -223,18 +196,11 @@ def serve(descriptor: int) -> None:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
     trace_base = importlib.import_module("breakeven.workloads.case_traces").trace_base
-    while True:
-        try:
+    with suppress(EOFError, OSError):
+        while True:
             case = msgspec.msgpack.decode(connection.recv_bytes(), type=StepCase)
-        except (EOFError, OSError):
-            return
-        answer: _Success | _Failure
-        try:
-            first, second = trace_base(case)
-            answer = _Success(first=first, second=second)
-        except BreakevenError as error:
-            answer = _Failure(message=error.message, hint=error.hint)
-        try:
+            try:
+                answer = _Answer(traces=trace_base(case))
+            except BreakevenError as error:
+                answer = _Answer(message=error.message, hint=error.hint)
             connection.send_bytes(msgspec.msgpack.encode(answer))
-        except OSError:
-            return

@@ -47,7 +47,13 @@ def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase
     def make_step(batch_size: int) -> Built:
         found: Any = function(batch_size, **options)
         if callable(found) and not isinstance(found, nn.Module):
-            _check_whole_step(spec, case)
+            is_plain = case.number_format in (NumberFormat.FP32, NumberFormat.TF32)
+            if not is_plain or case.optimizer != "none":
+                raise WorkloadError(
+                    f"{spec.text!r} is a whole step, which decides its own numbers and optimizer",
+                    hint="write optimizer none and precision fp32 or tf32, or return "
+                    "(model, inputs, loss)",
+                )
             return BuiltLoop(step=found)
         if not isinstance(found, tuple) or len(found) not in (2, 3):
             raise WorkloadError(
@@ -96,15 +102,6 @@ def _find_function(spec: WorkloadSpec) -> Any:
             hint=suggest(spec.name, names) if names else _CONTRACT,
         )
     return function
-
-
-def _check_whole_step(spec: WorkloadSpec, case: StepCase) -> None:
-    is_plain = case.number_format in (NumberFormat.FP32, NumberFormat.TF32)
-    if not is_plain or case.optimizer != "none":
-        raise WorkloadError(
-            f"{spec.text!r} is a whole step, which decides its own numbers and optimizer",
-            hint="write optimizer none and precision fp32 or tf32, or return (model, inputs, loss)",
-        )
 
 
 def _cast(values: dict[Any, Any], dtype: torch.dtype) -> dict[Any, Any]:

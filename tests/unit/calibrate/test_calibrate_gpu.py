@@ -20,7 +20,7 @@ from breakeven.calibrate.gpu import (
     find_gpu,
     save_calibration,
 )
-from breakeven.calibrate.gpu.calibrating import Item, Plan, measured_of, sample_name
+from breakeven.calibrate.gpu.calibrating import Item, measure_items, sample_name
 from breakeven.calibrate.gpu.machine import (
     calibration_bytes,
     describe_machine,
@@ -31,14 +31,14 @@ from breakeven.calibrate.gpu.machine import (
 )
 from breakeven.calibrate.gpu.samples import (
     DTYPES,
-    DevicePlace,
+    Place,
     Sample,
-    SampleKernels,
     all_samples,
+    sample_kernels,
     timed_kernel,
 )
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
-from breakeven.capture import pretended_gpus
+from breakeven.capture import FakeSession, pretended_gpus
 from breakeven.cost import (
     CalibrationStep,
     Family,
@@ -64,6 +64,7 @@ from breakeven.trace import NumberFormat
 from breakeven.verdict import device_result
 from breakeven.workloads import trace_case, trace_cases
 from factories.calibrations import calibrated
+from factories.loaded_scripts import load_script
 
 CPU = torch.device("cpu")
 TINY = all_steps(is_tiny=True)[0]
@@ -318,19 +319,23 @@ def test_the_time_is_kept_and_what_is_left_is_counted() -> None:
 
         return Item(name=name, stage="all", measure=measure, about_s=about_s)
 
-    plan = Plan(
+    told: list[str] = []
+    asked: list[str] = []
+    progress = SilentProgress()
+    progress.begin = lambda stage, expected_s=None: told.append(stage)
+    progress.detail = told.append
+    num_left = measure_items(
         [
             item("known", 9), item("one", 4), item("refused", 1), item("slow", 5, about_s=60),
             item("two", 3), item("late", 1),
         ],
+        progress,
         is_known=lambda name: name == "known",
+        ask=asked.append,
         failed=lambda name, error: failed.append((name, str(error))),
         now_s=lambda: now_s[0],
         until_s=9.0,
     )  # fmt: skip
-    told: list[str] = []
-    asked: list[str] = []
-    num_left = plan.run(told.append, told.append, asked.append)
     assert asked == ["one", "refused", "two"]
     assert done == ["one", "two"]
     assert failed == [("refused", "no")]
@@ -345,20 +350,17 @@ def l4_samples() -> Callable[[float], list[TimedKernel]]:
     """Return a function that makes up the samples of an L4 that is so many times as slow."""
     samples = [sample for sample in all_samples() if sample.family is not Family.RECURRENT]
     rows = []
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in samples:
             for precision in (Precision.FP32, Precision.FP16):
                 if precision in sample.precisions:
-                    rows.append((sample, precision, kernels.of(sample, precision)))
+                    rows.append((sample, sample_kernels(sample, precision, session)))
 
     def make(slowness: float) -> list[TimedKernel]:
         made: list[TimedKernel] = []
-        for sample, precision, some in rows:
+        for sample, some in rows:
             time_ns = slowness * float(kernel_times(some, [L4], warm_fraction=1.0).time_ns.sum())
-            measured = MeasuredSample(
-                name=sample.name, precision=precision, time_ns=time_ns, spread=1.0, num_calls=9
-            )
-            row = timed_kernel(sample, measured, some, L4)
+            row = timed_kernel(sample, time_ns, some, L4)
             assert row is not None, sample.name
             made.append(row)
         return made
@@ -394,20 +396,16 @@ def test_the_fit_finds_what_a_gpu_reaches_again(
 
 def test_small_recurrent_layers_teach_a_factor_of_their_own() -> None:
     timed: list[TimedKernel] = []
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in all_samples():
             if sample.family is not Family.RECURRENT:
                 continue
-            some = kernels.of(sample, Precision.FP32)
+            some = sample_kernels(sample, Precision.FP32, session)
             time_ns = kernel_times(some, [L4], warm_fraction=1.0).time_ns[:, 0]
             is_small = [is_in_one_kernel(kernel.variant) for kernel in some]
             assert any(is_small) == (" 64x" in sample.name)
             time_ns[is_small] *= 2
-            measured = MeasuredSample(
-                name=sample.name, precision=Precision.FP32, time_ns=float(time_ns.sum()),
-                spread=1.0, num_calls=9,
-            )  # fmt: skip
-            row = timed_kernel(sample, measured, some, L4)
+            row = timed_kernel(sample, float(time_ns.sum()), some, L4)
             assert row is not None
             timed.append(row)
     (usual,) = fit_families(timed)
@@ -495,7 +493,7 @@ def test_whole_steps_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("precision", [*Precision])
 def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
-    place = DevicePlace(CPU, DTYPES[precision])
+    place = Place(CPU, DTYPES[precision])
     asked = GpuRequest(device=CPU, has_fp64=True, is_tiny=True)
     samples = [sample for sample, its in calibrating.wanted_samples(asked) if its is precision]
     assert len(samples) >= 45
@@ -512,10 +510,10 @@ def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
 def test_samples_have_names_of_their_own_and_kernels_of_their_family() -> None:
     samples = all_samples(is_tiny=True)
     assert len({sample.name for sample in samples}) == len(samples)
-    with SampleKernels() as kernels:
+    with FakeSession() as session:
         for sample in samples:
             if sample.is_quick:
-                found = kernels.of(sample, sample.precisions[0])
+                found = sample_kernels(sample, sample.precisions[0], session)
                 assert sample.family in {kernel.family for kernel in found}, sample.name
 
 
@@ -578,10 +576,12 @@ def test_sharing_names_file_and_place() -> None:
     assert json.loads(msgspec.json.encode(calibrated()))["device"] == "t4"
 
 
-def test_what_a_calibration_was_fitted_to_is_in_its_file() -> None:
+def test_what_a_calibration_was_fitted_to_is_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it is fitted again, without its GPU, when the model has changed."""
     (known,) = (one for one in load_calibrations().values() if one.device == "h200-sxm-141gb")
-    measured = measured_of(known)
+    folder = Path(__file__).parents[3] / "benchmarks" / "gpu"
+    monkeypatch.syspath_prepend(str(folder))
+    measured = load_script(folder / "again.py", "gpu_again").measured_of(known)
     wanted = {sample_name(sample, precision) for sample in all_samples() for precision in Precision}
     assert set(measured.samples) <= wanted
     assert len(measured.samples) + len(measured.copies) == len(known.samples)

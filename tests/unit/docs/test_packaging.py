@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import breakeven
+from breakeven.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "breakeven"
-# Run in processes of their own, as a user's script is; the package imports none of them.
-SCRIPTS = SOURCE / "workloads" / "scripts"
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
 
@@ -107,7 +106,6 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
     undeclared = {
         (path.relative_to(ROOT).as_posix(), name, is_in_function)
         for path in (ROOT / "src").rglob("*.py")
-        if path.parent != SCRIPTS
         for name, is_in_function in _imports(ast.parse(path.read_text("utf-8")))
         # What may not be installed is imported where it is needed, never with the module.
         if name not in allowed and not (is_in_function and name in optional)
@@ -149,15 +147,16 @@ def test_paths_of_the_strict_type_checks_exist() -> None:
     ] == []
 
 
-def test_scripts_that_are_examples_too_are_files_there_and_links_in_the_package() -> None:
-    # Users copy the folder of examples; a wheel holds what links lead to.
-    examples = ROOT / "examples"
-    assert [path.name for path in examples.iterdir() if path.is_symlink()] == []
-    links = [path for path in SOURCE.rglob("*") if path.is_symlink()]
-    assert sorted(path.resolve() for path in links) == [
-        examples / name for name in ("disc_mlp.py", "mnist_mlp.py", "rnn_stream.py")
-    ]
-    assert {path.parent for path in links} == {SCRIPTS}
+def test_the_wheel_has_the_scripts_of_the_systems() -> None:
+    included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    places = {
+        Path(place, path.name) if path != ROOT / source else Path(place)
+        for source, place in included.items()
+        for path in ([ROOT / source] if (ROOT / source).is_file() else (ROOT / source).iterdir())
+        if path.suffix == ".py"
+    }
+    scripts = {script for entry in SYSTEMS for script in entry.scripts}
+    assert places == {Path("breakeven/workloads/scripts", script) for script in scripts}
 
 
 def test_importing_breakeven_imports_no_torch() -> None:

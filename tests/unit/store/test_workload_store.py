@@ -1,8 +1,9 @@
 import pytest
 
-from breakeven.store import read_traces, write_traces
+from breakeven.store import TRACES
 from breakeven.trace import Copy, Op, Phase, Settings, StepTrace, Sync, TensorSpec
 
+PAIR = tuple[StepTrace, StepTrace]
 KEY = {"case": "a step", "torch": "2.13.0"}
 
 
@@ -28,36 +29,36 @@ def traces() -> tuple[StepTrace, StepTrace]:
 
 
 def test_traces_are_read_back_as_written():
-    assert read_traces(KEY) is None
-    write_traces(KEY, traces())
-    assert read_traces(KEY) == traces()
+    assert TRACES.read(KEY, PAIR) is None
+    TRACES.write(KEY, traces())
+    assert TRACES.read(KEY, PAIR) == traces()
 
 
 def test_another_key_finds_nothing():
-    write_traces(KEY, traces())
-    assert read_traces({**KEY, "torch": "2.14.0"}) is None
+    TRACES.write(KEY, traces())
+    assert TRACES.read({**KEY, "torch": "2.14.0"}, PAIR) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 40, -1])
 def test_a_damaged_file_counts_as_none_and_is_replaced(cache, size):
-    write_traces(KEY, traces())
+    TRACES.write(KEY, traces())
     (path,) = (cache / "traces").iterdir()
     path.write_bytes(path.read_bytes()[:size])
-    assert read_traces(KEY) is None
-    write_traces(KEY, traces())
-    assert read_traces(KEY) == traces()
+    assert TRACES.read(KEY, PAIR) is None
+    TRACES.write(KEY, traces())
+    assert TRACES.read(KEY, PAIR) == traces()
 
 
 def test_a_file_of_another_key_at_this_place_counts_as_none(cache):
-    write_traces(KEY, traces())
-    write_traces({"case": "other"}, traces())
+    TRACES.write(KEY, traces())
+    TRACES.write({"case": "other"}, traces())
     one, other = sorted((cache / "traces").iterdir())
     one.write_bytes(other.read_bytes())
-    found = [read_traces(key) for key in (KEY, {"case": "other"})]
+    found = [TRACES.read(key, PAIR) for key in (KEY, {"case": "other"})]
     assert found.count(None) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
     (cache / "traces").write_text("a file where the folder should be")
-    write_traces(KEY, traces())
-    assert read_traces(KEY) is None
+    TRACES.write(KEY, traces())
+    assert TRACES.read(KEY, PAIR) is None

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
-from breakeven.systems.catalogue import Findings
 from breakeven.systems.disc_mlp import crossover_claim, depth_table
 from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
-from breakeven.verdict import ClaimOutcome, RowSource, SystemTable
+from breakeven.verdict import ClaimOutcome, RowSource, SystemReport, SystemTable
 from factories.systems import FakeBench, disc_sweep, num_disc_parameters, update_trace
 
 
@@ -135,11 +134,11 @@ def test_shares_of_a_step_whose_update_is_on_the_host() -> None:
     on_host = step_shares(update_trace(is_on_host=True), device, host)
     on_device = step_shares(update_trace(is_on_host=False), device, host)
     # 2 ms on the host and 8 MB over PCIe, against a kernel.
-    assert on_host.update_fraction > 0.9
-    assert 0.2 < on_host.copy_fraction < on_host.update_fraction
-    assert on_device.copy_fraction == 0
-    assert on_device.update_fraction < on_host.update_fraction
-    assert on_device.idle_fraction < on_host.idle_fraction <= 1
+    assert on_host[0] > 0.9
+    assert 0.2 < on_host[1] < on_host[0]
+    assert on_device[1] == 0
+    assert on_device[0] < on_host[0]
+    assert on_device[2] < on_host[2] <= 1
 
 
 def test_the_update_has_a_table_for_each_gpu_and_wall_times_on_the_published_one() -> None:
@@ -159,5 +158,5 @@ def test_the_update_is_claimed_by_the_variant_that_followed() -> None:
     assert column(report.tables[0], "speed-up")[3] == pytest.approx(ratio, rel=0.05)
 
 
-def _run(system: ModuleType, bench: FakeBench) -> Findings:
+def _run(system: ModuleType, bench: FakeBench) -> SystemReport:
     return system.run(cast(Bench, bench))

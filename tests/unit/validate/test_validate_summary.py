@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from breakeven.errors import BreakevenError
-from breakeven.validate import GROUPINGS, RowFilter, read_table, summarize, validate_table
-from breakeven.validate.whole_table import compare
+from breakeven.validate import GROUPINGS, RowFilter, validate_table
 from breakeven.verdict import Bound, LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import FakePredictor, mixed, prediction, report_of, write_table
 
@@ -52,11 +49,6 @@ def test_a_group_without_predictions_has_no_errors(tmp_path: Path) -> None:
     assert summary.median_interval_ratio is None
     assert summary.coverage_fraction == 0.0
     assert summary.right_device_fraction is None
-
-
-def test_no_rows_have_no_summary() -> None:
-    with pytest.raises(ValueError, match="no rows"):
-        summarize([])
 
 
 def test_right_device_of_pairs_that_differ_in_the_device_alone(tmp_path: Path) -> None:
@@ -216,34 +208,6 @@ def test_a_fold_learns_from_rows_that_the_filter_leaves_out(
     assert report.overall.mean_error_fraction == pytest.approx(0.5)
     assert report.table == str(path)
     assert report.protocol is protocol
-
-
-class _TooFew:
-    def predict(self, rows: object, *, training: object = ()) -> list[RowPrediction]:
-        return []
-
-
-def test_a_predictor_that_forgets_rows_is_refused(tmp_path: Path) -> None:
-    rows = read_table(write_table(tmp_path / "t.csv", {}))
-    with pytest.raises(BreakevenError, match="0 predictions for 1 rows"):
-        compare(rows, predictor=_TooFew(), protocol=LeaveOut.NONE)
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        prediction(math.nan),
-        prediction(0.0),
-        prediction(10, low_ms=11),
-        prediction(10, high_ms=9),
-        prediction(10, high_ms=math.inf),
-    ],
-)
-def test_a_prediction_that_is_no_time_is_refused(outcome: RowPrediction, tmp_path: Path) -> None:
-    rows = read_table(write_table(tmp_path / "t.csv", {}))
-    predictor = FakePredictor(by_case_id={"a": outcome})
-    with pytest.raises(BreakevenError, match=r"row a: a prediction of"):
-        compare(rows, predictor=predictor, protocol=LeaveOut.NONE)
 
 
 def test_bound_of_a_prediction_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads import products_in_tf32, step_on_device
-from breakeven.workloads.case_traces import _fill
+from breakeven.workloads.case_traces import fill
 from breakeven.workloads.timed_step import BuiltStep
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def test_a_step_updates_the_model_under_the_switches_of_its_case(
 def test_tokens_are_ones_that_every_embedding_has() -> None:
     model = nn.ModuleList([nn.Embedding(50, 2), nn.Embedding(7, 2)])
     tokens, images = torch.zeros(200, dtype=torch.int64), torch.zeros(200)
-    _fill(BuiltStep(model=model, inputs=(tokens, images), targets=(), forward=int, loss=torch.sum))
+    fill(BuiltStep(model=model, inputs=(tokens, images), targets=(), forward=int, loss=torch.sum))
     assert set(tokens.tolist()) == set(range(7))
     assert images.unique().numel() == 200
 

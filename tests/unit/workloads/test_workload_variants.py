@@ -12,7 +12,7 @@ from breakeven.trace import (
     TensorSpec,
     TimedPhase,
 )
-from breakeven.workloads.case_variants import as_asked, base_case
+from breakeven.workloads.spec import as_asked, base_case
 
 
 def traced(batch_size: int, *, has_copies: bool = True) -> StepTrace:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from breakeven.calibrate.fit import fit_factors, fit_families
 from breakeven.calibrate.gpu.machine import (
-    COPY,
     STAND_IN,
     check_gpu,
     describe_machine,
@@ -25,8 +26,8 @@ from breakeven.calibrate.gpu.machine import (
 from breakeven.calibrate.gpu.samples import (
     PRECISIONS,
     Sample,
-    SampleKernels,
     all_samples,
+    sample_kernels,
     time_sample,
     timed_kernel,
 )
@@ -36,8 +37,8 @@ from breakeven.calibrate.gpu.steps import (
     all_steps,
     fit_steps,
     time_step,
-    wanted_step,
 )
+from breakeven.capture import FakeSession
 from breakeven.cost import (
     GPU_CALIBRATION_VERSION,
     CalibratedMachine,
@@ -52,7 +53,19 @@ from breakeven.device import HostSpec, Precision, known_device
 from breakeven.errors import BreakevenError
 from breakeven.measure import DeviceTimer
 from breakeven.progress import Progress
-from breakeven.store import code_digest, machine_lock, read_calibrating, write_calibrating
+from breakeven.store import CALIBRATIONS, code_digest, machine_lock
+
+FULL_S = 360.0
+QUICK_S = 60.0
+# Kept for the fit at the end, by whether it is quick.
+_FIT_S = {True: 15.0, False: 40.0}
+_SAMPLE_S = 0.5
+_REACH_S = 4.0
+_BAR_CHARACTERS = 16
+# As torch and its libraries say it, in lower case.
+_NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
+# Packages whose code decides what is measured.
+_MEASURING = ("calibrate", "measure", "workloads")
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -76,21 +89,27 @@ class Measured(msgspec.Struct, kw_only=True):
     asked: str = ""
     ended: list[str] = []
 
+    @property
+    def num_taken(self) -> int:
+        """How many samples, copies and steps there are."""
+        return len(self.samples) + len(self.copies) + len(self.steps)
 
-# As torch and its libraries say it, in lower case.
-_NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
-# A library that aborts, as Metal's does of what it cannot compile, leaves nothing else behind.
-_ENDED = "breakeven was ended twice while it was measured"
-# Packages whose code decides what is measured.
-_MEASURING = ("calibrate", "measure", "workloads")
+    def is_known(self, name: str) -> bool:
+        """Return whether something was measured, or refused."""
+        known = {"launch": self.launch is not None, "copies": bool(self.copies)}
+        return known.get(name, False) or any(
+            name in some for some in (self.failed, self.samples, self.steps)
+        )
 
-
-def machine_key_of(machine: CalibratedMachine) -> dict[str, str]:
-    """Return what measurements hold for: machine, software, and the code that measures."""
-    facts = msgspec.to_builtins(machine)
-    del facts["date"]
-    told = {name: str(value) for name, value in facts.items()}
-    return told | {"measuring": code_digest(*_MEASURING)}
+    def take_up(self) -> None:
+        """Continue where the last process ended: what it did not survive is asked once more."""
+        self.failed = {name: why for name, why in self.failed.items() if is_for_good(why)}
+        if self.asked in self.ended:
+            # A library that aborts, as Metal's does of what it cannot compile, leaves nothing else.
+            self.failed[self.asked] = "breakeven was ended twice while it was measured"
+        elif self.asked:
+            self.ended.append(self.asked)
+        self.asked = ""
 
 
 def reason_of(error: Exception) -> str:
@@ -105,42 +124,6 @@ def is_for_good(reason: str) -> bool:
     return not any(sign in reason.casefold() for sign in _NO_MEMORY)
 
 
-@dataclass(kw_only=True)
-class Kept:
-    """Measurements that are written before each further one.
-
-    Args:
-        measured: Those so far.
-        write: Keeps them.
-    """
-
-    measured: Measured
-    write: Callable[[Measured], None]
-
-    def take_up(self) -> None:
-        """Go on where the last process ended: what it did not survive is asked once more."""
-        measured, asked = self.measured, self.measured.asked
-        measured.failed = {name: why for name, why in measured.failed.items() if is_for_good(why)}
-        if asked in measured.ended:
-            measured.failed[asked] = _ENDED
-        elif asked:
-            measured.ended.append(asked)
-        measured.asked = ""
-
-    def ask(self, name: str) -> None:
-        """Note what is about to be measured, for the case that this process does not survive it."""
-        self.measured.asked = name
-        self.write(self.measured)
-
-    def close(self) -> None:
-        """Write what there is: whatever was asked last, this process has survived it."""
-        self.measured.asked = ""
-        self.write(self.measured)
-
-
-_BAR_CHARACTERS = 16
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One thing to measure.
@@ -148,7 +131,7 @@ class Item:
     Args:
         name: Unique.
         stage: What it is part of, for a person.
-        measure: Does it, and keeps what came of it.
+        measure: Does it, and keeps the result.
         about_s: How long it may take.
     """
 
@@ -158,83 +141,51 @@ class Item:
     about_s: float
 
 
-class Plan:
-    """Measures items in turn until they are done or the time is over.
+def measure_items(
+    items: Sequence[Item],
+    progress: Progress,
+    *,
+    is_known: Callable[[str], bool],
+    ask: Callable[[str], None],
+    failed: Callable[[str, Exception], None],
+    now_s: Callable[[], float],
+    until_s: float,
+) -> int:
+    """Measure items in turn, and return how many were left out for lack of time.
 
     Items of a stage are taken to be as slow as the slowest of them so far.
 
     Args:
         items: The most telling first.
+        progress: Gets each stage, and each item as a detail with a bar.
         is_known: Whether an item was measured before.
+        ask: Called with each item's name before it is measured.
         failed: Called with what did not run, and why.
         now_s: Clock, in seconds.
         until_s: When the time is over.
     """
-
-    def __init__(
-        self,
-        items: Sequence[Item],
-        *,
-        is_known: Callable[[str], bool],
-        failed: Callable[[str, Exception], None],
-        now_s: Callable[[], float],
-        until_s: float,
-    ) -> None:
-        self._items = items
-        self._is_known = is_known
-        self._failed = failed
-        self._now_s = now_s
-        self._until_s = until_s
-
-    def run(
-        self,
-        begin: Callable[[str], None],
-        detail: Callable[[str], None],
-        before: Callable[[str], None],
-    ) -> int:
-        """Return how many items were left out since the time was over.
-
-        Args:
-            begin: Told of each stage.
-            detail: Told of each item, with a bar.
-            before: Called with each item's name before it is measured.
-        """
-        num_left, stage = 0, ""
-        slowness: dict[str, float] = {}
-        for number, item in enumerate(self._items):
-            if self._is_known(item.name):
-                continue
-            begun_s = self._now_s()
-            slowest = slowness.get(item.stage, 1.0)
-            if begun_s + slowest * item.about_s > self._until_s:
-                num_left += 1
-                continue
-            if item.stage != stage:
-                stage = item.stage
-                begin(stage)
-            detail(f"{_bar(number, len(self._items))} {item.name}")
-            before(item.name)
-            try:
-                item.measure()
-            except Exception as error:
-                # What the device or its library refuses is left out, naming it.
-                self._failed(item.name, error)
-            slowness[item.stage] = max(slowest, (self._now_s() - begun_s) / item.about_s)
-        return num_left
-
-
-def _bar(num_done: int, num_all: int) -> str:
-    filled = round(_BAR_CHARACTERS * num_done / num_all)
-    return f"{'█' * filled}{'░' * (_BAR_CHARACTERS - filled)} {num_done + 1} of {num_all}"
-
-
-FULL_S = 360.0
-QUICK_S = 60.0
-# Kept for the fit at the end.
-_FIT_S = {True: 15.0, False: 40.0}
-_SAMPLE_S = 0.5
-_REACH_S = 4.0
-_WAITING = "waiting for another breakeven process, which is measuring"
+    num_left, stage = 0, ""
+    slowness: dict[str, float] = {}
+    for number, item in enumerate(items):
+        if is_known(item.name):
+            continue
+        begun_s = now_s()
+        slowest = slowness.get(item.stage, 1.0)
+        if begun_s + slowest * item.about_s > until_s:
+            num_left += 1
+            continue
+        if item.stage != stage:
+            stage = item.stage
+            progress.begin(stage)
+        bar = ("█" * round(_BAR_CHARACTERS * number / len(items))).ljust(_BAR_CHARACTERS, "░")
+        progress.detail(f"{bar} {number + 1} of {len(items)} {item.name}")
+        ask(item.name)
+        try:
+            item.measure()
+        except Exception as error:  # the device or its library refuses it
+            failed(item.name, error)
+        slowness[item.stage] = max(slowest, (now_s() - begun_s) / item.about_s)
+    return num_left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +196,7 @@ class GpuRequest:
         device: The GPU.
         is_quick: The short list alone, in a minute.
         has_fp64: Products and convolutions in fp64 too.
-        is_forced: Measure anew what is known.
+        is_forced: Measure again what is known.
         is_tiny: Sizes that a CPU computes in no time, for tests.
         budget_s: Seconds for all; by whether it is quick by default.
     """
@@ -260,7 +211,7 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuResult:
-    """What came of it.
+    """A calibration and how it was made.
 
     Args:
         calibration: What predictions use.
@@ -281,9 +232,7 @@ def calibrate_gpu(
     begun_s: float | None = None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> GpuResult:
-    """Measure a GPU, or what is not measured of it yet.
-
-    What was measured is kept when this is interrupted.
+    """Measure a GPU, or what is not measured of it yet; an interrupt loses no measurement.
 
     Args:
         request: Which GPU, and how thoroughly.
@@ -299,32 +248,56 @@ def calibrate_gpu(
     progress.begin("starting the GPU")
     check_gpu(request.device)
     machine = describe_machine(request.device)
-    key = {**machine_key_of(machine), "sizes": "tiny" if request.is_tiny else "usual"}
+    # Measurements hold for the machine, its software, and the code that measures.
+    facts = msgspec.to_builtins(machine)
+    del facts["date"]
+    key = {name: str(value) for name, value in facts.items()} | {
+        "measuring": code_digest(*_MEASURING),
+        "sizes": "tiny" if request.is_tiny else "usual",
+    }
     budget_s = request.budget_s or (QUICK_S if request.is_quick else FULL_S)
+    waiting = "waiting for another breakeven process, which is measuring"
     asked_s = now_s()
-    with machine_lock(partial(progress.detail, _WAITING)):
+    with machine_lock(partial(progress.detail, waiting)):
         begun_s += now_s() - asked_s
-        known = None if request.is_forced else read_calibrating(key, Measured)
-        kept = Kept(measured=known or Measured(), write=partial(write_calibrating, key))
-        kept.take_up()
-        measured = kept.measured
-        num_known = _num_measured(measured)
-        plan = Plan(
-            tuple(_items(request, measured)),
-            is_known=partial(_is_known, measured),
-            failed=partial(_note_failure, measured, request.device),
-            now_s=now_s,
-            until_s=begun_s + budget_s - _FIT_S[request.is_quick],
-        )
+        known = None if request.is_forced else CALIBRATIONS.read(key, Measured)
+        measured = Measured() if known is None else known
+        measured.take_up()
+        num_known = measured.num_taken
+
+        def ask(name: str) -> None:
+            # This process may not survive it.
+            measured.asked = name
+            CALIBRATIONS.write(key, measured)
+
+        def note_failure(name: str, error: Exception) -> None:
+            reason = measured.failed[name] = reason_of(error)
+            try:
+                check_gpu(request.device)
+            except BreakevenError as lost:
+                if is_for_good(lost.message):
+                    raise BreakevenError(
+                        f"the GPU answers no more since {name}: {reason}",
+                        hint="run breakeven calibrate again: it goes on behind that",
+                    ) from error
+
         try:
-            num_left = plan.run(progress.begin, progress.detail, kept.ask)
+            num_left = measure_items(
+                list(_items(request, measured)),
+                progress,
+                is_known=measured.is_known,
+                ask=ask,
+                failed=note_failure,
+                now_s=now_s,
+                until_s=begun_s + budget_s - _FIT_S[request.is_quick],
+            )
         finally:
-            kept.close()
+            ask("")  # this process has survived what it asked last
     progress.begin("fitting what was measured")
     calibration = fit_calibration(request, machine, measured, num_left, host)
     progress.end()
     return GpuResult(
-        calibration=calibration, num_new=_num_measured(measured) - num_known, num_left=num_left
+        calibration=calibration, num_new=measured.num_taken - num_known, num_left=num_left
     )
 
 
@@ -341,88 +314,49 @@ def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
     stage = "measuring launches and copies"
     yield Item(name="launch", stage=stage, measure=reach, about_s=_REACH_S)
     yield Item(name="copies", stage=stage, measure=copies, about_s=_REACH_S)
-
-    def time_one(name: str, sample: Sample, precision: Precision) -> None:
-        measured.samples[name] = time_sample(sample, precision, timer)
-
     for sample, precision in wanted_samples(request):
         name = sample_name(sample, precision)
-        yield Item(
-            name=name,
-            stage=f"measuring kernels in {precision}",
-            measure=partial(time_one, name, sample, precision),
-            about_s=_SAMPLE_S,
-        )
 
-    def time_whole(step: WantedStep) -> None:
-        measured.steps[step.name] = time_step(step, timer)
+        def time_one(
+            name: str = name, sample: Sample = sample, precision: Precision = precision
+        ) -> None:
+            measured.samples[name] = time_sample(sample, precision, timer)
 
+        stage = f"measuring kernels in {precision}"
+        yield Item(name=name, stage=stage, measure=time_one, about_s=_SAMPLE_S)
     for step in all_steps(is_tiny=request.is_tiny):
         if request.is_quick and not step.is_quick:
             continue
-        yield Item(
-            name=step.name,
-            stage=f"measuring {'whole' if step.compile == EAGER else 'compiled'} steps",
-            measure=partial(time_whole, step),
-            about_s=step.about_s,
-        )
+
+        def time_whole(step: WantedStep = step) -> None:
+            measured.steps[step.name] = time_step(step, timer)
+
+        stage = f"measuring {'whole' if step.compile == EAGER else 'compiled'} steps"
+        yield Item(name=step.name, stage=stage, measure=time_whole, about_s=step.about_s)
 
 
 def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
     """Return the samples to take, the short list first, precision by precision."""
-    wanted: list[tuple[Sample, Precision]] = []
     samples = all_samples(is_tiny=request.is_tiny)
     precisions = [*PRECISIONS, Precision.FP64]
     if not has_tf32(request.device):
         precisions.remove(Precision.TF32)  # it would be fp32 once more
-    for is_quick in (True,) if request.is_quick else (True, False):
-        some = [sample for sample in samples if sample.is_quick is is_quick]
-        for precision in precisions:
-            wanted += [
-                (sample, precision)
-                for sample in some
-                if precision in sample.precisions
-                or (precision is Precision.FP64 and request.has_fp64 and sample.has_fp64)
-            ]
-    return wanted
+    return [
+        (sample, precision)
+        for is_quick in ((True,) if request.is_quick else (True, False))
+        for precision in precisions
+        for sample in samples
+        if sample.is_quick is is_quick
+        and (
+            precision in sample.precisions
+            or (precision is Precision.FP64 and request.has_fp64 and sample.has_fp64)
+        )
+    ]
 
 
 def sample_name(sample: Sample, precision: Precision) -> str:
     """Return the name of a sample at a precision."""
     return f"{sample.name} {precision}"
-
-
-def _is_known(measured: Measured, name: str) -> bool:
-    if name in measured.failed:
-        return True
-    if name == "launch":
-        return measured.launch is not None
-    if name == "copies":
-        return bool(measured.copies)
-    return name in measured.samples or name in measured.steps
-
-
-def _num_measured(measured: Measured) -> int:
-    return len(measured.samples) + len(measured.copies) + len(measured.steps)
-
-
-def _note_failure(measured: Measured, device: torch.device, name: str, error: Exception) -> None:
-    """Keep why something did not run; a device that answers no more ends the calibration.
-
-    It did before, so that what it was asked last is not asked again.
-
-    Raises:
-        BreakevenError: It answers no more.
-    """
-    reason = measured.failed[name] = reason_of(error)
-    try:
-        check_gpu(device)
-    except BreakevenError as lost:
-        if is_for_good(lost.message):
-            raise BreakevenError(
-                f"the GPU answers no more since {name}: {reason}",
-                hint="run breakeven calibrate again: it goes on behind that",
-            ) from error
 
 
 def fit_calibration(
@@ -444,26 +378,23 @@ def fit_calibration(
     Raises:
         BreakevenError: It is too little.
     """
-    rows: list[tuple[Sample, MeasuredSample, tuple[Kernel, ...]]] = []
-    with SampleKernels() as kernels:
+    rows: list[tuple[Sample, float, tuple[Kernel, ...]]] = []
+    with FakeSession() as session:
         for sample in all_samples(is_tiny=request.is_tiny):
             for precision in Precision:
                 found = measured.samples.get(sample_name(sample, precision))
                 if found is not None:
-                    rows.append((sample, found, kernels.of(sample, precision)))
+                    kernels = sample_kernels(sample, precision, session)
+                    rows.append((sample, found.time_ns, kernels))
     copies = fit_copies(tuple(measured.copies.values()))
     known = None if request.device.type == STAND_IN else known_device(machine.gpu)
     spec = known or own_spec(
         request.device,
         machine,
-        [(some[0], found.time_ns) for _, found, some in rows if len(some) == 1],
+        [(kernels[0], time_ns) for _, time_ns, kernels in rows if len(kernels) == 1],
         copy_bytes_per_s=max((copy.bytes_per_s for copy in copies), default=None),
     )
-    timed = [
-        kernel
-        for sample, found, some in rows
-        if (kernel := timed_kernel(sample, found, some, spec)) is not None
-    ]
+    timed = list(filter(None, (timed_kernel(*row, spec) for row in rows)))
     left_out = tuple(f"{name}: {why}" for name, why in measured.failed.items())
     if num_left:
         left_out += (f"{num_left} measurements for which there was no time",)
@@ -480,35 +411,20 @@ def fit_calibration(
         left_out=left_out,
         spec=spec if known is None else None,
     )
-    calibration = msgspec.structs.replace(calibration, effects=fit_factors(timed, calibration))
+    calibration = replace(calibration, effects=fit_factors(timed, calibration))
     if host is None:
         return calibration
     try:
         shown = fit_steps(calibration.steps, calibration, spec, host)
     except BreakevenError as error:  # as on Windows, where no steps are traced
         untold = f"what whole steps show: {error.message}"
-        return msgspec.structs.replace(calibration, left_out=(*left_out, untold))
-    return msgspec.structs.replace(calibration, effects=_together(calibration.effects, shown))
-
-
-def measured_of(calibration: GpuCalibration) -> Measured:
-    """Return the measurements that a calibration was fitted to."""
-    samples = [one for one in calibration.samples if not one.name.startswith(COPY)]
-    return Measured(
-        launch=calibration.launch,
-        samples={f"{one.name} {one.precision}": one for one in samples},
-        copies={one.name: one for one in calibration.samples if one.name.startswith(COPY)},
-        steps={wanted_step(one).name: one for one in calibration.steps},
+        return replace(calibration, left_out=(*left_out, untold))
+    # Effects with one key add up.
+    sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for effect in (*calibration.effects, *shown):
+        sums[effect.kind, *effect.of] += effect.log_factor
+    effects = (
+        StepEffect(kind=kind, of=tuple(of), log_factor=round(value, 4))
+        for (kind, *of), value in sorted(sums.items())
     )
-
-
-def _together(*effects: Iterable[StepEffect]) -> tuple[StepEffect, ...]:
-    """Return effects with those of one key as one."""
-    sums: dict[tuple[str, ...], float] = {}
-    for effect in (one for some in effects for one in some):
-        key = (effect.kind, *effect.of)
-        sums[key] = sums.get(key, 0.0) + effect.log_factor
-    return tuple(
-        StepEffect(kind=key[0], of=key[1:], log_factor=round(value, 4))
-        for key, value in sorted(sums.items())
-    )
+    return replace(calibration, effects=tuple(effects))

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -27,7 +26,7 @@ from breakeven.device import DeviceSpec, Precision, user_calibrations
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.measure import DeviceTimer
 from breakeven.processor import cpu_name, num_cores
-from breakeven.store import installed_version, write_document
+from breakeven.store import installed_version, lined_json, write_document
 
 # torch's type of a stand-in for a GPU where there is none, for tests of the whole path.
 STAND_IN = "cpu"
@@ -191,6 +190,9 @@ def own_spec(
         )
     vendor, generation = _generation(device)
     facts = properties_of(device)
+    memory_bytes = _first(facts, "total_memory") or _MEMORY_BYTES
+    if device.type == "mps":
+        memory_bytes = float(torch.mps.recommended_max_memory())
     link = _LINK_BYTES_PER_S if copy_bytes_per_s is None else copy_bytes_per_s / _LINK_FRACTION
     if rates.get(Precision.TF32, 0.0) < 1.2 * rates[Precision.FP32]:
         rates.pop(Precision.TF32, None)  # the switch does nothing here
@@ -203,7 +205,7 @@ def own_spec(
         num_sms=int(_first(facts, "multi_processor_count", "gpu_subslice_count") or _NUM_SMS),
         clock_hz=1e3 * _first(facts, "clock_rate") or _CLOCK_HZ,
         peak_flop_per_s={one: rate / _BEST_FRACTION for one, rate in rates.items()},
-        memory_bytes=_memory_bytes(device),
+        memory_bytes=memory_bytes,
         memory_bytes_per_s=stream / _BEST_FRACTION,
         l2_bytes=_first(facts, "L2_cache_size", "last_level_cache_size") or _CACHE_BYTES,
         link_bytes_per_s=link,
@@ -218,12 +220,6 @@ def own_spec(
 def _first(facts: Any, *names: str) -> float:
     """Return the first of the figures that a backend tells; 0 where it tells none."""
     return next((float(value) for name in names if (value := getattr(facts, name, 0))), 0.0)
-
-
-def _memory_bytes(device: torch.device) -> float:
-    if device.type == "mps":
-        return float(torch.mps.recommended_max_memory())
-    return _first(properties_of(device), "total_memory") or _MEMORY_BYTES
 
 
 def _generation(device: torch.device) -> tuple[str, str]:
@@ -320,22 +316,7 @@ _LISTS = ("families", "effects", "copies", "samples", "steps", "left_out")
 
 def calibration_bytes(calibration: GpuCalibration) -> bytes:
     """Return a calibration as it is kept: JSON, with a line for each measurement."""
-    fields: list[str] = []
-    for name in calibration.__struct_fields__:
-        value = getattr(calibration, name)
-        text = _lines(value) if name in _LISTS else _json(value)
-        fields.append(f' "{name}": {text}')
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-
-
-def _lines(entries: tuple[object, ...]) -> str:
-    if not entries:
-        return "[]"
-    return "[\n" + ",\n".join(f"  {_json(entry)}" for entry in entries) + "\n ]"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return lined_json(calibration, {name: getattr(calibration, name) for name in _LISTS})
 
 
 def save_calibration(calibration: GpuCalibration) -> Path:

@@ -118,14 +118,7 @@ def all_steps(*, is_tiny: bool = False) -> tuple[WantedStep, ...]:
     if is_tiny:
         return tuple(eager)
     compiled = [
-        WantedStep(
-            workload=eager[i].workload,
-            batch_size=eager[i].batch_size,
-            precision=eager[i].precision,
-            optimizer=eager[i].optimizer,
-            compile="default",
-            about_s=about_s,
-        )
+        replace(eager[i], compile="default", is_quick=False, about_s=about_s)
         for i, about_s in _COMPILED
     ]
     return (*eager, *compiled)

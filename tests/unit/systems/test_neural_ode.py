@@ -6,17 +6,17 @@ from typing import Any, cast
 
 import pytest
 
+from breakeven.errors import BreakevenError
 from breakeven.systems import Bench, neural_ode
 from breakeven.systems.neural_ode import (
     COMPILED,
     EAGER,
     FAST_STEP,
-    CpuRun,
-    GpuRun,
+    Run,
     best_of,
     measure_cpu,
     slowdown_claim,
-    steps_table,
+    steps_tables,
 )
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import ClaimOutcome, RowSource
@@ -28,8 +28,8 @@ def _time(value_ns: float, source: Source, factor: float = 1.1) -> Estimate:
     )
 
 
-def _cpu(value_ns: float, way: str = EAGER) -> CpuRun:
-    return CpuRun(
+def _cpu(value_ns: float, way: str = EAGER) -> Run:
+    return Run(
         device="CPU, 1 thread",
         solver="own",
         way=way,
@@ -37,24 +37,23 @@ def _cpu(value_ns: float, way: str = EAGER) -> CpuRun:
     )
 
 
-def _k40(value_ns: float, *, is_of_its_day: bool, factor: float = 1.1) -> GpuRun:
-    return GpuRun(
+def _k40(value_ns: float, *, is_of_its_day: bool, factor: float = 1.1) -> Run:
+    return Run(
         device="K40",
-        is_k40=True,
         is_of_its_day=is_of_its_day,
         solver="own",
         step=_time(value_ns, Source.PREDICTED, factor),
-        num_kernels=100,
-        num_syncs=3,
+        launches=100,
+        syncs=3,
     )
 
 
-_FAILED = CpuRun(device="CPU", solver="own", way=COMPILED, failure="no compiler")
+_FAILED = Run(device="CPU", solver="own", way=COMPILED, failure="no compiler")
 
 
 def test_run_that_failed_is_not_the_best() -> None:
     runs = (_FAILED, _cpu(9e6), _cpu(3e6, COMPILED))
-    assert best_of(runs).step_ns == 3e6
+    assert best_of(runs).time.value_ns == 3e6
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_claim_compares_the_best_of_both_sides(
 
 
 def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
-    table = steps_table(
+    table, failed = steps_tables(
         (_cpu(8e6), _FAILED, _cpu(4e6, FAST_STEP)),
         (_k40(40e6, is_of_its_day=False),),
         (90_000.0, 20_000.0),
@@ -95,21 +94,24 @@ def test_table_shows_what_succeeded_with_a_cell_for_every_column() -> None:
     assert [row.cells[4] for row in table.rows] == [2.0, 1.0, 10.0]
     assert table.rows[2].cells[3] == 40e9
     assert [row.cells[1] for row in table.rows] == ["own", "own, fast_step", "own"]
+    assert [row.cells for row in failed.rows] == [("CPU", "own, torch.compile", "no compiler")]
 
 
 @pytest.mark.parametrize("is_installed", [False, True])
 def test_torchdiffeq_is_a_further_row_where_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, *, is_installed: bool
 ) -> None:
-    def measure(*_: str, num_threads: int, **__: Any) -> SimpleNamespace:
+    def measure(*arguments: str, num_threads: int, **__: Any) -> SimpleNamespace:
+        if "--compile" in arguments:
+            raise BreakevenError("no compiler")
         measurement = SimpleNamespace(estimate=_time(9e6, Source.MEASURED))
         return SimpleNamespace(num_threads=num_threads or 2, measurement=measurement)
 
-    bench = SimpleNamespace(measure=measure, time_limit_s=lambda least_s: least_s)
+    bench = SimpleNamespace(measure=measure)
     monkeypatch.setattr(neural_ode, "find_spec", lambda _: is_installed or None)
-    monkeypatch.setattr(neural_ode, "_time_compiled", lambda *_: _time(1e6, Source.MEASURED))
     runs = measure_cpu(cast("Bench", bench), Path("weights.pt"))
     ways = [(run.solver, run.way) for run in runs]
     own = [("own", EAGER), ("own", EAGER), ("own", COMPILED), ("own", FAST_STEP)]
     torchdiffeq = [("torchdiffeq", EAGER), ("torchdiffeq", EAGER), ("torchdiffeq", COMPILED)]
     assert sorted(ways) == sorted(own + torchdiffeq if is_installed else own)
+    assert {run.failure for run in runs if run.way == COMPILED} == {"no compiler"}

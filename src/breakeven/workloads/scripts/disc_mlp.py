@@ -1,1 +1,0 @@
-../../../../examples/disc_mlp.py

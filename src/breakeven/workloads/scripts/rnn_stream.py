@@ -1,1 +1,0 @@
-../../../../examples/rnn_stream.py
