@@ -23,8 +23,7 @@ from breakeven.capture import (
     alternate,
     find_target,
 )
-from breakeven.capture.process.run_processes import ForkServer
-from breakeven.capture.process.spawned_processes import SpawnedProcesses
+from breakeven.capture.process.run_processes import ForkServer, SpawnedProcesses
 from breakeven.timing import TurnKind
 
 LOOP = """
@@ -160,7 +159,7 @@ def test_run_leaves_nothing_for_the_next(launcher: Launcher, prepare: Prepare) -
         ("import sys\n\nsys.exit(7)\n", FailureKind.EXIT, "7", 3),
         ("pass\n", FailureKind.NO_STEP, "", None),
         ("import os\nos._exit(3)\n", FailureKind.EXIT, "3", 2),
-        ("import os\nos.closerange(3, 256)\n", FailureKind.CUT_OFF, "74", None),
+        ("import os\nos.closerange(3, 256)\n", FailureKind.PIPE_CLOSED, "74", None),
         ("import os\nos.kill(os.getpid(), 11)\n", FailureKind.KILLED, "SIGSEGV", None),
     ],
 )

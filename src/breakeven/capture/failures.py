@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import assert_never
 
-from breakeven.capture.answers import FailureKind, RunFailure
 from breakeven.capture.location import (
     as_text,
     is_our_file,
@@ -23,6 +22,7 @@ from breakeven.capture.location import (
     location_of,
     outermost_user_frame,
 )
+from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import FileWrites, Location, WriteProtection
@@ -213,7 +213,7 @@ def script_error(
             hint = "run it with python directly to see why"
             if failure.message == "SIGKILL":
                 hint = "the memory may not be enough: try a smaller batch"
-        case FailureKind.CUT_OFF:
+        case FailureKind.PIPE_CLOSED:
             message = f"{label} closed file descriptors of others, breakeven's among them"
             hint = "let it close its own files alone, not all as os.closerange does"
         case FailureKind.OTHER_PROCESS:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from breakeven.measure.own_time import PoolWaits, own_time_ns
+from breakeven.measure.busy_machine import PoolWaits, own_time_ns
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 

@@ -177,7 +177,7 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
-        case FailureKind.CUT_OFF:
+        case FailureKind.PIPE_CLOSED:
             return "closed the pipe on which breakeven listens"
         case FailureKind.OTHER_PROCESS:
             return "took its steps in processes of its own"

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from breakeven.capture.answers import CUT_OFF_STATUS, Message, StepCount
+from breakeven.capture.messages import PIPE_CLOSED_STATUS, Message, StepCount
 from breakeven.capture.process import child_run
 from breakeven.capture.process.child_run import AnswerPipe
 
@@ -50,7 +50,7 @@ def test_process_ends_where_the_pipe_was_closed(ends: tuple[int, int]) -> None:
     os.close(ends[1])
     with pytest.raises(Ended) as ended:
         pipe.send(StepCount(num_steps=1))
-    assert ended.value.args == (CUT_OFF_STATUS,)
+    assert ended.value.args == (PIPE_CLOSED_STATUS,)
 
 
 def test_file_that_got_the_number_of_the_pipe_is_not_written_to(

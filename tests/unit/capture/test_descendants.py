@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.capture.process.ending import RUN_VARIABLE, end_run
+from breakeven.capture.process.children import RUN_VARIABLE, end_run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who descends from whom")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who 
 PROGRAM = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from breakeven.capture.process.ending import adopt_orphans, end_descendants
+from breakeven.capture.process.children import adopt_orphans, end_descendants
 
 note = Path(sys.argv[1])
 
@@ -141,7 +141,7 @@ def test_a_run_is_known_by_its_mark(tmp_path: Path) -> None:
 def test_child_ends_with_its_parent(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, signal, sys, time
-        from breakeven.capture.process.ending import end_with_parent
+        from breakeven.capture.process.children import end_with_parent
         parent, child = os.getpid(), os.fork()
         if child == 0:
             end_with_parent(parent)

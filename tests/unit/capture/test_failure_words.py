@@ -91,7 +91,7 @@ AT = " at /elsewhere/model.py:17: `x = net(y)`"
             "run it with python directly",
         ),
         (
-            FailureKind.CUT_OFF, "74", 0,
+            FailureKind.PIPE_CLOSED, "74", 0,
             "train.py closed file descriptors of others, breakeven's among them",
             "close its own files alone",
         ),

@@ -130,7 +130,7 @@ def test_steps_on_a_gpu_wait_for_it_at_their_ends(
     waits = there(kind)
     # Tensors there can be no more than said to be there.
     gpu = torch.device(kind, 1)
-    monkeypatch.setattr("breakeven.capture.sessions.plain_run.gpu_with_most", lambda *_: gpu)
+    monkeypatch.setattr("breakeven.capture.sessions.trained.gpu_with_most", lambda *_: gpu)
     run = train(session_on_gpu())
     assert run is not None
     # Another one than the current device.
@@ -174,7 +174,7 @@ def test_a_run_for_the_cpu_finds_no_gpu(device: str, found: str) -> None:
     text = f"""
 import torch
 torch.backends.mps.is_available = lambda: True
-from breakeven.capture.process.commands import EndRequest
+from breakeven.capture.process.run_to_end import EndRequest
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.process.run_to_end import _RunToEnd
 from breakeven.trace import Configuration

@@ -8,16 +8,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answers import LoaderUse
+from breakeven.capture.messages import LoaderUse
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.sessions.in_process import _request
-from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.plain_run import (
-    Trained,
-    caveats_of_run,
-    typical_use,
-    uses_workers,
-)
+from breakeven.capture.sessions.plain import PlainSession, caveats_of_run, typical_use
+from breakeven.capture.sessions.trained import Trained
 from breakeven.errors import has_caveat
 from breakeven.timing import EMULATED_ON_CPU
 from breakeven.trace import Configuration
@@ -41,8 +36,8 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
 def test_there_is_a_caveat_for_each_reason(
     changed: dict[str, Any], codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breakeven.capture.sessions.plain_run.cpu_quota", lambda: 2.0)
-    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    monkeypatch.setattr("breakeven.capture.sessions.plain.cpu_quota", lambda: 2.0)
+    hardware = "breakeven.capture.sessions.plain.has_half_hardware"
     monkeypatch.setattr(hardware, lambda precision: precision == "bf16")
     request = replace(_request("made up"), configuration=Configuration(num_threads=2))
     told = {
@@ -60,7 +55,6 @@ def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
     expected = replace(USE, wait_ns=6.0, alone_ns=3.0, taking_ns=1.0, fetching_fraction=0.6)
     assert typical_use(uses, 5, alone_ns=3.0, taking_ns=1.0) == expected
     assert typical_use([], 5, alone_ns=0.0, taking_ns=0.0) is None
-    assert [uses_workers(uses), uses_workers([USE])] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +120,7 @@ def test_a_cast_without_a_product_is_not_arithmetic() -> None:
 def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(
     *, has_hardware: bool, has_grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    hardware = "breakeven.capture.sessions.plain.has_half_hardware"
     monkeypatch.setattr(hardware, lambda _: has_hardware)
     session = PlainSession(_request("made up", 0.01), lambda: None)
     first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).bfloat16().requires_grad_(False)

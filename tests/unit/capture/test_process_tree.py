@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from breakeven.capture.process.commands import EndRequest, become_script
-from breakeven.capture.process.ending import OF_ITS_OWN, end_all_with_this_process, end_tree
+from breakeven.capture.process.children import OF_ITS_OWN, end_all_with_this_process, end_tree
+from breakeven.capture.process.run_to_end import EndRequest, become_script
 from breakeven.trace import Configuration
 
 # It prints the id of a process that it starts, and waits for it.

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from breakeven.capture.sessions.plain_parts import OtherTime, StackSamples, other_work_of
+from breakeven.capture.sessions.between_steps import OtherTime, StackSamples, other_work_of
 from breakeven.timing import Measurement
 from breakeven.trace import Location
 

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from breakeven.capture import FailureKind, RunFailure, alternate
-from breakeven.capture.answers import Answer
+from breakeven.capture.messages import Answer
 from breakeven.capture.sessions.turns import TurnClock, Turns
 from breakeven.timing import TurnKind
 from factories.scripted_clock import ScriptedClock

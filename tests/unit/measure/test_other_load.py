@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from breakeven.measure import OtherLoad
-from breakeven.measure import own_time as module
+from breakeven.measure import busy_machine as module
 
 Tell = Callable[..., None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import RunRequest
-from breakeven.capture.answers import Ready
+from breakeven.capture.messages import Ready
 from breakeven.store import machine_lock
 from breakeven.sweep import LocalEngine
 from breakeven.trace import Configuration

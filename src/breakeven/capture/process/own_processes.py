@@ -14,9 +14,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from breakeven.capture.answers import OwnProcesses
 from breakeven.capture.failures import source_line
 from breakeven.capture.location import is_user_file, locate
+from breakeven.capture.messages import OwnProcesses
 from breakeven.configure import Patches
 from breakeven.trace import Location
 

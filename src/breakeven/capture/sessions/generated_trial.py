@@ -100,8 +100,10 @@ class GeneratedTrial(Patches):
         self._kept_since_ns = self._clock.now_ns()
         return not self.is_running
 
-    def result(self) -> GeneratedRun:
-        """Return what is known."""
+    def result(self) -> GeneratedRun | None:
+        """Return what is known; None before it has begun."""
+        if not self._begun_ns:
+            return None
         return self._result or GeneratedRun(because="the run ended before a step was recorded")
 
     def _end_step(self, num_steps: int, now_ns: int) -> None:

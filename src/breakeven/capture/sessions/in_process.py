@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from breakeven.capture.answers import PlainRun, TracedRun
-from breakeven.capture.requests import RunRequest
+from breakeven.capture.messages import PlainRun, RunRequest, TracedRun
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.target import Target, TargetKind

@@ -23,10 +23,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from breakeven.capture.answers import NumbersRun
+from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
-from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.session import UpdateSession
 from breakeven.configure import (
     Patches,

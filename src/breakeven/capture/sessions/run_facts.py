@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answers import SourceFile
 from breakeven.capture.location import file_digest, is_user_file
+from breakeven.capture.messages import SourceFile
 from breakeven.capture.target import Target, TargetKind, as_text
 from breakeven.processor import num_cores
 from breakeven.trace import Location, RunFacts, SourceText, StepTrace

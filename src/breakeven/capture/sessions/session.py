@@ -16,13 +16,12 @@ import torch
 from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from breakeven.capture.answers import Answer, ProbeRun
+from breakeven.capture.messages import Answer, ProbeRun, RunRequest
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.loader_watch import LoaderWatch
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.requests import RunRequest
 from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
-from breakeven.capture.answers import TracedRun
+from breakeven.capture.messages import RunRequest, TracedRun
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
@@ -22,7 +22,6 @@ from breakeven.capture.record.modes import without_modes
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.capture.record.update_watch import Boundary, UpdateWatch
-from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.run_facts import mentions_cuda, source_texts, with_machine_facts
 from breakeven.capture.sessions.session import BackwardCall, BackwardCalls, UpdateSession
 from breakeven.configure import ByIdentity

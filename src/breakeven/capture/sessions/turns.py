@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from breakeven.capture.answers import Answer, Paused
+from breakeven.capture.messages import Answer, Paused
 from breakeven.timing import Clock, TurnKind
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from types import FrameType, SimpleNamespace
 import pytest
 import torch
 
-from breakeven.capture.sessions.first_pass import StepLoop, loops_around
+from breakeven.capture.sessions.between_steps import StepLoop, loops_around
 
 
 def loops_here() -> list[StepLoop]:

@@ -1,9 +1,9 @@
-"""What the process of a run answers.
+"""What a process that runs a script is asked for, and what it answers.
 
-Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
-says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, and
-then ``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server
-says ``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
+Messages are single lines of JSON on a pipe. The server says ``Ready`` once. For every request it
+says ``Started``; the child says ``StepCount`` and ``Paused`` any number of times, and then
+``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``; and the server says
+``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,123 @@ from pathlib import Path
 
 import msgspec
 
+from breakeven.capture.target import Target
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.simulate import CpuRates
-from breakeven.timing import Estimate, Measurement, StepPhases
-from breakeven.trace import FileWrites, Location, SourceText, StepTrace
+from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
+from breakeven.trace import Configuration, FileWrites, Location, SourceText, StepTrace
 from breakeven.verdict import GeneratedRun
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs of a script leave behind; by default nothing.
+
+    Args:
+        writes: Files are written where the script writes them.
+        trackers: Experiment trackers log as the script sets them up.
+        raw_folders: Folders in which they are in any case, as bytes.
+    """
+
+    writes: bool = False
+    trackers: bool = False
+    raw_folders: tuple[bytes, ...] = ()
+
+
+KEEP_NOTHING = Keep()
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """One run of the target: it times plain steps if nothing else is asked for.
+
+    Args:
+        target: What to run.
+        time_limit_s: When to give up.
+        configuration: Settings in effect around the script; a traced run ignores all but the
+            threads.
+        loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
+        new_batch_size: Their batch size in this run.
+        is_traced: Record a step on a fake CUDA device.
+        is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
+        records_longer: Record as many steps as come within some seconds, if a few did not show
+            the typical one.
+        records_after: Record what follows this number of updates, up to the next one or for a
+            while, in place of a step; 0 for a step.
+        num_probe_steps: Only run the script until it has taken this number of steps; 0 for no
+            probe. Nothing is replaced but, with ``has_cuda``, CUDA by the CPU.
+        num_recorded_steps: Record the losses and gradients of this number of steps, with all that
+            is unseeded seeded alike; 0 to time them. At least two, if they take longer than
+            ``budget_s``.
+        raw_numbers_path: The file that they are written to.
+        weight_noise_roundoffs: Move the weights by this number of unit roundoffs in such a run,
+            before the first step and after each.
+        weight_noise_seed: Says which go up, and which down.
+        budget_s: How long to take samples of steps; a few slow ones may exceed it.
+        on_gpu: Leave the GPU of this machine to the script; otherwise it is hidden.
+        has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
+            refuse to run without a GPU.
+        keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run; its CUDA
+            calls are not run by the CPU then. Otherwise, or with ``has_cuda``, it is ignored.
+        turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
+        backwards_per_step: End a step of a plain run after this number of backward passes; 0 if
+            optimizers of torch end it.
+        num_skipped_steps: Steps of a plain run that do not count.
+        times_loader: Time worker processes of a DataLoader by themselves after a plain run.
+        tries_threads: Time some steps with one thread, and with one for each core, after a plain
+            run with more, unless the script sets their number.
+        tries_generated: Time a short step of a plain run on the CPU as generated code too.
+        watches_program: Wait in a plain run for what is done between some of the steps, until it is
+            known how often that comes, and report it.
+    """
+
+    target: Target
+    is_traced: bool
+    time_limit_s: float
+    is_moved: bool = False
+    records_longer: bool = False
+    budget_s: float = 1.0
+    has_cuda: bool = False
+    on_gpu: bool = False
+    loader_batch_size: int = 0
+    new_batch_size: int = 0
+    configuration: Configuration = Configuration()
+    keeps_compile: bool = False
+    turns: TurnKind = TurnKind.NONE
+    num_recorded_steps: int = 0
+    raw_numbers_path: bytes = b""
+    num_probe_steps: int = 0
+    weight_noise_roundoffs: float = 0.0
+    weight_noise_seed: int = 0
+    backwards_per_step: int = 0
+    records_after: int = 0
+    num_skipped_steps: int = 0
+    times_loader: bool = False
+    tries_threads: bool = False
+    tries_generated: bool = False
+    watches_program: bool = False
+
+    @property
+    def compiles(self) -> bool:
+        """Return whether the run may compile what the script or the configuration asks for."""
+        wanted = self.configuration
+        return self.keeps_compile or bool(wanted.compile_mode) or wanted.fast_step
+
+
+class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
+    """Measure what this host spends to issue an operator, instead of running a target.
+
+    Args:
+        num_rounds: Each measures everything once.
+    """
+
+    num_rounds: int
+
+
+class RatesRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-rates"):
+    """Measure what a core of this CPU computes and moves, instead of running a target."""
+
+
+Request = RunRequest | HostRequest | RatesRequest
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +364,7 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
 # Exit status of a run whose process cannot tell its answer: the script closed the way to tell it.
 # Source: EX_IOERR of sysexits.h.
-CUT_OFF_STATUS = 74
+PIPE_CLOSED_STATUS = 74
 
 
 class FailureKind(StrEnum):
@@ -266,7 +377,7 @@ class FailureKind(StrEnum):
     TIME_LIMIT = "time_limit"
     OTHER_PROCESS = "other_process"
     KILLED = "killed"
-    CUT_OFF = "cut_off"
+    PIPE_CLOSED = "pipe_closed"
     INTERNAL = "internal"
 
 
