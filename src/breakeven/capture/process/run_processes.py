@@ -32,7 +32,7 @@ from breakeven.capture.process.children import (
     python_command,
 )
 from breakeven.capture.process.script_output import ScriptOutput, ScriptTerminal, user_terminal_size
-from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
+from breakeven.capture.protect.scratch import Scratch, remove_tree
 from breakeven.errors import BreakevenError
 
 START_LIMIT_S = 120.0
@@ -235,7 +235,7 @@ class ForkServer(RunProcesses):
 
 
 class SpawnedProcesses(RunProcesses):
-    """Runs each target in a new process that imports torch itself.
+    """Runs each target in a new process that imports torch itself: see `server.run_once`.
 
     It takes seconds longer per run than to fork, and needs nothing but pipes, threads and
     processes. A script has no terminal.
@@ -249,31 +249,35 @@ class SpawnedProcesses(RunProcesses):
         self._keep = keep
         self._folder = folder
         output_fd, self._script_fd = os.pipe()
-        self._run: _SpawnedRun | None = None
+        self._waiter: threading.Thread | None = None
         super().__init__(_PipeOutput(output_fd))
 
     def ready(self) -> Ready:
-        """Ask a process of its own: whoever asks a GPU of some kinds has begun to use it."""
+        """Ask a process of its own: to ask a GPU of some kinds is to begin to use it."""
         if self._ready is None:
             self._start(None)
         return super().ready()
 
     def begin(self, request: Request) -> None:
         """Start the process, and ask it once it has imported torch."""
-        run = self._start(request)
+        self._start(request)
         self._first_message(Started)
         self.output.clear()
-        os.write(run.request_fd, msgspec.json.encode(request) + b"\n")
+        os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
 
     def give_turn(self) -> None:
         """Let the run that waits for its turn go on."""
-        assert self._run is not None
-        os.write(self._run.request_fd, b".")
+        os.write(self._request_fd, b".")
 
     def end_run(self) -> None:
         """End the process of the run, and all that it has started."""
-        if self._run is not None:
-            self._run.end()
+        if self._waiter is not None:
+            if self._waiter.is_alive():
+                end_tree(self.process)
+                self._waiter.join()
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self._waiter = None
 
     def close(self) -> None:
         """End whatever runs."""
@@ -285,87 +289,54 @@ class SpawnedProcesses(RunProcesses):
 
     def receive(self, deadline_s: float) -> Message | None:
         """Return the next message, or None when the deadline passes first."""
-        assert self._run is not None, "a process was started"
-        return self._run.receive(deadline_s)
-
-    def _start(self, request: Request | None) -> _SpawnedRun:
-        """Start the process of a request, or of none, which tells what is here."""
-        self.end_run()
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        self._run = _SpawnedRun(request, self._keep, folder, self._script_fd)
-        self.process = self._run.process
-        return self._run
-
-
-class _SpawnedRun:
-    """The process of one run, and the messages that come from it; ``Ended`` is the last.
-
-    Args:
-        request: What it will be asked for; None where it only tells what is here.
-        keep: What of the script's side effects is to be real.
-        folder: Of its temporary files; is removed.
-        script_fd: Where the script prints to.
-    """
-
-    def __init__(self, request: Request | None, keep: Keep, folder: Path, script_fd: int) -> None:
-        self._folder = folder
-        self._layer: Layer | None = None
-        if request is not None:  # the process finds the same by the same
-            self._layer = Scratch(folder, keep, may_fork=False).layer_for(request)
-        kind = "ready" if request is None else "once"
-        self.process: subprocess.Popen[Any] = subprocess.Popen(
-            python_command("process.server", kind, msgspec.json.encode(keep).decode()),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=script_fd,
-            env=_run_environment(folder),
-            **OF_ITS_OWN,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._requests, self._answers = self.process.stdin, self.process.stdout
-        self._messages: SimpleQueue[Message] = SimpleQueue()
-        self._waiter = threading.Thread(target=self._wait, daemon=True)
-        self._waiter.start()
-
-    @property
-    def request_fd(self) -> int:
-        """Return where it reads its request, and its turns."""
-        return self._requests.fileno()
-
-    def receive(self, deadline_s: float) -> Message | None:
-        """Return the next message, or None when the deadline passes first."""
         # On Windows, Ctrl-C is seen between two waits, and not within one.
         while (left_s := deadline_s - monotonic()) > 0:
             with suppress(Empty):
                 return self._messages.get(timeout=min(left_s, _POLL_S))
         return None
 
-    def end(self) -> None:
-        """End it, and all that it has started."""
-        if self._waiter.is_alive():
-            end_tree(self.process)
-            self._waiter.join()
-        self._requests.close()
+    def _start(self, request: Request | None) -> None:
+        """Start the process of a request, or of none, which tells what is here."""
+        self.end_run()
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        layer = None
+        if request is not None:  # the process finds the same by the same
+            layer = Scratch(folder, self._keep, may_fork=False).layer_for(request)
+        kind = "ready" if request is None else "once"
+        self.process = process = subprocess.Popen(
+            python_command("process.server", kind, msgspec.json.encode(self._keep).decode()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._script_fd,
+            env=_run_environment(folder),
+            **OF_ITS_OWN,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._request_fd, answers = process.stdin.fileno(), process.stdout
+        self._messages = messages = SimpleQueue[Message]()
 
-    def _wait(self) -> None:
-        # A pipe cannot be waited for with a limit on Windows, but a queue can.
-        reader = threading.Thread(target=self._read, daemon=True)
-        reader.start()
-        exit_code = self.process.wait()
-        end_tree(self.process)  # data loader workers, for instance
-        end_run(str(self._folder))
-        reader.join(_READ_LIMIT_S)
-        writes = self._layer.writes() if self._layer is not None else None
-        remove_tree(self._folder)
-        self._messages.put(Ended(exit_code=exit_code, writes=writes))
+        def read() -> None:
+            with answers:
+                for line in answers:
+                    message = _parse(line)
+                    if message is not None:
+                        messages.put(message)
 
-    def _read(self) -> None:
-        with self._answers:
-            for line in self._answers:
-                message = _parse(line)
-                if message is not None:
-                    self._messages.put(message)
+        def wait() -> None:
+            # A pipe cannot be waited for with a limit on Windows, but a queue can.
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            exit_code = process.wait()
+            end_tree(process)  # data loader workers, for instance
+            end_run(str(folder))
+            reader.join(_READ_LIMIT_S)
+            writes = layer.writes() if layer is not None else None
+            remove_tree(folder)
+            messages.put(Ended(exit_code=exit_code, writes=writes))
+
+        self._waiter = threading.Thread(target=wait, daemon=True)
+        self._waiter.start()
 
 
 class _PipeOutput(ScriptOutput):

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from breakeven.capture.location import file_digest, is_user_file
 from breakeven.capture.messages import SourceFile
 from breakeven.capture.target import Target, TargetKind, as_text
 from breakeven.processor import num_cores
-from breakeven.trace import Location, RunFacts, SourceText, StepTrace
+from breakeven.trace import RunFacts, SourceText, StepTrace
 
 # Values that are looked at: some 10 ms of work.
 _MAX_VALUES = 4_000_000
@@ -97,9 +98,11 @@ def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
     Those that the trace names come first, cells of a notebook among them, then the others as far
     as there is room. Files that are too large to be code are left out.
     """
-    texts: dict[str, str] = {}
-    for location in _locations(trace):
-        if location.file not in texts:
+    facts, texts = trace.facts, dict[str, str]()
+    named = (*facts.loaders, *facts.optimizers, *facts.model_calls, *facts.calls)
+    datasets = (one.dataset_location for one in facts.loaders)
+    for location in (*chain(*trace.stacks), *(fact.location for fact in named), *datasets):
+        if location is not None and location.file not in texts:
             texts[location.file] = _text_of(location.file)
     room = _MAX_OTHER_BYTES
     for name in sorted(_names_of_code(target)):
@@ -116,16 +119,6 @@ def _names_of_code(target: Target) -> set[str]:
     if target.kind is not TargetKind.MODULE and target.raw_path:
         names.add(target.path)  # a script that runs as `__main__` may have replaced that module
     return {name for name in names if isinstance(name, str) and is_user_file(name)}
-
-
-def _locations(trace: StepTrace) -> Iterator[Location]:
-    """Yield the lines that a trace names, whether in events or in what is known besides."""
-    facts = trace.facts
-    for stack in trace.stacks:
-        yield from stack
-    named = (*facts.loaders, *facts.optimizers, *facts.model_calls, *facts.calls)
-    places = (*(fact.location for fact in named), *(one.dataset_location for one in facts.loaders))
-    yield from (place for place in places if place is not None)
 
 
 def _text_of(name: str) -> str:
