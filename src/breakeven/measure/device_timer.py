@@ -116,7 +116,11 @@ class DeviceTimer:
             least_blocks = _FEWEST_BLOCKS if is_long else _LEAST_BLOCKS
             block = self._timed_by_host
             if has_events:
-                self._num_fills = self._fills_for(num_calls * issue_ns)
+                # A block is issued while the device works off what fills its queue.
+                fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
+                wanted_ns = max(_FILL_FACTOR * num_calls * issue_ns, _LEAST_FILL_NS)
+                num_fills = math.ceil(min(wanted_ns, _MOST_FILL_NS) / max(fill_ns, 1.0))
+                self._num_fills = min(num_fills, _MOST_FILLS)
                 self._most_fills = min(_MOST_REFILL * self._num_fills, _MOST_FILLS)
                 block = self._timed_by_events
             until_ns = perf_counter_ns() + budget_s * NS_PER_S
@@ -211,9 +215,3 @@ class DeviceTimer:
             return lambda: sleep(_SLEEP_CYCLES)
         square = torch.zeros(_FILL_SIZE, _FILL_SIZE, device=self.device)
         return lambda: torch.mm(square, square)
-
-    def _fills_for(self, issue_ns: float) -> int:
-        """Return how often to fill the queue so that a block is issued meanwhile."""
-        fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
-        wanted_ns = min(max(_FILL_FACTOR * issue_ns, _LEAST_FILL_NS), _MOST_FILL_NS)
-        return min(math.ceil(wanted_ns / max(fill_ns, 1.0)), _MOST_FILLS)

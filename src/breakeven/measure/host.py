@@ -89,11 +89,14 @@ def calibration_of(
     fields = HostMeasures.__struct_fields__
     measures = HostMeasures(**{field: cost[field.removesuffix("_ns")] for field in fields})
     device_ns, how = _device_share(cost, device_name)
+    # The standard deviation of the logarithm, outliers apart.
+    low_ns, high_ns = (float(value) for value in np.percentile(rounds["op"], (10, 90)))
+    log_spread = math.log(high_ns / low_ns) / _DECILES_PER_SIGMA if low_ns > 0 else 0.0
     host = host_of(
         measures,
         host_id=HERE,
         name=cpu_name(),
-        log_sigma=math.hypot(_MEASURED_LOG_SIGMA, _log_spread(rounds["op"])),
+        log_sigma=math.hypot(_MEASURED_LOG_SIGMA, log_spread),
         device_ns=device_ns,
         source=(
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "
@@ -106,13 +109,18 @@ def calibration_of(
         kernels_ns = 2 * (cost["cuda_queued"] - cost["op"])
         handoff_ns = max(0.0, cost["cuda_backward"] - short_ns - kernels_ns)
         host = msgspec.structs.replace(host, device_work=DeviceWork(handoff_ns=handoff_ns))
-    figures = tuple(
-        _figure(code, title, used_for, rounds[code])
-        for code, (title, used_for) in _FIGURES.items()
-        if code in rounds
-    )
+    figures: list[HostFigure] = []
+    for code, (title, used_for) in _FIGURES.items():
+        if code in rounds:
+            low, middle, high = (float(ns) for ns in np.percentile(rounds[code], (10, 50, 90)))
+            figures.append(
+                HostFigure(
+                    code=code, title=title, median_ns=middle, low_ns=low, high_ns=high,
+                    used_for=used_for,
+                )
+            )  # fmt: skip
     return HostCalibration(
-        host=host, figures=figures, num_rounds=num_rounds, device_name=device_name
+        host=host, figures=tuple(figures), num_rounds=num_rounds, device_name=device_name
     )
 
 
@@ -152,19 +160,6 @@ def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | 
         max(0.0, cost["cuda_queued"] - launch_costs(device).launch_ns - cost["op"]),
         f"a device's share of an operator measured on {device_name}",
     )
-
-
-def _figure(code: str, title: str, used_for: str, rounds_ns: _Rounds) -> HostFigure:
-    low, middle, high = (float(value) for value in np.percentile(rounds_ns, (10, 50, 90)))
-    return HostFigure(
-        code=code, title=title, median_ns=middle, low_ns=low, high_ns=high, used_for=used_for
-    )
-
-
-def _log_spread(rounds_ns: _Rounds) -> float:
-    """Return the standard deviation of the logarithm of the rounds, outliers apart."""
-    low, high = (float(value) for value in np.percentile(rounds_ns, (10, 90)))
-    return math.log(high / low) / _DECILES_PER_SIGMA if low > 0 else 0.0
 
 
 NUM_LIST_TENSORS = 64

@@ -19,7 +19,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -336,20 +336,14 @@ class RedirectedFiles:
         return scandir
 
 
-class _Entries:
+class _Entries(AbstractContextManager[Any], Iterator["_Entry"]):
     """What ``os.scandir`` returns, of a folder whose entries lie in several places."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._entries = iter(list(entries))
 
-    def __iter__(self) -> Iterator[_Entry]:
-        return self._entries
-
     def __next__(self) -> _Entry:
         return next(self._entries)
-
-    def __enter__(self) -> _Entries:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

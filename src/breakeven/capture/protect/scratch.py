@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from pathlib import Path
 from breakeven.capture.messages import HostRequest, Keep, RatesRequest, Request
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
 from breakeven.capture.protect.redirected import redirected_writes
-from breakeven.capture.target import Target
 from breakeven.trace import FileWrites, WriteProtection
 from faststep.codegen.toolchain import kept_steps
 
@@ -69,16 +68,15 @@ class Scratch:
         """
         if isinstance(request, HostRequest | RatesRequest):
             return None
-        numbers = os.fsdecode(request.raw_numbers_path)
-        return self.layer([Path(numbers).parent] if numbers else (), self._used_by(request.target))
-
-    def _used_by(self, target: Target) -> Iterator[Path]:
-        """Yield the folders in which scripts usually write, and those that the arguments name."""
+        numbers, target = os.fsdecode(request.raw_numbers_path), request.target
+        # The folders in which scripts usually write, and those that the arguments name.
+        used: list[Path] = []
         named = [argument.rpartition("=")[2] for argument in target.arguments]
         for name in (os.curdir, target.path, self._folder, "~", *named):
             with suppress(OSError, RuntimeError, ValueError):  # too long, closed, or no path at all
                 path = Path(name).expanduser().resolve()
-                yield path if path.is_dir() else path.parent
+                used.append(path if path.is_dir() else path.parent)
+        return self.layer([Path(numbers).parent] if numbers else (), used)
 
     def _best_protection(self) -> WriteProtection:
         """Return what this system allows."""
@@ -167,19 +165,15 @@ def remove_tree(folder: Path) -> None:
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            _open_up(folder)
+            for place, names, _ in os.walk(folder):
+                for path in (Path(place, name) for name in names):
+                    with suppress(OSError):
+                        if not path.is_symlink():
+                            path.chmod(0o700)
             shutil.rmtree(folder, ignore_errors=True)
     # What is thousands of folders deep, or has too long a path.
     if os.name == "posix" and folder.exists():
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
-
-
-def _open_up(folder: Path) -> None:
-    for place, names, _ in os.walk(folder):
-        for path in (Path(place, name) for name in names):
-            with suppress(OSError):
-                if not path.is_symlink():
-                    path.chmod(0o700)
 
 
 # "{folder}" stands for a folder that is thrown away with the run.

@@ -75,15 +75,30 @@ class GeneratedTrial(Patches):
         self._begun_ns = self._kept_since_ns = self._clock.now_ns()
 
     def _apply(self) -> None:
-        self.callback(register_module_forward_pre_hook(self._begin_forward).remove)
+        def begin_forward(module: nn.Module, _: Any) -> None:
+            now_ns = self._clock.now_ns() if self._kept_since_ns is not None else 0
+            if now_ns and has_parameters(module):  # and no loss, or what prepares data
+                self._end_kept(now_ns)
+
+        def note_reads(name: str) -> None:
+            original: Callable[..., Any] = getattr(torch.Tensor, name)
+
+            def read(*args: Any, **kwargs: Any) -> Any:
+                if self._recorder is not None:
+                    self._recorder.note_read(name)
+                return original(*args, **kwargs)
+
+            self.replace(torch.Tensor, name, read)
+
+        self.callback(register_module_forward_pre_hook(begin_forward).remove)
         self.enter_context(BackwardCalls(self._end_backward))
         for owner in (torch.optim.Optimizer, nn.Module):
             self._leave_out(owner, "zero_grad")
         for optimizer in self._optimizers.seen():
             # What torch does between the end of an update and its return.
             self._leave_out(optimizer, "step")
-        for name in ("numpy", "tolist"):
-            self._note_reads(name)
+        note_reads("numpy")
+        note_reads("tolist")
 
     def fetching(self) -> AbstractContextManager[object]:
         """Return what is around a fetch of a batch: it is kept, and not recorded."""
@@ -147,13 +162,6 @@ class GeneratedTrial(Patches):
             return GeneratedRun(because=error.message)
         return GeneratedRun(code=code, kept=kept.estimate, compile_ns=found.compile_ns)
 
-    def _begin_forward(self, module: nn.Module, _: Any) -> None:
-        if self._kept_since_ns is None:
-            return
-        now_ns = self._clock.now_ns()
-        if has_parameters(module):  # and no loss, or what prepares data
-            self._end_kept(now_ns)
-
     def _end_backward(self, call: BackwardCall) -> None:
         # Where no model with parameters was called, what came before is taken to stay.
         self._end_kept(self._clock.now_ns() - call.duration_ns)
@@ -193,16 +201,6 @@ class GeneratedTrial(Patches):
                     self._kept_since_ns = self._clock.now_ns()
 
         self.replace(owner, name, timed)
-
-    def _note_reads(self, name: str) -> None:
-        original: Callable[..., Any] = getattr(torch.Tensor, name)
-
-        def read(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder is not None:
-                self._recorder.note_read(name)
-            return original(*args, **kwargs)
-
-        self.replace(torch.Tensor, name, read)
 
 
 def _estimate(call: Callable[[], None]) -> Estimate:

@@ -27,13 +27,7 @@ from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import (
-    Patches,
-    children_of,
-    groups_of,
-    named_parameters_of,
-    updated_by,
-)
+from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers

@@ -42,13 +42,7 @@ from breakeven.measure import (
 from breakeven.memory import peak_bytes
 from breakeven.processor import cpu_name, cpu_quota, has_half_hardware
 from breakeven.settings import configured
-from breakeven.timing import (
-    BUSY_BESIDE,
-    BUSY_FRACTION,
-    BUSY_MACHINE,
-    EMULATED_ON_CPU,
-    TurnKind,
-)
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, TurnKind
 from breakeven.units import format_percent
 
 # Work between some of the steps is waited for this number of times the time for samples, in the

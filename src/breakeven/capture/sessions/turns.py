@@ -40,21 +40,21 @@ def stay_on_one_processor() -> set[int]:
     """
     if not hasattr(os, "sched_setaffinity"):
         return set()
+
+    def rank(processor: int) -> tuple[int, int]:
+        # Some are slower by design, and the first serves interrupts.
+        path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
+        try:
+            return int(path.read_text()), processor
+        except (OSError, ValueError):  # a virtual machine does not tell
+            return 0, processor
+
     allowed = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, {max(allowed, key=_rank)})
+        os.sched_setaffinity(0, {max(allowed, key=rank)})
     except OSError:  # a sandbox may forbid it
         return set()
     return allowed
-
-
-def _rank(processor: int) -> tuple[int, int]:
-    """Return what makes a processor fit: some are slower by design, the first serves interrupts."""
-    path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
-    try:
-        return int(path.read_text()), processor
-    except (OSError, ValueError):  # a virtual machine does not tell
-        return 0, processor
 
 
 def can_take_long_turns() -> bool:
