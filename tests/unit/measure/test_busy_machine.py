@@ -1,17 +1,20 @@
-"""Time that other work on the machine does not stretch."""
+"""Time that other work on the machine does not stretch, the share of that, and pages."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, sleep
+from types import SimpleNamespace
 
 import pytest
 
-from breakeven.measure import PoolWaits, StepTimer, own_time_ns
+from breakeven.measure import OtherLoad, PageFaults, PoolWaits, StepTimer, busy_machine, own_time_ns
 from breakeven.timing import Measurement
 from factories.scripted_clock import ScriptedClock
 
@@ -192,3 +195,119 @@ def test_the_thread_that_asks_is_none_of_the_pool_in_a_forked_process_either() -
         waits.waited_ns()
         os._exit(threading.get_native_id() in waits._waits)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+Tell = Callable[..., None]
+
+
+@pytest.fixture
+def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tell:
+    """Return a function that says what the system counts, in seconds of all processors."""
+    path = tmp_path / "stat"
+    monkeypatch.setattr(busy_machine, "_STATISTICS", path)
+
+    def write(*, others: float = 0.0, own: float = 0.0, idle: float = 0.0) -> None:
+        ticks_per_s = os.sysconf("SC_CLK_TCK")
+        user, rest = (round(value * ticks_per_s) for value in (own + others, idle))
+        # Half of the rest is waiting for disks; guest time, the last but one, is in user time.
+        path.write_text(f"cpu  {user} 0 0 {rest // 2} {rest - rest // 2} 0 0 0 {user} 0\ncpu0 1\n")
+        times = SimpleNamespace(user=own, system=0.0, children_user=0.0, children_system=0.0)
+        monkeypatch.setattr(os, "times", lambda: times)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "idle", "fraction"),
+    [
+        (0.0, 1.0, 1.0, 0.0),
+        (1.0, 1.0, 2.0, 0.25),
+        (2.0, 0.0, 2.0, 0.5),
+        (4.0, 0.0, 0.0, 1.0),
+        # The counters of the system and of the process tick apart.
+        (-0.1, 1.0, 1.0, 0.0),
+        (0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_fraction_is_the_time_of_others_over_all_time(
+    tell: Tell, others: float, own: float, idle: float, fraction: float
+) -> None:
+    tell(others=500.0, own=3.0, idle=900.0)
+    load = OtherLoad()
+    tell(others=500.0 + others, own=3.0 + own, idle=900.0 + idle)
+    assert load.fraction() == pytest.approx(fraction, abs=0.01)
+
+
+def test_system_that_does_not_tell_counts_as_quiet(tmp_path: Path, tell: Tell) -> None:
+    load = OtherLoad()
+    assert load.fraction() == 0.0
+    tell(others=1.0)
+    assert load.fraction() == 0.0
+    counting = OtherLoad()
+    (tmp_path / "stat").write_text("")
+    assert counting.fraction() == 0.0
+
+
+def test_a_pause_is_not_counted(tell: Tell) -> None:
+    tell()
+    load = OtherLoad()
+    tell(own=1.0, idle=1.0)
+    load.pause()
+    tell(own=1.0, others=8.0, idle=2.0)
+    load.resume()
+    tell(own=2.0, others=9.0, idle=2.0)
+    # 2 s before the pause and 2 s after it, 1 s of which went to others.
+    assert load.fraction() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="this system does not tell")
+def test_living_processes_of_the_group_are_counted_where_that_is_asked() -> None:
+    # What ends meanwhile, such as a compiler of a test beside this one, takes its time with it.
+    assert any(_counts_a_process() for _ in range(5))
+
+
+def _counts_a_process() -> bool:
+    before_s = busy_machine._others_of_group_s()
+    spin = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{spin}\nprint(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    found_s = busy_machine._others_of_group_s() - before_s
+    child.communicate(b"\n")
+    return found_s > 0.2
+
+
+_PAGES = 64
+
+
+def _touch_new_pages() -> None:
+    with mmap.mmap(-1, _PAGES * mmap.PAGESIZE) as memory:
+        for page in range(_PAGES):
+            memory[page * mmap.PAGESIZE] = 1
+
+
+def test_new_pages_of_a_step_are_counted() -> None:
+    faults = PageFaults()
+    for step in range(1, 17):
+        _touch_new_pages()
+        faults.mark(step)
+    assert _PAGES <= faults.per_step(16) < 2 * _PAGES
+
+
+def test_the_first_steps_do_not_count() -> None:
+    faults = PageFaults()
+    for step in range(1, 17):
+        if step < 3:
+            _touch_new_pages()
+        faults.mark(step)
+    assert faults.per_step(16) < _PAGES / 4
+
+
+def test_one_step_says_nothing() -> None:
+    faults = PageFaults()
+    faults.mark(1)
+    assert faults.per_step(1) == 0.0

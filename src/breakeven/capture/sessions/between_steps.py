@@ -223,7 +223,8 @@ def other_work_of(
     for number in range(measurement.num_warmup, len(measurement.samples_ns)):
         # While a step goes on, the update that ended the one before has been made.
         calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
-    found = stacks.between(calls[False], calls[True], expected=more_ns.sum() / longer_ns.sum())
+    expected = float(more_ns.sum() / longer_ns.sum())
+    found = stacks.between(calls[False], calls[True], expected=expected)
     gap = None
     if other.value_ns > _LEAST_BETWEEN * measurement.median_ns:
         # The first of those that take most of the time between steps.
