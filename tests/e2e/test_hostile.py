@@ -111,7 +111,7 @@ SCRIPTS = [
     for family in FAMILIES
     for script in family.SCRIPTS
 ]
-_LEAST_SCRIPTS = 180
+_LEAST_SCRIPTS = 150
 # These are given to the whole command too, which runs each ten times.
 OF_COMMAND = {
     "deletes all of its folder",

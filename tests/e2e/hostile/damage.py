@@ -7,6 +7,19 @@ SCRIPTS = (
         Path(__file__).write_text("raise SystemExit('gone')")
         train()
     """),
+    answered("deletes itself", """
+        os.unlink(__file__)
+        train()
+    """),
+    answered("empties its own modules", """
+        import training
+        os.truncate(training.__file__, 0)
+        train()
+    """),
+    answered("deletes its data", """
+        shutil.rmtree("data")
+        train()
+    """),
     answered("deletes all of its folder", """
         for path in Path().iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -14,6 +27,10 @@ SCRIPTS = (
     """),
     answered("deletes the folder that it is in, and stays there", """
         shutil.rmtree(os.getcwd())
+        train()
+    """),
+    answered("deletes the home of its user", """
+        shutil.rmtree("../home")
         train()
     """),
     answered("deletes its data by a shell", """
@@ -43,6 +60,17 @@ SCRIPTS = (
         assert Path("../outside/data/train.csv").exists()
         train()
     """),
+    answered("renames its data and puts a file there", """
+        os.rename("data", "old")
+        Path("data").write_text("no folder any more")
+        train()
+    """),
+    answered("swaps two files", """
+        os.rename("data/train.csv", "x")
+        os.rename("checkpoints/best.pt", "data/train.csv")
+        os.rename("x", "checkpoints/best.pt")
+        train()
+    """),
     answered("replaces a link by a file", """
         Path("new").write_text("mine")
         os.replace("new", "link.txt")
@@ -53,6 +81,16 @@ SCRIPTS = (
         Path("link.txt").write_text("other")
         train()
     """),
+    answered("replaces its data by a link to itself", """
+        os.unlink("data/train.csv")
+        os.symlink("train.csv", "data/train.csv")
+        train()
+    """),
+    answered("truncates by a descriptor", """
+        with open("data/train.csv", "r+b") as file:
+            os.ftruncate(file.fileno(), 3)
+        train()
+    """),
     answered("closes its data off", """
         os.chmod("data/train.csv", 0)
         os.chmod("data/deep", 0)
@@ -60,6 +98,10 @@ SCRIPTS = (
     """),
     answered("closes its folder off", """
         os.chmod(".", 0o500)
+        train()
+    """),
+    answered("closes off the folder of temporary files", """
+        os.chmod(os.environ["TMPDIR"], 0)
         train()
     """),
     answered("deletes the folder of temporary files", """
@@ -74,6 +116,11 @@ SCRIPTS = (
             print("is not an administrator")
         train()
     """),
+    answered("sets back the times of its data", """
+        os.utime("data/train.csv", (0, 0))
+        os.utime("data", (0, 0))
+        train()
+    """),
     answered("gives its data attributes", """
         try:
             os.setxattr("data/train.csv", "user.seen", b"1")
@@ -85,11 +132,22 @@ SCRIPTS = (
         for loss in steps():
             torch.save({"loss": loss.detach()}, "checkpoints/best.pt")
     """),
+    answered("saves a module over a good checkpoint", """
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "checkpoints/best.pt")
+        train()
+    """, needs_layer=True),
     answered("saves arrays over its data", """
         import numpy as np
         np.save("array.npy", np.zeros(4))
         np.savez("data/train.csv", a=np.zeros(4))
         os.replace("data/train.csv.npz", "data/train.csv")
+        train()
+    """),
+    answered("maps its data for writing, as an array", """
+        import numpy as np
+        data = np.memmap("data/deep/labels.bin", dtype=np.uint8, mode="r+")
+        data[:] = 255
+        data.flush()
         train()
     """),
     answered("maps its data for writing, as memory", """

@@ -10,12 +10,24 @@ SCRIPTS = (
         subprocess.Popen({_SLEEPS})
         train()
     """),
+    answered("leaves a program of a shell running", """
+        os.system("sleep 120 &")
+        train()
+    """),
+    answered("leaves a program that ignores the end of its terminal", """
+        os.system("nohup sleep 120 >/dev/null 2>&1 &")
+        train()
+    """),
     answered("leaves a program in a session of its own", f"""
         subprocess.Popen({_SLEEPS}, start_new_session=True, stdout=subprocess.DEVNULL)
         train()
     """),
     answered("leaves a program without environment", """
         subprocess.Popen(["/bin/sleep", "120"], env={}, start_new_session=True)
+        train()
+    """),
+    answered("leaves a program started by posix_spawn", """
+        os.posix_spawn("/bin/sleep", ["sleep", "120"], {}, setsid=True)
         train()
     """),
     answered("leaves a program with all of its descriptors", f"""
@@ -67,11 +79,36 @@ SCRIPTS = (
         os.kill(helper, signal.SIGSTOP)
         train()
     """),
+    answered("leaves a helper that computes", """
+        if os.fork() == 0:
+            end_s = time.monotonic() + 20
+            while time.monotonic() < end_s:
+                pass
+            os._exit(0)
+        train()
+    """),
     answered("leaves a hundred processes that nobody waits for", """
         for _ in range(100):
             if os.fork() == 0:
                 os._exit(0)
         train()
+    """),
+    answered("leaves fifty processes that sleep", """
+        for _ in range(50):
+            if os.fork() == 0:
+                time.sleep(120)
+                os._exit(0)
+        train()
+    """),
+    answered("forks at every step", """
+        for _ in steps():
+            if os.fork() == 0:
+                os._exit(0)
+            os.wait()
+    """),
+    answered("runs a program at every step", """
+        for _ in steps():
+            subprocess.run(["true"], check=True)
     """),
     answered("starts a process afresh", """
         import multiprocessing
@@ -79,10 +116,29 @@ SCRIPTS = (
             multiprocessing.get_context("spawn").Process(target=time.sleep, args=(120,)).start()
             train()
     """),
+    answered("starts a process from a server of forks", """
+        import multiprocessing
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("forkserver")
+            context.Process(target=time.sleep, args=(120,)).start()
+            train()
+    """),
     answered("leaves a pool of processes", """
         import multiprocessing
         pool = multiprocessing.Pool(3)
         assert pool.map(abs, [-1, -2]) == [1, 2]
+        train()
+    """),
+    answered("leaves an executor of processes", """
+        from concurrent.futures import ProcessPoolExecutor
+        pool = ProcessPoolExecutor(2)
+        pool.submit(time.sleep, 120)
+        train()
+    """),
+    answered("leaves a manager of shared objects", """
+        import multiprocessing
+        shared = multiprocessing.Manager().dict()
+        shared["a"] = 1
         train()
     """),
     answered("leaves shared memory", """
@@ -97,6 +153,15 @@ SCRIPTS = (
         resource_tracker.unregister(memory._name, "shared_memory")
         train()
     """, needs_layer=True),
+    answered("leaves semaphores", """
+        import multiprocessing
+        kept = [multiprocessing.Semaphore() for _ in range(20)]
+        train()
+    """),
+    answered("leaves a semaphore of the C library", """
+        ctypes.CDLL("libpthread.so.0").sem_open(b"/hostile-mark", os.O_CREAT, 0o600, 1)
+        train()
+    """, needs_layer=True),
     answered("shares tensors with a process that waits", """
         import torch.multiprocessing as mp
         tensor = torch.zeros(1000).share_memory_()
@@ -109,6 +174,18 @@ SCRIPTS = (
         threading.Thread(target=threading.Event().wait).start()
         for _ in steps(30):
             pass
+    """),
+    answered("leaves two hundred threads", """
+        for _ in range(200):
+            threading.Thread(target=time.sleep, args=(120,), daemon=True).start()
+        train()
+    """),
+    answered("leaves a thread that computes", """
+        def compute():
+            while True:
+                sum(range(1000))
+        threading.Thread(target=compute, daemon=True).start()
+        train()
     """),
     answered("goes to a session of its own", """
         try:
@@ -141,11 +218,32 @@ SCRIPTS = (
         ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
         train()
     """),
+    answered("gives itself another name", """
+        ctypes.CDLL(None).prctl(15, b"kworker", 0, 0, 0)
+        train()
+    """),
+    answered("makes itself unimportant, on one processor", """
+        os.nice(19)
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        train()
+    """),
     answered("forks, and the forked process raises", """
         if os.fork() == 0:
             raise ValueError("in the child")
         os.wait()
         train()
+    """),
+    answered("forks, and the forked process ends by sys.exit", """
+        if os.fork() == 0:
+            sys.exit(3)
+        os.wait()
+        train()
+    """),
+    answered("waits for all children of which there are none", """
+        try:
+            os.wait()
+        except ChildProcessError:
+            train()
     """),
     refused("lets a forked process train", r"trains in processes that it starts at train\.py:6", """
         if os.fork() == 0:
@@ -157,6 +255,13 @@ SCRIPTS = (
         worker = multiprocessing.Process(target=train)
         worker.start()
         worker.join()
+    """),
+    refused("lets a fresh process train", r"started (another|2 other) process", """
+        import multiprocessing
+        if __name__ == "__main__":
+            worker = multiprocessing.get_context("spawn").Process(target=train, args=(3,))
+            worker.start()
+            worker.join()
     """),
     refused("lets another program train", r"it started another process at train\.py:6", """
         subprocess.run([sys.executable, "-c", "from training import train; train(3)"])
@@ -170,6 +275,9 @@ SCRIPTS = (
     refused("becomes another program", r"ended with status 0 before its first", """
         os.execv("/bin/true", ["true"])
     """),
+    refused("becomes another program that stays", r"within 1 s", """
+        os.execv("/bin/sleep", ["sleep", "120"])
+    """, time_limit_s=1.0),
     refused("ends its parent", r"has died", """
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(120)

@@ -3,6 +3,10 @@
 from hostile.script import answered, refused
 
 SCRIPTS = (
+    answered("has no output any more", """
+        sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = None
+        train()
+    """),
     answered("has an output that fails", """
         class Broken:
             def write(self, text):
@@ -33,14 +37,40 @@ SCRIPTS = (
         os.environ.clear()
         train()
     """),
+    answered("has an environment of nonsense", """
+        for name in ("HOME", "TMPDIR", "PATH", "LANG", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"):
+            os.environ[name] = "/nowhere\\udcff"
+        os.environ["OMP_NUM_THREADS"] = "many"
+        train()
+    """),
+    answered("empties its paths and arguments", """
+        sys.path.clear()
+        sys.argv.clear()
+        sys.meta_path.clear()
+        train()
+    """),
+    answered("makes its arguments none", """
+        sys.argv = sys.orig_argv = None
+        train()
+    """),
     answered("forgets all modules of breakeven", """
         for name in list(sys.modules):
             if name.startswith("breakeven"):
                 del sys.modules[name]
         train()
     """),
+    answered("forgets many modules", """
+        for name in ("os", "time", "msgspec", "gc", "threading", "traceback", "linecache"):
+            sys.modules.pop(name, None)
+        train()
+    """),
     answered("forgets what it is", """
         del sys.modules["__main__"]
+        train()
+    """),
+    answered("has modules that are none", """
+        sys.modules["json"] = None
+        sys.modules["random"] = 3
         train()
     """),
     answered("has a module named as one of ours", """
@@ -59,9 +89,44 @@ SCRIPTS = (
         time.perf_counter = time.monotonic = time.time = lambda: -real() / 1e9
         train()
     """),
+    answered("has a sleep that does not", """
+        time.sleep = lambda seconds: None
+        train()
+    """),
     answered("traces every line", """
         sys.settrace(lambda frame, event, argument: lambda *_: None)
         threading.settrace(lambda frame, event, argument: None)
+        train()
+    """),
+    answered("profiles every call", """
+        sys.setprofile(lambda *_: None)
+        train()
+    """),
+    answered("turns tracing off at every step", """
+        for _ in steps():
+            sys.settrace(None)
+            sys.setprofile(None)
+    """),
+    answered("collects no garbage", """
+        import gc
+        gc.disable()
+        gc.freeze()
+        train()
+    """),
+    answered("collects garbage at every step", """
+        import gc
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        for _ in steps():
+            gc.collect()
+    """),
+    answered("takes warnings for errors", """
+        import warnings
+        warnings.simplefilter("error")
+        train()
+    """),
+    answered("has other warnings", """
+        import warnings
+        warnings.showwarning = warnings.warn = None
         train()
     """),
     answered("lets only its own modules be imported", """
@@ -86,6 +151,24 @@ SCRIPTS = (
         def refuse(*_, **__):
             raise PermissionError("nothing is opened")
         builtins.open = refuse
+        train()
+    """),
+    answered("replaces functions of the system", """
+        def refuse(*_, **__):
+            raise PermissionError("not allowed")
+        os.write = os.read = os._exit = refuse
+        train()
+    """),
+    answered("replaces json and tracebacks", """
+        import json, traceback
+        json.dumps = json.loads = traceback.format_exc = traceback.format_exception = None
+        train()
+    """),
+    answered("replaces functions of torch", """
+        real = torch.randn
+        torch.randn = lambda *arguments, **options: real(*arguments, **options) * 2
+        torch.get_num_threads = lambda: 3
+        torch.cuda.is_available = lambda: False
         train()
     """),
     answered("replaces the step of the optimizer", """
@@ -132,10 +215,31 @@ SCRIPTS = (
         kept = Thing
         train()
     """),
+    answered("has objects that cannot be compared or shown", """
+        class Odd:
+            def __eq__(self, other):
+                raise TypeError("not to be compared")
+            def __repr__(self):
+                raise TypeError("not to be shown")
+            def __bool__(self):
+                raise TypeError("neither true nor false")
+            def __getattribute__(self, name):
+                raise TypeError("nothing in here")
+        odd = [Odd() for _ in range(10)]
+        train()
+    """),
+    answered("has a frame with odd names", """
+        globals().update({"__name__": 3, "__file__": None, "__builtins__": __builtins__})
+        train()
+    """),
     refused("shows errors its own way, which fails", r"raised ValueError: first.*train\.py:9", """
         def show(*_):
             raise KeyError("while it shows")
         sys.excepthook = show
+        raise ValueError("first")
+    """),
+    refused("shows errors its own way, and ends", r"raised ValueError: first", """
+        sys.excepthook = lambda *_: os._exit(0)
         raise ValueError("first")
     """),
     answered("has an auditor that allows no subprocess", """
@@ -151,12 +255,62 @@ SCRIPTS = (
         sys.addaudithook(audit)
         train()
     """),
+    answered("has integers that have no text", """
+        sys.set_int_max_str_digits(640)
+        train()
+    """),
+    answered("has a low limit of calls", """
+        sys.setrecursionlimit(120)
+        train()
+    """),
+    answered("switches threads all the time", """
+        sys.setswitchinterval(1e-6)
+        train()
+    """),
+    answered("reads numbers in another country's way", """
+        import locale
+        try:
+            locale.setlocale(locale.LC_ALL, "C")
+        except locale.Error:
+            pass
+        train()
+    """),
+    answered("runs its own text again", """
+        if __name__ == "__main__":
+            import runpy
+            runpy.run_path(__file__, run_name="again")
+            train()
+    """),
     answered("imports itself", """
         if __name__ == "__main__":
             import train as myself
             assert myself.__name__ == "train"
             from training import train
             train()
+    """),
+    answered("runs text that it has made", """
+        exec(compile("train()", "<made up>", "exec"))
+    """),
+    answered("trains in the body of a class", """
+        class Training:
+            train()
+    """),
+    answered("trains while it is imported", """
+        Path("other.py").write_text("from training import train\\ntrain()\\n")
+        import other
+    """),
+    answered("counts threads of its own", """
+        assert threading.main_thread() is threading.current_thread()
+        assert threading.current_thread().name == "MainThread"
+        train()
+    """),
+    answered("has other threads than torch's", """
+        torch.set_num_threads(1)
+        try:
+            torch.set_num_interop_threads(1)
+        except RuntimeError as error:
+            print(error)
+        train()
     """),
     answered("computes in another precision, on another device, without gradients", """
         torch.set_default_dtype(torch.float64)

@@ -25,6 +25,7 @@ SCRIPTS = (
     refused("takes no step", r"ended without a training step", "train(0)"),
     refused("takes one step", r"ended after 1 training step;", "train(1)"),
     answered("takes two steps", "train(2)"),
+    answered("takes three steps", "train(3)"),
     answered("loses itself in NaN", """
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
@@ -35,6 +36,9 @@ SCRIPTS = (
     """),
     refused("trains nothing", r"ended without a training step|raised", """
         torch.optim.SGD([], lr=0.1)
+    """),
+    refused("has a loss without a graph", r"raised RuntimeError.*train\.py:6", """
+        torch.ones(()).backward()
     """),
     refused("has shapes that do not fit", r"raised RuntimeError.*cannot be multiplied", """
         torch.nn.Linear(4, 1)(torch.ones(8, 5))
@@ -58,6 +62,12 @@ SCRIPTS = (
             for loss in some():
                 break
     """),
+    answered("trains in a generator within others", """
+        def outer():
+            yield from (loss for loss in (yield_ for yield_ in steps()))
+        for loss in outer():
+            pass
+    """),
     answered("trains in coroutines", """
         import asyncio
         async def main():
@@ -70,12 +80,29 @@ SCRIPTS = (
         thread.start()
         thread.join()
     """),
+    answered("trains in a thread that nobody waits for", """
+        threading.Thread(target=train, args=(500,)).start()
+    """),
     answered("trains in two threads at once", """
         threads = [threading.Thread(target=train) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+    """),
+    answered("trains in an executor", """
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(train).result()
+    """),
+    answered("trains in a recursion", """
+        def descend(depth):
+            next(losses)
+            if depth:
+                descend(depth - 1)
+        losses = steps()
+        while True:
+            descend(100)
     """),
     answered("trains in a callback of a signal", """
         signal.signal(signal.SIGUSR1, lambda *_: train())
@@ -84,6 +111,18 @@ SCRIPTS = (
     answered("makes a new model at every step", """
         while True:
             train(1)
+    """),
+    answered("makes the model larger at every step", """
+        sizes = iter(range(1, 10**6))
+        while True:
+            layer = torch.nn.Linear(8, next(sizes) % 100 + 1)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            layer(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+    """),
+    answered("has steps of many lengths", """
+        for number, _ in enumerate(steps()):
+            time.sleep(0.001 * (number % 5))
     """),
     answered("has an optimizer of its own that raises in its hooks' way", """
         class Mine(torch.optim.Optimizer):
@@ -109,6 +148,15 @@ SCRIPTS = (
                 weight -= 0.1 * weight.grad
             weight.grad = None
     """),
+    answered("steps without gradients", """
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            model(torch.ones(8, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.step()
+    """),
     answered("has hooks that raise what they catch", """
         model = torch.nn.Linear(4, 1)
         model.register_forward_hook(lambda *_: None)
@@ -118,6 +166,28 @@ SCRIPTS = (
             optimizer.zero_grad()
             model(torch.ones(8, 4)).sum().backward()
             optimizer.step()
+    """),
+    answered("trains on batches of no samples", """
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            optimizer.zero_grad()
+            model(torch.ones(0, 4)).sum().backward()
+            optimizer.step()
+    """),
+    answered("keeps the graphs of all steps", """
+        losses = []
+        for loss in steps():
+            losses.append(loss)
+    """),
+    answered("checks each loss by hand", """
+        for loss in steps():
+            assert loss.item() > 0
+            print(loss)
+    """),
+    answered("changes its random numbers", """
+        for number, _ in enumerate(steps()):
+            torch.manual_seed(number)
     """),
     answered("has data without end", _on_loader("""
         class Endless(IterableDataset):
@@ -135,6 +205,27 @@ SCRIPTS = (
                     file.write(f"{index}\\n")
                 return torch.ones(16)
         train_on(DataLoader(Writes(), batch_size=8))
+    """)),
+    answered("has data that says that it is endless", _on_loader("""
+        class Long(Dataset):
+            def __len__(self):
+                return 2**62
+            def __getitem__(self, index):
+                return torch.ones(16)
+        train_on(DataLoader(Long(), batch_size=8))
+    """)),
+    answered("has data that fails to be compared", _on_loader("""
+        class Odd(Dataset):
+            def __len__(self):
+                return 100
+            def __getitem__(self, index):
+                return torch.ones(16)
+            def __getattr__(self, name):
+                raise AttributeError(name)
+            def __eq__(self, other):
+                raise TypeError("not to be compared")
+            __hash__ = None
+        train_on(DataLoader(Odd(), batch_size=8))
     """)),
     answered("has workers that write", _on_loader("""
         class Writes(Dataset):
@@ -164,6 +255,14 @@ SCRIPTS = (
                 raise IndexError("no more")
         train_on(DataLoader(Fails(), batch_size=8))
     """)),
+    refused("has data of other lengths", r"raised RuntimeError: stack expects", _on_loader("""
+        class Ragged(Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                return torch.ones(16 + index % 2)
+        train_on(DataLoader(Ragged(), batch_size=8))
+    """)),
     refused("has data that never comes", r"within 1 s; stuck at train\.py", _on_loader("""
         class Waits(Dataset):
             def __len__(self):
@@ -172,6 +271,12 @@ SCRIPTS = (
                 time.sleep(120)
         train_on(DataLoader(Waits(), batch_size=8))
     """), time_limit_s=1.0),
+    refused("wants a GPU of the newest kind", r"train\.py:8", """
+        assert torch.cuda.is_available(), "no GPU"
+        if torch.cuda.get_device_capability()[0] < 99:
+            sys.exit("this GPU is too old")
+        train()
+    """),
     answered("wants a GPU", """
         if not torch.cuda.is_available():
             sys.exit("no GPU, no training")
