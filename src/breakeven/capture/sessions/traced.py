@@ -95,12 +95,7 @@ class TracedSession(UpdateSession):
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
         self.enter_context(
-            pretended_cuda(
-                self._recorder,
-                lambda: setattr(self._tracer, "is_compiled", True),
-                is_lazy=True,
-                graphs=self._graphs,
-            )
+            pretended_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
         )
         self.enter_context(BackwardCalls(self._end_backward))
         # Above what stands in for torch.compile and autocast.
@@ -149,22 +144,22 @@ class TracedSession(UpdateSession):
             self._arrays = held_arrays(sys._getframe(1))
         self._calls.end_update()
         self._on_step(self._tracer.num_calls, False)
-        if not is_enough:
-            return
-        # A script that names a GPU may use it only after some steps on the CPU.
-        request = self._request
-        if (
-            request.is_moved
-            or request.records_after
-            or self._tracer.uses_device
-            or request.time_limit_s == float("inf")
-            or not mentions_cuda(request.target)
-        ):
-            self._on_done()
-        else:
+        if is_enough and self._waits_for_device():
             self._waiting_since_ns = perf_counter_ns()
             self._num_before_wait = self._recorder.num_device_events
             self._recorder.rest()
+        elif is_enough:
+            self._on_done()
+
+    def _waits_for_device(self) -> bool:
+        """Return whether steps on the GPU may follow those on the CPU that came first."""
+        return not (
+            self._request.is_moved
+            or self._request.records_after
+            or self._tracer.uses_device
+            or self._request.time_limit_s == float("inf")
+            or not mentions_cuda(self._request.target)
+        )
 
     def _wait_for_device(self) -> None:
         """Begin anew once the device is used, or give up at length."""
@@ -189,6 +184,9 @@ class TracedSession(UpdateSession):
             self._num_waited += 1
             if self._num_waited % self._tracer.backwards_per_step() == 0:
                 self._wait_for_device()
+
+    def _note_compile(self) -> None:
+        self._tracer.is_compiled = True
 
     def _around_fetch(self, loader: DataLoader[Any]) -> ExitStack:
         """Load at full speed, unless that uses the device."""
