@@ -123,7 +123,7 @@ def location_of(file: str, line: int, function: str = "") -> Location:
 
 
 def file_digest(path: str) -> str | None:
-    """Return the SHA-256 of a file in hexadecimal; None where it cannot be read."""
+    """Return the SHA-256 of a file in hexadecimal; None if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -153,10 +153,10 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         num_samples: Length of its data set; 0 for an iterable one.
         num_workers: Its worker processes.
         wait_ns: Time per step that the training loop spends in it.
-        batches_per_epoch: How many batches its sampler hands out; 0 where that has no end.
-        fetching_fraction: Share of the steps that take a batch: less than 1 where one batch serves
+        batches_per_epoch: How many batches its sampler hands out; 0 if that has no end.
+        fetching_fraction: Share of the steps that take a batch: less than 1 if one batch serves
             several.
-        alone_ns: Time per batch where nothing trains beside its worker processes; 0 where that was
+        alone_ns: Time per batch if nothing trains beside its worker processes; 0 if that was
             not measured.
         taking_ns: Processor time of the training process for a batch that workers have ready:
             unpickling, and a descriptor of shared memory for each tensor.
@@ -174,11 +174,11 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """Progress: so many steps are done.
+    """Progress.
 
     Args:
         num_steps: Their number.
-        location: Where a script stands that has done none.
+        location: The line at which a script without a step is.
         is_waiting: Whether other work disturbed all steps so far, and a quiet moment is waited for.
     """
 
@@ -219,7 +219,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         num_threads: torch's intra-op threads.
         measurement: Their durations.
-        phases: Parts of the step; None where no step was whole.
+        phases: Parts of the step; None if no step was whole.
         loader_wait_ns: Time that a step waits for its batches; None without a DataLoader.
         other: As in a plain run.
         other_work: As in a plain run.
@@ -251,7 +251,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Timed steps of an unchanged script.
 
     Args:
-        measurement: Durations of the steps on the CPU, or on CUDA where the script used it.
+        measurement: Durations of the steps on the CPU, or on CUDA if the script used it.
         processor: Name of the CPU or GPU that ran them.
         precision: Arithmetic that the step used, by the dtype of its parameters.
         num_threads: torch's intra-op threads.
@@ -268,14 +268,14 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             optimizer setting that two optimizers got, 0 for one that found nothing to change.
         turns: For each sample of the measurement, the number of the turn in which it ended; empty
             where the run took no turns.
-        phases: Parts of the step, as the host went through them; None where no step was whole.
-        trials: The same steps on fewer threads, where that was tried.
-        apart: The same steps while worker processes of the loader rest; None where there are none.
-        other: Time per step of what is done between some of the steps; None where that is not
+        phases: Parts of the step, as the host went through them; None if no step was whole.
+        trials: The same steps on fewer threads, if that was tried.
+        apart: The same steps while worker processes of the loader rest; None if there are none.
+        other: Time per step of what is done between some of the steps; None if that is not
             known, or was not looked for.
         other_work: What that is, the most time first.
-        gap: One that may be recorded; None where no step is much longer than the others.
-        generated: What generated code takes for the step, or why there is none; None where that was
+        gap: One that may be recorded; None if no step is much longer than the others.
+        generated: What generated code takes for the step, or why there is none; None if that was
             not tried.
     """
 
@@ -328,7 +328,7 @@ class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
     """Losses and gradients are recorded, and lie in the file that the request names.
 
     Args:
-        num_steps: How many steps; fewer than were asked for where the script ends before.
+        num_steps: How many steps; fewer than were asked for if the script ends before.
     """
 
     num_steps: int
@@ -345,13 +345,13 @@ class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
 
 
 class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes that the script started by itself; those that load its batches are not counted.
+    """Processes that the script started itself; those that load its batches are not counted.
 
     Args:
         num_started: How many.
         location: The user's line that started the last of them.
         source: Text of that line.
-        function: What they run, as ``train.py:train``; empty where that is not known.
+        function: What they run, as ``train.py:train``; empty if that is not known.
         has_steps: Whether training steps were seen in them, which only forked ones show.
     """
 
@@ -390,7 +390,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
-        caller: The user's outermost line that led there, where a run did not end by itself and
+        caller: The user's outermost line that led there, if a run did not end itself and
             that is another one.
         caller_source: Text of that line.
         num_steps: Steps done until then.
@@ -398,7 +398,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         our_line: The line of breakeven's that raised an exception, if one did; its file is relative
             to where breakeven is installed.
         traceback: The whole traceback of an exception, or its end.
-        processes: What the script started by itself.
+        processes: Those that the script started.
     """
 
     kind: FailureKind
@@ -448,7 +448,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
     Args:
         exit_code: Its exit code; minus the signal's number when a signal ended it.
-        writes: What it wrote; None where it ran no script.
+        writes: What it wrote; None if it ran no script.
     """
 
     exit_code: int
@@ -461,7 +461,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     Args:
         torch_version: Its version.
         processor: Name of the CPU.
-        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty where there is
+        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty if there is
             none that torch can use.
         can_take_long_turns: Whether runs of several threads can take turns.
         caveats: What this system cannot do.

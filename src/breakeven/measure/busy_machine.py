@@ -2,7 +2,7 @@
 
 A thread that could run but is not let, since others have the processors, stands still; the wall
 clock goes on. Linux counts that waiting for each thread, to the nanosecond, in the second field of
-its ``schedstat`` (Documentation/scheduler/sched-stats.rst). What it waits for by itself, a lock, a
+its ``schedstat`` (Documentation/scheduler/sched-stats.rst). What it waits for itself, a lock, a
 file, a sleep, is no part of it. On systems without such a file the wall clock must do.
 """
 
@@ -243,7 +243,7 @@ class PageFaults:
         self._marks: list[tuple[int, int]] = []
 
     def mark(self, num_steps: int) -> None:
-        """Note that so many steps are done.
+        """Note the number of steps that are done.
 
         Args:
             num_steps: At least 1.

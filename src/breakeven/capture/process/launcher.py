@@ -107,7 +107,7 @@ class Launcher:
         return answer
 
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the script as it is until it has taken so many steps, or ends.
+        """Run the script as it is until it has taken a number of steps, or ends.
 
         Args:
             request: What to run, and how many steps.

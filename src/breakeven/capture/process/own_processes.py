@@ -1,4 +1,4 @@
-"""Which processes the script starts by itself, whose training steps nobody else would see."""
+"""Processes that the script starts itself, whose training steps are not seen otherwise."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ProcessWatch(Patches):
         return True
 
     def found(self) -> OwnProcesses | None:
-        """Return what is known of the processes; None where there are none."""
+        """Return what is known of the processes; None if there are none."""
         if self._location is None:
             return None
         # Those that had no time to be waited for.

@@ -40,8 +40,8 @@ START_LIMIT_S = 120.0
 END_LIMIT_S = 6.0
 # How often it is looked after whether a process lives.
 _POLL_S = 0.2
-# Output of a process that has ended, and its pipe, which whoever has left the group of a run may
-# have open: they are waited for so long.
+# How long to wait for the output and the pipe of a process that has ended: a process that has left
+# the group of the run may have them open.
 _OUTPUT_LIMIT_S = 0.5
 _READ_LIMIT_S = 5.0
 _First = TypeVar("_First", Ready, Started)
@@ -351,7 +351,7 @@ class _PipeOutput(ScriptOutput):
         super().__init__(fd, None)
 
     def close(self) -> None:
-        """Read what is left; whoever keeps the pipe open is not waited for."""
+        """Read what is left, and wait for no process that keeps the pipe open."""
         self._thread.join(_OUTPUT_LIMIT_S)
         if self._fd >= 0 and not self._thread.is_alive():
             os.close(self._fd)

@@ -106,7 +106,7 @@ class StepCounter:
 
     @property
     def steps_per_s(self) -> float:
-        """Return the speed from the first step to the last; 0 where there are not two."""
+        """Return the speed from the first step to the last; 0 if there are not two."""
         elapsed_s = self._last_s - self._first_s
         return (self.num_steps - 1) / elapsed_s if elapsed_s > 0 else 0.0
 
@@ -132,7 +132,7 @@ class LiveLine:
     Args:
         counter: Of the steps.
         device: ``cpu`` or ``gpu``.
-        num_steps: Steps that the run will have; 0 where that is not known.
+        num_steps: Steps that the run will have; 0 if that is not known.
         stream: The terminal.
     """
 
@@ -156,7 +156,7 @@ class LiveLine:
             self._watch(output)
 
     def update(self, now_s: float) -> None:
-        """Draw the line anew where that is due.
+        """Draw the line again if it is due.
 
         Args:
             now_s: The time, in seconds.
@@ -317,7 +317,7 @@ class _RunToEnd:
             register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def code_of(self, text: bytes, file: str) -> CodeType | None:
-        """Return the code of a script with its step as one call, where that is to be and can be."""
+        """Return the code of a script with its step as one call, if that is wanted and possible."""
         if not self._request.configuration.fast_step:
             return None
         from breakeven.rewrite import NoPatch, code_of_fast_step

@@ -43,7 +43,7 @@ _SOCKETS = ("/tmp/.X11-unix", "/tmp/nvidia-mps")
 # Flags of a mount that must not be taken off: those against set-user-ID, devices, and programs, and
 # those of access times. statvfs(3) and mount(2) have the same numbers for them.
 _LOCKED_FLAGS = 2 | 4 | 8 | 1024 | 2048
-# What lies beside something mounted, where the folder itself gets no layer: smaller files are
+# Files beside something mounted, if the folder itself gets no layer: smaller files are
 # copied, and larger ones cannot be written.
 _SMALL_BYTES = 1 << 26
 _ESCAPED = re.compile(r"([\\,:])")
@@ -108,7 +108,7 @@ class Overlay:
         _check(_libc().umount2(b".", _MNT_DETACH), "umount2")
         os.chdir(current)
         if self._has_own_users:
-            # Give back what mounting took: a script must not be let where its user is not.
+            # Give back what mounting took: a script must not be let in where its user is not.
             header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
             _check(_libc().capset(header, (ctypes.c_uint32 * 6)()), "capset")
             os.rename, os.replace = _moving(os.rename), _moving(os.replace)

@@ -17,7 +17,7 @@ from breakeven.capture.protect.redirected import redirected_writes
 from breakeven.trace import FileWrites, WriteProtection
 from faststep.codegen.toolchain import kept_steps
 
-# Of the files that a run writes, so many are listed by name.
+# At most this number of the files that a run writes are listed by name.
 _MAX_FILES = 100
 # Names the protection, for tests of the one that is for other systems.
 _WANTED = "BREAKEVEN_WRITE_PROTECTION"
@@ -61,7 +61,7 @@ class Scratch:
         return Layer(folder, self._protection, (*self._kept, *more_kept), tuple(used))
 
     def layer_for(self, request: Request) -> Layer | None:
-        """Return the layer of the run that is asked for; None where that is not of a script.
+        """Return the layer of the run that is asked for; None if that is not of a script.
 
         Args:
             request: Names the file that the run writes for us, if any.
@@ -161,7 +161,7 @@ def _caches() -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, also where the kernel or the script closed a part of it to its owner."""
+    """Remove a folder, also if the kernel or the script closed a part of it to its owner."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():

@@ -72,7 +72,7 @@ _MAX_OTHER_BYTES = 2_000_000
 def user_sources(target: Target) -> tuple[SourceFile, ...]:
     """Return the user's files that ``target`` ran or imported until now, in order of their names.
 
-    Files that the script opens by itself, such as its data, are not among them.
+    Files that the script opens itself, such as its data, are not among them.
     """
     paths = {os.path.realpath(name) for name in _names_of_code(target)}
     found: list[SourceFile] = []
@@ -122,7 +122,7 @@ def _names_of_code(target: Target) -> set[str]:
 
 
 def _text_of(name: str) -> str:
-    """Return the text of a file of Python; empty where there is none that can be shown."""
+    """Return the text of a file of Python; empty if there is none that can be shown."""
     try:
         if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
             return ""

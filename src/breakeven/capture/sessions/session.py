@@ -71,7 +71,7 @@ class UpdateSession(ScriptSession):
         request: How the script is run, and which loaders get another batch size.
         on_done: As above.
         on_step: As above.
-        recorder: Takes note of what a step does; None where nothing is recorded.
+        recorder: Takes note of what a step does; None if nothing is recorded.
         of_loaders: More for the `LoaderWatch`.
     """
 
@@ -113,7 +113,7 @@ _MOST_ACCUMULATED = 32
 class ProbeSession(ScriptSession):
     """Counts the steps of a script, and replaces nothing but what the request asks for.
 
-    Where no optimizer of torch is stepped for long, each backward pass counts.
+    If no optimizer of torch is stepped for long, each backward pass counts.
 
     Args:
         request: How many steps are enough, and whether CUDA is the CPU.
@@ -150,7 +150,7 @@ class ProbeSession(ScriptSession):
             self._on_done()
 
     def result(self) -> ProbeRun | None:
-        """Return that all steps were taken; None where some are missing."""
+        """Return that all steps were taken; None if some are missing."""
         is_enough = self.num_steps >= self._request.num_probe_steps
         return ProbeRun(num_steps=self.num_steps) if is_enough else None
 
@@ -244,7 +244,7 @@ class PhaseWatch(BackwardCalls):
         self._last_end_ns = now_ns
 
     def phases(self, ends: Sequence[int]) -> StepPhases | None:
-        """Return what is typical of steps; None where there are none.
+        """Return what is typical of steps; None if there are none.
 
         Args:
             ends: Numbers of the updates, from 0, that end the steps; the first is that before them.

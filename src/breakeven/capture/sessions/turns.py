@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Not the stand-in that a script is given for it.
 _exit = os._exit
 
-# Long enough to hold several short steps and to fill the caches anew, short enough that whatever
+# Long enough to hold several short steps and to fill the caches again, short enough that whatever
 # holds up one run holds up its neighbour as well, and that there are a hundred turns to compare.
 # Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
 # ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
@@ -36,7 +36,7 @@ def stay_on_one_processor() -> set[int]:
     processor goes on within microseconds.
 
     Returns:
-        Where it was allowed to run before; empty where a thread may not choose, as on macOS.
+        Where it was allowed to run before; empty if a thread may not choose, as on macOS.
     """
     if not hasattr(os, "sched_setaffinity"):
         return set()
@@ -103,7 +103,7 @@ class Turns:
         return self._past_pauses_ns + (now_ns - begun_ns if begun_ns is not None else 0)
 
     def stop_in_pauses(self, clock: Clock) -> None:
-        """Time pauses by a clock as well: of waking up, it may leave out a part by itself."""
+        """Time pauses by a clock as well: of waking up, it may leave out a part itself."""
         self._clock = clock
 
     def wait(self, load: OtherLoad | None = None) -> None:
@@ -127,12 +127,12 @@ class Turns:
         if self._clock is not None:
             self.stopped_ns += self._clock.now_ns() - stopped_ns
         self._begun_ns = perf_counter_ns()
-        # In this order: whoever asks meanwhile is told too much rather than too little.
+        # In this order: a question meanwhile gets too much rather than too little.
         self._past_pauses_ns += self._begun_ns - begun_ns
         self._pause_begun_ns = None
 
     def end_step(self, load: OtherLoad | None) -> None:
-        """End a step, and wait for the next turn where this one has lasted long enough.
+        """End a step, and wait for the next turn if this one has lasted long enough.
 
         Args:
             load: Does not count the others' turns.
