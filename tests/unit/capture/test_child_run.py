@@ -43,11 +43,15 @@ def collection_as_it_was() -> Iterator[None]:
     gc.enable()
 
 
-def test_no_finalizer_of_the_script_runs_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def end(status: int) -> None:
         raise Ended(status)
 
     monkeypatch.setattr(child_run, "_exit", end)
+
+
+def test_no_finalizer_of_the_script_runs_before_the_answer() -> None:
     finalized: list[str] = []
     sent: list[Any] = []
 
@@ -73,13 +77,8 @@ def test_no_finalizer_of_the_script_runs_before_the_answer(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+def ends() -> Iterator[tuple[int, int]]:
     """Return both ends of a pipe, reading end first."""
-
-    def end(status: int) -> None:
-        raise Ended(status)
-
-    monkeypatch.setattr(child_run, "_exit", end)
     reading, writing = os.pipe()
     yield reading, writing
     for fd in (reading, writing):
