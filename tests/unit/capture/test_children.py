@@ -21,7 +21,7 @@ from breakeven.capture.process.children import (
     end_tree,
 )
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who descends from whom")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc who descends from whom")
 
 # Defines `helper(*parts)`: each part forks away from the one before, the last one stays. The
 # number of the last process is written to a file that both know.
@@ -97,6 +97,7 @@ def is_there(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+@on_linux
 @pytest.mark.parametrize("start", HELPERS.values(), ids=HELPERS)
 def test_no_helper_is_left(start: str, tmp_path: Path) -> None:
     program = PROGRAM.format(start=start)
@@ -110,6 +111,7 @@ def test_no_helper_is_left(start: str, tmp_path: Path) -> None:
     assert not is_there(int(ended.stdout))
 
 
+@on_linux
 def test_who_tidies_up_shared_memory_is_let_do_so(tmp_path: Path) -> None:
     # Its owner is killed, and it is asked to end in the same way.
     start = """
@@ -128,6 +130,7 @@ fork(hold)
     assert not Path("/dev/shm", (tmp_path / "name").read_text()).exists()
 
 
+@on_linux
 def test_a_run_is_known_by_its_mark(tmp_path: Path) -> None:
     mark, other = str(tmp_path / "one"), str(tmp_path / "other")
     processes = {
@@ -147,6 +150,7 @@ def test_a_run_is_known_by_its_mark(tmp_path: Path) -> None:
             process.wait()
 
 
+@on_linux
 def test_child_ends_with_its_parent(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, signal, sys, time

@@ -45,11 +45,11 @@ from breakeven.capture.messages import (
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.own_processes import ProcessWatch
 from breakeven.capture.protect.scratch import Layer, quiet_trackers
+from breakeven.capture.sessions.interleaved_runs import Turns, can_take_long_turns
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.session import ProbeSession, ScriptSession
 from breakeven.capture.sessions.traced import TracedSession
-from breakeven.capture.sessions.turns import Turns, can_take_long_turns
 from breakeven.capture.target import Target, TargetKind
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.errors import Caveat

@@ -17,6 +17,7 @@ from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.sessions.between_steps import StackSamples, other_work_of
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
+from breakeven.capture.sessions.interleaved_runs import TurnClock, Turns
 from breakeven.capture.sessions.run_facts import user_sources
 from breakeven.capture.sessions.session import (
     BackwardCall,
@@ -26,7 +27,6 @@ from breakeven.capture.sessions.session import (
 )
 from breakeven.capture.sessions.thread_trials import LONGEST_NS, ThreadTrials
 from breakeven.capture.sessions.trained import Trained
-from breakeven.capture.sessions.turns import TurnClock, Turns
 from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,

@@ -1,4 +1,4 @@
-"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both."""
+"""Two interleaved runs: they take turns of a few steps, so that what disturbs one disturbs both."""
 
 from __future__ import annotations
 
