@@ -97,18 +97,18 @@ def is_there(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+def rid_of(start: str, note: Path) -> int:
+    """Return the process that a program has started in this way, and got rid of."""
+    command = [sys.executable, "-c", PROGRAM.format(start=start), str(note)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 0, ended.stderr
+    return int(ended.stdout)
+
+
 @on_linux
 @pytest.mark.parametrize("start", HELPERS.values(), ids=HELPERS)
 def test_no_helper_is_left(start: str, tmp_path: Path) -> None:
-    program = PROGRAM.format(start=start)
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "note")],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert not is_there(int(ended.stdout))
+    assert not is_there(rid_of(start, tmp_path / "note"))
 
 
 @on_linux
@@ -122,11 +122,7 @@ def hold():
     stay()
 fork(hold)
 """
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(start=start), str(tmp_path / "note")],
-        check=True,
-        capture_output=True,
-    )
+    rid_of(start, tmp_path / "note")
     assert not Path("/dev/shm", (tmp_path / "name").read_text()).exists()
 
 

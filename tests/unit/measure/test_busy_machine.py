@@ -47,13 +47,16 @@ def test_time_goes_on_and_contains_what_a_thread_waits_for_by_itself() -> None:
     assert times == sorted(times)
 
 
+def printed_by(program: str) -> str:
+    """Return what a program of its own prints."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, timeout=60).stdout
+
+
 @needs_schedstat
 def test_waiting_for_a_processor_is_left_out() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BESIDE], capture_output=True, check=True, text=True
-    )
     # Two share a processor, so that each gets about half of it.
-    assert 0.1 < float(done.stdout) < 0.8
+    assert 0.1 < float(printed_by(BESIDE)) < 0.8
 
 
 def test_each_thread_has_a_time_and_one_file_while_it_lives() -> None:
@@ -71,41 +74,37 @@ def test_each_thread_has_a_time_and_one_file_while_it_lives() -> None:
 
 @needs_schedstat
 def test_time_goes_on_where_a_script_closes_what_it_did_not_open() -> None:
-    script = (
-        "import os\n"
-        "from breakeven.measure import PoolWaits, own_time_ns\n"
-        "pool = PoolWaits()\n"
-        "before = own_time_ns(), pool.waited_ns()\n"
-        "os.closerange(3, 100)\n"
-        "times = [own_time_ns() for _ in range(10_000)]\n"
-        "assert times == sorted(times) and times[-1] > before[0]\n"
-        "assert pool.waited_ns() >= before[1]\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    printed_by("""
+import os
+from breakeven.measure import PoolWaits, own_time_ns
+pool = PoolWaits()
+before = own_time_ns(), pool.waited_ns()
+os.closerange(3, 100)
+times = [own_time_ns() for _ in range(10_000)]
+assert times == sorted(times) and times[-1] > before[0]
+assert pool.waited_ns() >= before[1]
+""")
 
 
 @needs_schedstat
 def test_waiting_of_a_pool_is_that_of_its_threads() -> None:
     """Two threads of torch on one processor wait for each other."""
-    script = (
-        "import os\n"
-        "import torch\n"
-        "from breakeven.measure import PoolWaits\n"
-        "torch.set_num_threads(2)\n"
-        "product = torch.ones(600, 600)\n"
-        "product @ product\n"
-        "for thread in os.listdir('/proc/self/task'):\n"
-        "    os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})\n"
-        "pool = PoolWaits()\n"
-        "before_ns = pool.waited_ns()\n"
-        "for _ in range(50):\n"
-        "    product @ product\n"
-        "print(pool.waited_ns() - before_ns, pool.num_readings)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=60
-    )
-    waited_ns, num_readings = map(int, done.stdout.split())
+    printed = printed_by("""
+import os
+import torch
+from breakeven.measure import PoolWaits
+torch.set_num_threads(2)
+product = torch.ones(600, 600)
+product @ product
+for thread in os.listdir('/proc/self/task'):
+    os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})
+pool = PoolWaits()
+before_ns = pool.waited_ns()
+for _ in range(50):
+    product @ product
+print(pool.waited_ns() - before_ns, pool.num_readings)
+""")
+    waited_ns, num_readings = map(int, printed.split())
     assert num_readings > 1
     assert waited_ns > 1_000_000
 
@@ -130,6 +129,15 @@ class ScriptedPool(PoolWaits):
         return self._read_ns
 
 
+def measured(clock: ScriptedClock, budget_s: float, pool: ScriptedPool) -> Measurement:
+    timer = StepTimer(clock, budget_s, pool=pool)
+    while not timer.mark(0):
+        pass
+    measurement = timer.measurement()
+    assert measurement is not None
+    return measurement
+
+
 def test_samples_that_were_held_up_do_not_count() -> None:
     # Every third step waits for 9 of its 10 ms.
     times_ns = [0]
@@ -138,11 +146,7 @@ def test_samples_that_were_held_up_do_not_count() -> None:
         is_held_up = number % 3 == 2
         times_ns.append(times_ns[-1] + (10_000_000 if is_held_up else 1_000_000))
         waits_ns.append(waits_ns[-1] + (9_000_000 if is_held_up else 0))
-    timer = StepTimer(ScriptedClock(times_ns), budget_s=0.1, pool=ScriptedPool(waits_ns))
-    while not timer.mark(0):
-        pass
-    measurement = timer.measurement()
-    assert measurement is not None
+    measurement = measured(ScriptedClock(times_ns), 0.1, ScriptedPool(waits_ns))
     assert not measurement.is_disturbed
     assert set(measurement.steady_ns) == {1_000_000}
 
@@ -151,11 +155,7 @@ def test_waiting_that_is_read_rarely_belongs_to_all_samples_between() -> None:
     """Steps of 1 ms wait for 0.9 ms of it each; only every fifth time that is read."""
     clock = ScriptedClock([0], then_every_ns=1_000_000)
     waits_ns = [900_000 * number for number in range(1_000)]
-    timer = StepTimer(clock, budget_s=0.05, pool=ScriptedPool(waits_ns, read_every=5))
-    while not timer.mark(0):
-        pass
-    measurement = timer.measurement()
-    assert measurement is not None
+    measurement = measured(clock, 0.05, ScriptedPool(waits_ns, read_every=5))
     assert measurement.is_disturbed
     assert measurement.estimate.low_ns < 200_000
 
@@ -163,13 +163,8 @@ def test_waiting_that_is_read_rarely_belongs_to_all_samples_between() -> None:
 def test_a_quiet_moment_is_waited_for() -> None:
     clock = ScriptedClock([0], then_every_ns=10_000_000)
     busy = [9_000_000 * number for number in range(13)]  # and quiet from then on
-    timer = StepTimer(clock, budget_s=0.1, pool=ScriptedPool(busy))
-    num_steps = 0
-    while not timer.mark(0):
-        num_steps += 1
-    assert num_steps > 15  # 10 were enough on a quiet machine
-    measurement = timer.measurement()
-    assert measurement is not None
+    measurement = measured(clock, 0.1, ScriptedPool(busy))
+    assert len(measurement.samples_ns) > 15  # 10 were enough on a quiet machine
     assert not measurement.is_disturbed
 
 
@@ -290,24 +285,17 @@ def _touch_new_pages() -> None:
             memory[page * mmap.PAGESIZE] = 1
 
 
-def test_new_pages_of_a_step_are_counted() -> None:
+# The first steps do not count, and one step says nothing.
+@pytest.mark.parametrize(
+    ("num_steps", "num_touching", "low", "high"),
+    [(16, 16, _PAGES, 2 * _PAGES), (16, 2, 0, _PAGES / 4), (1, 1, 0, 1)],
+)
+def test_new_pages_of_a_step_are_counted(
+    num_steps: int, num_touching: int, low: float, high: float
+) -> None:
     faults = PageFaults()
-    for step in range(1, 17):
-        _touch_new_pages()
-        faults.mark(step)
-    assert _PAGES <= faults.per_step(16) < 2 * _PAGES
-
-
-def test_the_first_steps_do_not_count() -> None:
-    faults = PageFaults()
-    for step in range(1, 17):
-        if step < 3:
+    for step in range(1, num_steps + 1):
+        if step <= num_touching:
             _touch_new_pages()
         faults.mark(step)
-    assert faults.per_step(16) < _PAGES / 4
-
-
-def test_one_step_says_nothing() -> None:
-    faults = PageFaults()
-    faults.mark(1)
-    assert faults.per_step(1) == 0.0
+    assert low <= faults.per_step(num_steps) < high
