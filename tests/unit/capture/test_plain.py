@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from breakeven.capture.messages import LoaderUse, PlainRun
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.sessions.in_process import _repeat, _request
-from breakeven.capture.sessions.plain import PlainSession, caveats_of_run, typical_use
+from breakeven.capture.sessions.plain import FeedingLoader, PlainSession, caveats_of_run
 from breakeven.capture.sessions.trained import Trained
 from breakeven.errors import has_caveat
 from breakeven.timing import EMULATED_ON_CPU
@@ -57,8 +57,13 @@ def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
     uses = [first, USE, other, replace(USE, wait_ns=6.0)]
     # The wait of the first is left out; three of five steps took a batch of this loader.
     expected = replace(USE, wait_ns=6.0, alone_ns=3.0, taking_ns=1.0, fetching_fraction=0.6)
-    assert typical_use(uses, 5, alone_ns=3.0, taking_ns=1.0) == expected
-    assert typical_use([], 5, alone_ns=0.0, taking_ns=0.0) is None
+    feeding = FeedingLoader()
+    assert feeding.use(5) is None
+    assert not feeding.has_workers
+    feeding.uses += uses
+    feeding.alone_ns, feeding.taking_ns = 3.0, 1.0
+    assert feeding.use(5) == expected
+    assert feeding.has_workers
 
 
 @pytest.mark.parametrize(

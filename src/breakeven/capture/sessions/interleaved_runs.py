@@ -90,8 +90,9 @@ class Turns:
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
         self._clock: Clock | None = None
-        # Of the turn that goes on; 0 before the first one.
+        # Of the turn that goes on; 0 before the first one. And of the turns in which updates ended.
         self.number = 0
+        self.of_calls: list[int] = []
         # How long it was the other run's turn, by the clock of this one.
         self.stopped_ns = 0
 

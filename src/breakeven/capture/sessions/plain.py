@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -68,6 +68,40 @@ _NEEDS_CUDA = Caveat(
 )
 
 
+class FeedingLoader:
+    """The DataLoader that feeds most of the steps; each step notes what it took in ``uses``."""
+
+    def __init__(self) -> None:
+        self.uses: list[LoaderUse] = []
+        # Of a batch if nothing trains beside the workers: its time, and that of this process.
+        self.alone_ns = self.taking_ns = 0.0
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether worker processes load, which are other processes but not other load."""
+        return any(use.num_workers for use in self.uses)
+
+    def use(self, num_steps: int) -> LoaderUse | None:
+        """Return what a step takes from it; None if there is none.
+
+        Args:
+            num_steps: Steps, with those that took no batch.
+        """
+        if not self.uses:
+            return None
+        # The first fetch starts workers and fills caches.
+        waits = [use.wait_ns for use in self.uses[1:] or self.uses]
+        alike = Counter(replace(use, wait_ns=0.0) for use in self.uses)
+        (typical, count) = alike.most_common(1)[0]
+        return replace(
+            typical,
+            wait_ns=float(median(waits)),
+            alone_ns=self.alone_ns,
+            taking_ns=self.taking_ns,
+            fetching_fraction=min(1.0, count / max(num_steps, 1)),
+        )
+
+
 class PlainSession(UpdateSession):
     """Times the steps of a training loop, with nothing added but the step boundary.
 
@@ -93,9 +127,7 @@ class PlainSession(UpdateSession):
         self._turns = turns
         self._end_step = self._skip if request.num_skipped_steps else self._time
         self._num_skipped = self._num_backwards = 0
-        self._turn_of_call: list[int] = []
-        self._uses: list[LoaderUse] = []
-        self._alone_ns, self._taking_ns = 0.0, 0.0
+        self._feeding = FeedingLoader()
         self._warnings: dict[str, None] = {}
         self._is_compiled = False
         self._trained = Trained(self._optimizers, self._gpu)
@@ -173,7 +205,7 @@ class PlainSession(UpdateSession):
         if run is None:
             return None
         trials = tuple(self._trials.results(self._phases, self._stacks))
-        if not self._has_workers:
+        if not self._feeding.has_workers:
             run = replace(run, trials=trials)
         elif trials and not run.measurement.is_bound:
             run = replace(run, apart=trials[0])
@@ -187,7 +219,7 @@ class PlainSession(UpdateSession):
             return None
         ends = self._timer.end_calls()
         load = self._load.fraction() if self._load else 0.0
-        if self._has_workers:
+        if self._feeding.has_workers:
             # What waits does so for the script's own workers. If there is other load, these wait
             # as well, and nothing tells how long.
             measurement = replace(measurement, waited_ns=(), is_bound=load > BUSY_FRACTION)
@@ -212,7 +244,7 @@ class PlainSession(UpdateSession):
             precision=self._trained.precision(),
             num_threads=torch.get_num_threads(),
             peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
-            loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns, self._taking_ns),
+            loader=self._feeding.use(self._timer.num_rounds),
             caveats=tuple(caveats),
             sources=user_sources(request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
@@ -220,15 +252,10 @@ class PlainSession(UpdateSession):
             load_fraction=load,
             page_faults_per_step=page_faults,
             effects=self._settings.effects(),
-            turns=tuple(self._turn_of_call[call] for call in ends[1:]) if self._turns else (),
+            turns=tuple(self._turns.of_calls[call] for call in ends[1:]) if self._turns else (),
             phases=phases,
             **other_work_of(measurement, ends, self._stacks)._asdict(),
         )
-
-    @property
-    def _has_workers(self) -> bool:
-        """Return whether worker processes load, which are other processes but not other load."""
-        return any(use.num_workers for use in self._uses)
 
     def _end_backward(self, call: BackwardCall) -> None:
         """End a step after a number of backward passes, if no optimizer of torch ends it."""
@@ -255,13 +282,13 @@ class PlainSession(UpdateSession):
                 self._timer.expects_rare_work = bool(self._stacks.first_pass().other_work)
         is_enough = self._timer.mark(optimizer)
         if self._turns is not None:
-            self._turn_of_call.append(self._turns.number)
+            self._turns.of_calls.append(self._turns.number)
         self._page_faults.mark(self._timer.num_calls)
         if self._phases is not None:
             self._phases.mark()
         use = self._loaders.end_step()
         if use is not None:
-            self._uses.append(use)
+            self._feeding.uses.append(use)
             if use.num_workers and not self._host_clock.is_wall:
                 # They are the script's own: what waits for them waits in every run.
                 self._host_clock.is_wall = True
@@ -272,7 +299,7 @@ class PlainSession(UpdateSession):
         is_known = self._request.backwards_per_step > 0 or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
             if self._request.times_loader:
-                self._alone_ns, self._taking_ns = self._loaders.time_alone()
+                self._feeding.alone_ns, self._feeding.taking_ns = self._loaders.time_alone()
             # What follows is in none of these figures: it takes memory, and processors.
             self._timed = self._timed_steps()
             if self._timed is None or not self._begin_trials(self._timed):
@@ -283,9 +310,9 @@ class PlainSession(UpdateSession):
     def _begin_trials(self, timed: PlainRun) -> bool:
         """Go on with fewer threads, or without workers; return whether there is anything to try."""
         median_ns, counts, is_patient = timed.measurement.median_ns, list[int](), False
-        if self._has_workers:
+        if self._feeding.has_workers:
             is_short = self._phases is not None and median_ns <= LONGEST_NS
-            if is_short and self._loaders.rest(self._alone_ns):
+            if is_short and self._loaders.rest(self._feeding.alone_ns):
                 counts = [timed.num_threads]
         elif self._request.tries_threads:
             counts = self._trials.counts_to_try(timed.measurement)
@@ -341,32 +368,6 @@ class PlainSession(UpdateSession):
             original(message, category, *args, **kwargs)
 
         self.replace(warnings, "showwarning", show)
-
-
-def typical_use(
-    uses: Sequence[LoaderUse], num_steps: int, alone_ns: float, taking_ns: float
-) -> LoaderUse | None:
-    """Return what a step takes from the loader that feeds most of them.
-
-    Args:
-        uses: Of the steps that took batches.
-        num_steps: All of them.
-        alone_ns: Time per batch if nothing trains beside worker processes.
-        taking_ns: Processor time of this process for such a batch.
-    """
-    if not uses:
-        return None
-    # The first fetch starts workers and fills caches.
-    waits = [use.wait_ns for use in uses[1:] or uses]
-    alike = Counter(replace(use, wait_ns=0.0) for use in uses)
-    (typical, count) = alike.most_common(1)[0]
-    return replace(
-        typical,
-        wait_ns=float(median(waits)),
-        alone_ns=alone_ns,
-        taking_ns=taking_ns,
-        fetching_fraction=min(1.0, count / max(num_steps, 1)),
-    )
 
 
 def caveats_of_run(
