@@ -11,7 +11,6 @@ from breakeven.measure.busy_machine import PoolWaits as PoolWaits
 from breakeven.measure.busy_machine import own_time_ns as own_time_ns
 
 if TYPE_CHECKING:
-    from breakeven.measure.device_timer import CallTime as CallTime
     from breakeven.measure.device_timer import DeviceTimer as DeviceTimer
     from breakeven.measure.host import measure_cpu_rates as measure_cpu_rates
     from breakeven.measure.host import measure_host as measure_host
