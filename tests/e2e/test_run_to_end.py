@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -107,16 +108,6 @@ def run_both(variables: dict[str, str]) -> Callable[..., tuple[Ended, Ended]]:
         return plain, ours
 
     return run
-
-
-def run_text(
-    folder: Path, variables: dict[str, str], *command: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a command, by default ``breakeven run train.py``, and return what it said as text."""
-    command = command or (str(BREAKEVEN), "run", "train.py")
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120
-    )
 
 
 def assert_same(plain: Ended, ours: Ended) -> None:
@@ -282,7 +273,13 @@ if __name__ == '__main__':
     )
     path = script(first + TRAINING + workers)
     before = path.read_bytes()
-    ended = run_text(path.parent, variables)
+    ended = subprocess.run(
+        [str(BREAKEVEN), "run", "train.py"],
+        cwd=path.parent,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [str(list(range(8))), "True 1"]
     first, last = ended.stderr.splitlines()
@@ -305,7 +302,8 @@ def test_script_for_cuda_runs_on_the_cpu_that_was_chosen(
         # How the tuning has measured it.
         caveats=(Caveat(code="needs-cuda", message="it refuses to run without a GPU"),),
     )
-    ended = run_text(path.parent, variables)
+    command = [str(BREAKEVEN), "run", "train.py"]
+    ended = subprocess.run(command, cwd=path.parent, env=variables, capture_output=True, text=True)
     assert ended.stdout == "cpu True\n", ended.stderr
     # A setting that found nothing to change is not passed over in silence.
     assert ended.stderr.splitlines()[-1].endswith("(without effect: num_workers)")
@@ -324,7 +322,8 @@ def test_read_only_folder(script: Callable[..., Path], variables: dict[str, str]
     before = sorted(folder.iterdir())
     folder.chmod(0o555)
     try:
-        ended = run_text(folder, variables)
+        command = [str(BREAKEVEN), "run", "train.py"]
+        ended = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     finally:
         folder.chmod(0o755)
     assert ended.returncode == 0, ended.stderr
@@ -510,9 +509,21 @@ def test_the_loop_runs_with_a_fast_step_and_the_lines_of_its_file(
         "1 / 0\n"
     )
     path = script(text, configuration=FAST)
-    ended = run_text(path.parent, variables)
-    told = f"{LOOP}\nprint(f'{{train():.3f}}')"
-    plain = run_text(path.parent, variables, sys.executable, "-c", told)
+    ended = subprocess.run(
+        [str(BREAKEVEN), "run", "train.py"],
+        cwd=path.parent,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", f"{LOOP}\nprint(f'{{train():.3f}}')"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert ended.stdout.split() == [plain.stdout.strip(), "1", "True"]
     assert f"line {text.splitlines().index('1 / 0') + 1}, in <module>\n    1 / 0\n" in ended.stderr
     assert "fast_step: each step is one compiled call" in ended.stderr
@@ -547,8 +558,12 @@ def test_a_loop_without_its_fast_step_runs_as_it_is(
 ) -> None:
     text = LOOP.replace(*change) + "print(f'{train():.4f}')\n" + after
     path = script(text, configuration=FAST)
-    ended = run_text(path.parent, variables, str(BREAKEVEN), "run", "train.py", *options)
-    plain = run_text(path.parent, variables, sys.executable, "train.py")
+    ended, plain = (
+        subprocess.run(
+            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
+        )
+        for command in ([str(BREAKEVEN), "run", "train.py", *options], [sys.executable, "train.py"])
+    )
     assert plain.returncode == ended.returncode == 0
     assert ended.stdout == plain.stdout
     is_said = "fast_step is left out, and the loop runs as it is: " in ended.stderr
@@ -592,14 +607,34 @@ def test_a_loop_with_two_updates_runs_with_one_call_for_both(
     script: Callable[..., Path], variables: dict[str, str]
 ) -> None:
     path = script(TWO_UPDATES, configuration=FAST)
-    ended = run_text(path.parent, variables)
-    plain = run_text(path.parent, variables, sys.executable, "train.py")
+    ended, plain = (
+        subprocess.run(
+            command, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=120
+        )
+        for command in ([str(BREAKEVEN), "run", "train.py"], [sys.executable, "train.py"])
+    )
     assert ended.returncode == plain.returncode == 0, ended.stderr
     assert ended.stdout == plain.stdout
     assert "fast_step: each step is one compiled call" in ended.stderr
     assert "30 steps" in ended.stderr
     assert "left out" not in ended.stderr
     assert "without effect" not in ended.stderr
+
+
+SHORT = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+x, y = torch.randn(64, 32), torch.randn(64, 1)
+for _ in range(100):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
 
 
 def test_step_that_waits_until_it_pays_imports_no_compiler(
@@ -616,3 +651,34 @@ def test_step_that_waits_until_it_pays_imports_no_compiler(
     assert "faststep.fallback" in imported
     assert "faststep.fast" not in imported
     assert not [name for name in imported if name.startswith("faststep.codegen.")]
+
+
+@pytest.mark.full
+def test_run_that_is_too_short_to_compile_is_as_quick_as_python(
+    script: Callable[..., Path], variables: dict[str, str]
+) -> None:
+    folder = script(
+        SHORT,
+        configuration=Configuration(fast_step=True),
+        # An hour of them.
+        pays_off_after_steps=12_000_000,
+        num_steps=90,
+        is_length_known=False,
+    ).parent
+
+    def run(*command: str) -> tuple[float, Ended]:
+        begun_s = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, check=True, timeout=120
+        )
+        return time.perf_counter() - begun_s, done
+
+    pairs = [
+        (run(sys.executable, "train.py"), run(str(BREAKEVEN), "run", "train.py")) for _ in range(3)
+    ]
+    for (_, plain), (_, ours) in pairs:
+        assert ours.stdout == plain.stdout
+        assert b"begins after" in ours.stderr
+        assert b"(without effect: fast_step)" in ours.stderr
+    # Half a second of our own imports, and compiling, would each be more.
+    assert median(ours_s / plain_s for (plain_s, _), (ours_s, _) in pairs) <= 1.15

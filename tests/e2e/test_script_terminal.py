@@ -106,6 +106,14 @@ AT_TERMINAL = f"['{ROWS}', '{COLUMNS}']\nTrue True True True True\n({COLUMNS}, {
 AT_PIPE = "[]\nFalse False False False False\n[Errno 25] Inappropriate ioctl for device\n"
 
 
+def test_script_sees_a_terminal_of_the_same_size(run: Run, at_terminal: Launcher) -> None:
+    assert run(at_terminal, ASKS)[1] == AT_TERMINAL
+
+
+def test_script_sees_none_where_there_is_none(run: Run, at_pipe: Launcher) -> None:
+    assert run(at_pipe, ASKS)[1] == AT_PIPE
+
+
 def test_step_of_a_script_with_a_progress_bar_is_timed(run: Run, at_terminal: Launcher) -> None:
     answer, output = run(at_terminal, TRAINING)
     assert isinstance(answer, PlainRun)
