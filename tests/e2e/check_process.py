@@ -29,7 +29,7 @@ _TRY_OVERLAY = """
 import sys
 from pathlib import Path
 from breakeven.capture.protect.scratch import Scratch
-from breakeven.capture.requests import Keep
+from breakeven.capture.messages import Keep
 from breakeven.trace import WriteProtection
 layer = Scratch(Path(sys.argv[1]), Keep()).layer()
 sys.exit(layer.protection is not WriteProtection.OVERLAY)

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from breakeven.capture import HostRun, PlainRun, RunFailure, RunRequest, TracedRun
-from breakeven.capture.answers import Ready
+from breakeven.capture.messages import Ready
 from breakeven.device import find_kind
 from breakeven.report import to_json
 from breakeven.simulate import CompileMode, CpuRates

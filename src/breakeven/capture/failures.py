@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import assert_never
 
-from breakeven.capture.answers import FailureKind, RunFailure
 from breakeven.capture.location import (
     as_text,
     is_our_file,
@@ -23,6 +22,7 @@ from breakeven.capture.location import (
     location_of,
     outermost_user_frame,
 )
+from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import FileWrites, Location, WriteProtection
@@ -92,7 +92,7 @@ def failure_of(error: BaseException, num_steps: int) -> RunFailure:
 def failure_in_frame(
     kind: FailureKind, message: str, frame: FrameType | None, num_steps: int
 ) -> RunFailure:
-    """Return what ended a run that did not end by itself.
+    """Return what ended a run that did not end itself.
 
     Args:
         kind: Why.
@@ -161,7 +161,7 @@ def script_error(
         failure: What the process of the run reported.
         target: What it ran.
         output: The end of what the script printed.
-        writes: Where its files went; None where that is not known.
+        writes: Where its files went; None if that is not known.
         slow_because: What may have made the step too slow, and what to do about it, where known.
     """
     label, location, num_steps = target.label, failure.location, failure.num_steps
@@ -213,7 +213,7 @@ def script_error(
             hint = "run it with python directly to see why"
             if failure.message == "SIGKILL":
                 hint = "the memory may not be enough: try a smaller batch"
-        case FailureKind.CUT_OFF:
+        case FailureKind.PIPE_CLOSED:
             message = f"{label} closed file descriptors of others, breakeven's among them"
             hint = "let it close its own files alone, not all as os.closerange does"
         case FailureKind.OTHER_PROCESS:
@@ -300,7 +300,7 @@ def _place(location: Location, source: str) -> str:
 
 
 def _here() -> Path:
-    """Return the current folder, as `.` where it was deleted meanwhile."""
+    """Return the current folder, as `.` if it was deleted meanwhile."""
     try:
         return Path.cwd()
     except OSError:

@@ -51,7 +51,7 @@ def gpu_peak_bytes(device: torch.device) -> int:
 
 
 def gpu_with_most(kind: str, tensors: Iterable[torch.Tensor]) -> torch.device | None:
-    """Return which GPU most numbers of the tensors lie on, or None where none does.
+    """Return which GPU most numbers of the tensors lie on, or None if none does.
 
     Args:
         kind: torch's type of it.

@@ -37,19 +37,17 @@ def _installed_beside() -> tuple[str, ...]:
         with suppress(OSError, MemoryError):
             folder = Path(entry).resolve()
             if str(folder) not in _LIBRARIES:
-                records = list(folder.glob("*.dist-info/RECORD"))
-                found += [f"{folder}/{name}" for record in records for name in _tops_of(record)]
+                for record in list(folder.glob("*.dist-info/RECORD")):
+                    with suppress(OSError, ValueError):
+                        lines = record.read_text("utf-8").splitlines()
+                        # The folders, with a slash, and files at the top of what is installed.
+                        tops = {line.partition(",")[0].partition("/")[:2] for line in lines}
+                        found += [
+                            f"{folder}/{first}{slash}"
+                            for first, slash in tops
+                            if not first.endswith((".dist-info", ".."))
+                        ]
     return tuple(found)
-
-
-def _tops_of(record: Path) -> set[str]:
-    """Return the folders, with a slash, and files at the top of what a package has installed."""
-    try:
-        paths = [line.partition(",")[0] for line in record.read_text("utf-8").splitlines()]
-    except (OSError, ValueError):
-        return set()
-    tops = {path.partition("/") for path in paths}
-    return {first + slash for first, slash, _ in tops if not first.endswith((".dist-info", ".."))}
 
 
 @cache
@@ -125,7 +123,7 @@ def location_of(file: str, line: int, function: str = "") -> Location:
 
 
 def file_digest(path: str) -> str | None:
-    """Return the SHA-256 of a file in hexadecimal; None where it cannot be read."""
+    """Return the SHA-256 of a file in hexadecimal; None if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from breakeven.lazy import exported_on_use
-from breakeven.measure.own_time import OtherLoad as OtherLoad
-from breakeven.measure.own_time import PageFaults as PageFaults
-from breakeven.measure.own_time import PoolWaits as PoolWaits
-from breakeven.measure.own_time import own_time_ns as own_time_ns
+from breakeven.measure.busy_machine import OtherLoad as OtherLoad
+from breakeven.measure.busy_machine import PageFaults as PageFaults
+from breakeven.measure.busy_machine import PoolWaits as PoolWaits
+from breakeven.measure.busy_machine import own_time_ns as own_time_ns
 
 if TYPE_CHECKING:
-    from breakeven.measure.cpu_rates import measure_cpu_rates as measure_cpu_rates
-    from breakeven.measure.cpu_rates import time_on_one_core as time_on_one_core
-    from breakeven.measure.device_timer import CallTime as CallTime
     from breakeven.measure.device_timer import DeviceTimer as DeviceTimer
+    from breakeven.measure.host import measure_cpu_rates as measure_cpu_rates
     from breakeven.measure.host import measure_host as measure_host
+    from breakeven.measure.host import time_on_one_core as time_on_one_core
     from breakeven.measure.step_timer import LEAST_SAMPLES as LEAST_SAMPLES
     from breakeven.measure.step_timer import MOST_SAMPLES as MOST_SAMPLES
     from breakeven.measure.step_timer import PATIENCE as PATIENCE

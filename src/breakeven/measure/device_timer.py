@@ -1,6 +1,6 @@
 """The time of a call on a GPU, whichever of torch's backends drives it.
 
-Where the backend has events that tell the time, the GPU's own clock counts, and a queue that was
+If the backend has events that tell the time, the GPU's own clock counts, and a queue that was
 filled before keeps the host's time to issue the call out of it. Elsewhere it is the host's clock
 from one wait to the next.
 """
@@ -22,7 +22,7 @@ from breakeven.units import NS_PER_MS, NS_PER_S, format_duration
 
 _LEAST_BLOCKS = 5
 _MOST_BLOCKS = 40
-# Where a single call takes longer than the budget: such long ones hardly differ.
+# If a single call takes longer than the budget: such long ones hardly differ.
 _FEWEST_BLOCKS = 2
 # Shorter blocks are rounded by the clock of the events (0.5 us) and by what surrounds them.
 _BLOCK_NS = 1_000_000
@@ -35,7 +35,7 @@ _FIRST_CALLS = 10
 # meanwhile, hosts are interrupted.
 _FILL_FACTOR, _LEAST_FILL_NS, _MOST_FILL_NS = 2.0, 100_000, 10_000_000
 # What fills it, again and again: clock cycles of the GPU (0.1 ms; those of AMD's RDNA 3 count at
-# 100 MHz), or a product of square matrices of that size where the backend cannot sleep.
+# 100 MHz), or a product of square matrices of that size if the backend cannot sleep.
 _SLEEP_CYCLES = 150_000
 _FILL_SIZE = 1024
 _NUM_FILLS_TIMED = 5
@@ -99,8 +99,8 @@ class DeviceTimer:
             call: It is called some ten to a few thousand times.
             budget_s: Seconds that are enough, warm-up apart.
             fills_queue: Keep the host's time to issue calls out, where the backend can.
-            block_ns: Calls are timed in blocks of about so long, without a wait between them; by
-                the clock that times them by default.
+            block_ns: Length of a block of calls, between which there is no wait; by the clock that
+                times them by default.
             most_s: Seconds of a call that are too many to time it.
 
         Raises:
@@ -116,7 +116,11 @@ class DeviceTimer:
             least_blocks = _FEWEST_BLOCKS if is_long else _LEAST_BLOCKS
             block = self._timed_by_host
             if has_events:
-                self._num_fills = self._fills_for(num_calls * issue_ns)
+                # A block is issued while the device works off what fills its queue.
+                fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
+                wanted_ns = max(_FILL_FACTOR * num_calls * issue_ns, _LEAST_FILL_NS)
+                num_fills = math.ceil(min(wanted_ns, _MOST_FILL_NS) / max(fill_ns, 1.0))
+                self._num_fills = min(num_fills, _MOST_FILLS)
                 self._most_fills = min(_MOST_REFILL * self._num_fills, _MOST_FILLS)
                 block = self._timed_by_events
             until_ns = perf_counter_ns() + budget_s * NS_PER_S
@@ -184,7 +188,7 @@ class DeviceTimer:
             self._num_fills = min(2 * self._num_fills, self._most_fills)
 
     def _event_maker(self) -> Callable[[], Any] | None:
-        """Return what makes events that tell the time; None where the backend has none.
+        """Return what makes events that tell the time; None if the backend has none.
 
         Those of MPS are stamped by threads of the host, in any order, and may be waited for in
         vain (pytorch/pytorch#196395). Those of XPU tell no time before oneAPI 2025.0.
@@ -211,9 +215,3 @@ class DeviceTimer:
             return lambda: sleep(_SLEEP_CYCLES)
         square = torch.zeros(_FILL_SIZE, _FILL_SIZE, device=self.device)
         return lambda: torch.mm(square, square)
-
-    def _fills_for(self, issue_ns: float) -> int:
-        """Return how often to fill the queue so that a block is issued meanwhile."""
-        fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
-        wanted_ns = min(max(_FILL_FACTOR * issue_ns, _LEAST_FILL_NS), _MOST_FILL_NS)
-        return min(math.ceil(wanted_ns / max(fill_ns, 1.0)), _MOST_FILLS)

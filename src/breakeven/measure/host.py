@@ -1,10 +1,15 @@
-"""What this host spends to issue an operator, measured in well under a second."""
+"""What this host spends to issue an operator, and what a core of its CPU does.
+
+Both are measured in well under a second.
+"""
 
 from __future__ import annotations
 
 import math
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,10 +27,10 @@ from breakeven.cost import (
     launch_costs,
 )
 from breakeven.device import HERE, DeviceWork, HostCalibration, HostFigure, known_device
-from breakeven.measure.one_thread import one_thread
 from breakeven.measure.step_timer import GpuClock, HostClock
 from breakeven.processor import cpu_name
-from breakeven.timing import Clock
+from breakeven.simulate import CpuRates
+from breakeven.timing import Clock, Estimate, Source
 
 _QUICK_ROUNDS = 60
 _LAUNCH_ROUNDS = 20
@@ -47,7 +52,7 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
         clock: Injected in tests; the host's own by default.
         num_rounds: Each measures everything once, in some 2 ms.
     """
-    with one_thread():
+    with _one_thread():
         times = dict(time_rounds(tuple(host_calls()), clock or HostClock(), num_rounds))
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     if device_name:
@@ -84,11 +89,14 @@ def calibration_of(
     fields = HostMeasures.__struct_fields__
     measures = HostMeasures(**{field: cost[field.removesuffix("_ns")] for field in fields})
     device_ns, how = _device_share(cost, device_name)
+    # The standard deviation of the logarithm, outliers apart.
+    low_ns, high_ns = (float(value) for value in np.percentile(rounds["op"], (10, 90)))
+    log_spread = math.log(high_ns / low_ns) / _DECILES_PER_SIGMA if low_ns > 0 else 0.0
     host = host_of(
         measures,
         host_id=HERE,
         name=cpu_name(),
-        log_sigma=math.hypot(_MEASURED_LOG_SIGMA, _log_spread(rounds["op"])),
+        log_sigma=math.hypot(_MEASURED_LOG_SIGMA, log_spread),
         device_ns=device_ns,
         source=(
             f"measured on {cpu_name()}, {datetime.now(tz=UTC):%Y-%m-%d}, "
@@ -101,13 +109,18 @@ def calibration_of(
         kernels_ns = 2 * (cost["cuda_queued"] - cost["op"])
         handoff_ns = max(0.0, cost["cuda_backward"] - short_ns - kernels_ns)
         host = msgspec.structs.replace(host, device_work=DeviceWork(handoff_ns=handoff_ns))
-    figures = tuple(
-        _figure(code, title, used_for, rounds[code])
-        for code, (title, used_for) in _FIGURES.items()
-        if code in rounds
-    )
+    figures: list[HostFigure] = []
+    for code, (title, used_for) in _FIGURES.items():
+        if code in rounds:
+            low, middle, high = (float(ns) for ns in np.percentile(rounds[code], (10, 50, 90)))
+            figures.append(
+                HostFigure(
+                    code=code, title=title, median_ns=middle, low_ns=low, high_ns=high,
+                    used_for=used_for,
+                )
+            )  # fmt: skip
     return HostCalibration(
-        host=host, figures=figures, num_rounds=num_rounds, device_name=device_name
+        host=host, figures=tuple(figures), num_rounds=num_rounds, device_name=device_name
     )
 
 
@@ -147,19 +160,6 @@ def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | 
         max(0.0, cost["cuda_queued"] - launch_costs(device).launch_ns - cost["op"]),
         f"a device's share of an operator measured on {device_name}",
     )
-
-
-def _figure(code: str, title: str, used_for: str, rounds_ns: _Rounds) -> HostFigure:
-    low, middle, high = (float(value) for value in np.percentile(rounds_ns, (10, 50, 90)))
-    return HostFigure(
-        code=code, title=title, median_ns=middle, low_ns=low, high_ns=high, used_for=used_for
-    )
-
-
-def _log_spread(rounds_ns: _Rounds) -> float:
-    """Return the standard deviation of the logarithm of the rounds, outliers apart."""
-    low, high = (float(value) for value in np.percentile(rounds_ns, (10, 90)))
-    return math.log(high / low) / _DECILES_PER_SIGMA if low > 0 else 0.0
 
 
 NUM_LIST_TENSORS = 64
@@ -290,3 +290,65 @@ def time_rounds(timed: Sequence[TimedCall], clock: Clock, num_rounds: int) -> di
             if number >= 0:
                 times[item.code][number] = elapsed_ns / item.calls
     return times
+
+
+# A product large enough to reach the core's rate, and copies that fit no cache.
+_WIDTH = 1024
+_COPIED_BYTES = 128 * 2**20
+_NUM_RATE_ROUNDS = 7
+_LEAST_CALLS = 2
+
+
+def measure_cpu_rates() -> CpuRates:
+    """Return the rates of one core, by processor time: other processes take no part of it."""
+    with _one_thread():
+        left, right = torch.rand(2, _WIDTH, _WIDTH)
+        result = torch.empty_like(left)
+        product_ns = _shortest_ns(lambda: torch.mm(left, right, out=result))
+        source = torch.rand(_COPIED_BYTES // 4)
+        target = torch.empty_like(source)
+        copy_ns = _shortest_ns(lambda: target.copy_(source))
+    return CpuRates(
+        num_cores=1,
+        flop_per_s=2 * _WIDTH**3 / product_ns * 1e9,
+        bytes_per_s=2 * _COPIED_BYTES / copy_ns * 1e9,
+    )
+
+
+def time_on_one_core(step: Callable[[], object], *, budget_s: float) -> Estimate:
+    """Return the shortest time of a step on one core; the first call only warms up.
+
+    Args:
+        step: Does one step.
+        budget_s: Seconds of steps that are enough, and of which there is one at least.
+    """
+    times: list[int] = []
+    with _one_thread():
+        end = time.monotonic() + budget_s
+        while time.monotonic() < end or len(times) < _LEAST_CALLS:
+            times.append(_process_ns(step))
+    shortest_ns = float(min(times[1:]))
+    return Estimate(
+        value_ns=shortest_ns, low_ns=shortest_ns, high_ns=shortest_ns, source=Source.MEASURED
+    )
+
+
+def _shortest_ns(call: Callable[[], object]) -> float:
+    return min(_process_ns(call) for _ in range(_NUM_RATE_ROUNDS))
+
+
+def _process_ns(call: Callable[[], object]) -> int:
+    start = time.process_time_ns()
+    call()
+    return time.process_time_ns() - start
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch's calls from waiting for other threads, which a busy machine delays."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

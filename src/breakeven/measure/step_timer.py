@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from breakeven.measure.own_time import PoolWaits, own_time_ns
+from breakeven.measure.busy_machine import PoolWaits, own_time_ns
 from breakeven.timing import Clock, Measurement, find_round_ends, find_warmup
 from breakeven.units import NS_PER_S
 
@@ -41,11 +41,11 @@ class StepTimer:
             for the device at each step would hide the overlap of host and device, so several
             steps make one sample there.
         least_samples: Samples to wait for.
-        patience: For so many times the budget; then two samples are enough.
+        patience: Times the budget; then two samples are enough.
         most_samples: However short the steps are.
         pool: Says how long threads that compute the steps were kept from running. Where that is
             much, a quiet moment is waited for as long as patience lasts.
-        rare_patience: For so many times the budget, more samples are waited for if those so far
+        rare_patience: Times the budget for which more samples are waited for: if those so far
             differ much, or if work was seen between some of the steps, until it is known how often
             it comes.
         expects_rare_work: Whether it was seen before the first step, and will come again.

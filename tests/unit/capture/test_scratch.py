@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
+from breakeven.capture.messages import Keep
 from breakeven.capture.protect import overlay
 from breakeven.capture.protect.scratch import Layer, Scratch, remove_tree
-from breakeven.capture.requests import Keep
 from breakeven.trace import FileWrites, WriteProtection
 from faststep.codegen.toolchain import kept_steps
 

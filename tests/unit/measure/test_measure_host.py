@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from breakeven.cost import launch_costs
 from breakeven.device import HostCalibration, find_device
-from breakeven.measure import measure_host
+from breakeven.measure import measure_cpu_rates, measure_host
 from breakeven.measure.host import TimedCall, calibration_of, launch_calls, time_rounds
 from breakeven.processor import cpu_name
 from factories.scripted_clock import ScriptedClock
@@ -66,6 +67,9 @@ def test_costs_follow_from_times() -> None:
     assert host.backward_call_ns == pytest.approx(12_000 - 2_500)
 
 
+LAUNCHES_NS = {"cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
+
+
 def test_negative_differences_count_as_none() -> None:
     times_ns = {**TIMES_NS, "recorded": 900.0, "foreach_many": 1_900.0, "backward_one": 200_000.0}
     host = calibrated(times_ns).host
@@ -74,8 +78,7 @@ def test_negative_differences_count_as_none() -> None:
 
 
 def test_device_that_is_here_tells_its_share_itself() -> None:
-    times_ns = {**TIMES_NS, "cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
-    calibration = calibrated(times_ns, device_name="NVIDIA A100-SXM4-80GB")
+    calibration = calibrated(TIMES_NS | LAUNCHES_NS, device_name="NVIDIA A100-SXM4-80GB")
     launch_ns = launch_costs(find_device("a100-sxm4-80gb")).launch_ns
     assert calibration.host.op_ns == 6_000 - launch_ns
     assert calibration.host.backward_ns == pytest.approx(2_500 + 6_000 - launch_ns - 1_000)
@@ -84,8 +87,7 @@ def test_device_that_is_here_tells_its_share_itself() -> None:
 
 
 def test_backward_pass_of_a_device_is_handed_to_another_thread() -> None:
-    launches = {"cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
-    times_ns = {**TIMES_NS, **launches, "cuda_backward": 92_000.0}
+    times_ns = {**TIMES_NS, **LAUNCHES_NS, "cuda_backward": 92_000.0}
     host = calibrated(times_ns, device_name="NVIDIA A100-SXM4-80GB").host
     # Of the 80 µs more, 5 µs each are for two kernels.
     assert host.seen_work.handoff_ns == pytest.approx(80_000 - 2 * (6_000 - 1_000))
@@ -95,8 +97,7 @@ def test_backward_pass_of_a_device_is_handed_to_another_thread() -> None:
 
 
 def test_device_that_is_not_in_the_catalogue_tells_nothing() -> None:
-    times_ns = {**TIMES_NS, "cuda_queued": 6_000.0, "cuda_waited": 15_000.0, "cuda_sync": 3_000.0}
-    calibration = calibrated(times_ns, device_name="Made-up GPU 1")
+    calibration = calibrated(TIMES_NS | LAUNCHES_NS, device_name="Made-up GPU 1")
     assert calibration.host.op_ns == 2_000
     assert calibration.host.source.endswith("since Made-up GPU 1 is not known")
 
@@ -177,3 +178,13 @@ def test_calibration_survives_the_way_through_json() -> None:
     calibration = calibrated(spread=1.3)
     encoded = msgspec.json.encode(calibration)
     assert msgspec.json.decode(encoded, type=HostCalibration) == calibration
+
+
+@pytest.mark.timing
+def test_rates_are_those_of_one_core_and_threads_stay_as_they_were() -> None:
+    threads = torch.get_num_threads()
+    rates = measure_cpu_rates()
+    assert torch.get_num_threads() == threads
+    assert rates.num_cores == 1
+    # A core computes more than it moves, on any CPU that torch runs on.
+    assert rates.flop_per_s > rates.bytes_per_s > 1e8

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -26,13 +27,18 @@ def steps_of(duration_ns: int) -> ScriptedClock:
     return ScriptedClock([0], then_every_ns=duration_ns)
 
 
+def measured(times_ns: Iterable[int], budget_s: float, **options: Any) -> Measurement:
+    """Return what a timer says that has seen steps between these times."""
+    timer = StepTimer(ScriptedClock(times_ns), budget_s, **options)
+    calls_until_enough(timer, itertools.repeat(0))
+    measurement = timer.measurement()
+    assert measurement is not None
+    return measurement
+
+
 def test_device_is_waited_for_before_each_reading() -> None:
     clock = ScriptedClock([0, 600, 1_200])
-
-    def step() -> None:
-        clock.log.append("step")
-
-    measure_step(step, clock=clock, budget_s=500e-9)
+    measure_step(lambda: clock.log.append("step"), clock=clock, budget_s=500e-9)
     assert clock.log == ["sync", "now", "step", "sync", "now", "step", "sync", "now"]
 
 
@@ -44,32 +50,37 @@ def test_samples_lie_between_readings() -> None:
     assert timer.num_calls == 6
 
 
-def test_short_steps_stop_when_the_budget_is_spent() -> None:
-    # 100 steps of 10 ms make a second; the first call begins the first step.
-    timer = StepTimer(steps_of(SECOND_NS // 100), budget_s=1.0)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 101
-
-
-def test_steps_as_long_as_the_budget_stop_at_two() -> None:
-    timer = StepTimer(steps_of(SECOND_NS), budget_s=1.0)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 3
-
-
-def test_steps_far_longer_than_the_budget_stop_at_two() -> None:
-    timer = StepTimer(steps_of(30 * SECOND_NS), budget_s=1.0)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 3
-    assert len(timer.samples_ns()) == 2
+@pytest.mark.parametrize(
+    ("step_ns", "options", "num_calls"),
+    [
+        # 100 steps of 10 ms make a second; the first call begins the first step.
+        (SECOND_NS // 100, {}, 101),
+        # Steps as long as the budget, or far longer, stop at two.
+        (SECOND_NS, {}, 3),
+        (30 * SECOND_NS, {}, 3),
+        # Four samples of 0.3 s are 1.2 s; the fifth comes before twice the budget.
+        (3 * SECOND_NS // 10, {}, 6),
+        # More samples are waited for as long as patience lasts.
+        (SECOND_NS // 10, {"least_samples": 40, "patience": 8.0}, 41),
+        (SECOND_NS // 2, {"least_samples": 40, "patience": 8.0}, 17),
+        # Tiny steps stop at the most samples, or with the budget.
+        (1_000, {}, 2_000),
+        (SECOND_NS // 8_192, {"most_samples": 50_000}, 8_194),
+    ],
+)
+def test_enough_is_a_matter_of_time_and_samples(
+    step_ns: int, options: dict[str, Any], num_calls: int
+) -> None:
+    timer = StepTimer(steps_of(step_ns), budget_s=1.0, **options)
+    assert calls_until_enough(timer, itertools.repeat(0)) == num_calls
 
 
 def test_steps_after_a_first_one_that_compiles_get_the_whole_budget() -> None:
     # The first sample takes 20 s, and those after it 10 ms.
-    readings = [0, *range(20 * SECOND_NS, 30 * SECOND_NS, SECOND_NS // 100)]
-    timer = StepTimer(ScriptedClock(readings), budget_s=0.5)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 52
-    measurement = timer.measurement()
-    assert measurement is not None
-    assert measurement.num_warmup >= 1
-    assert measurement.median_ns == SECOND_NS // 100
+    found = measured([0, *range(20 * SECOND_NS, 30 * SECOND_NS, SECOND_NS // 100)], 0.5)
+    assert len(found.samples_ns) == 51
+    assert found.num_warmup >= 1
+    assert found.median_ns == SECOND_NS // 100
 
 
 def test_end_of_the_first_step_is_the_end_of_the_first_round() -> None:
@@ -80,30 +91,12 @@ def test_end_of_the_first_step_is_the_end_of_the_first_round() -> None:
     assert timer.first_end_ns == 130
 
 
-def test_budget_spent_with_fewer_than_five_samples_is_not_enough() -> None:
-    # Four samples of 0.3 s are 1.2 s; the fifth comes before twice the budget.
-    timer = StepTimer(steps_of(3 * SECOND_NS // 10), budget_s=1.0)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 6
-
-
-def test_more_samples_are_waited_for_as_long_as_patience_lasts() -> None:
-    short = StepTimer(steps_of(SECOND_NS // 10), budget_s=1.0, least_samples=40, patience=8.0)
-    assert calls_until_enough(short, itertools.repeat(0)) == 41
-    long = StepTimer(steps_of(SECOND_NS // 2), budget_s=1.0, least_samples=40, patience=8.0)
-    assert calls_until_enough(long, itertools.repeat(0)) == 17
-
-
 def test_every_sample_knows_the_call_with_which_it_ends() -> None:
     timer = StepTimer(steps_of(SECOND_NS // 10), budget_s=1.0)
     # A discriminator's update, then the generator's: a step ends with the latter.
     calls_until_enough(timer, itertools.cycle((0, 1)))
     assert timer.end_calls()[1:] == tuple(range(3, timer.num_calls, 2))
     assert len(timer.end_calls()) - 1 == len(timer.samples_ns())
-
-
-def test_tiny_steps_stop_at_the_most_samples() -> None:
-    timer = StepTimer(steps_of(1_000), budget_s=1.0)
-    assert calls_until_enough(timer, itertools.repeat(0)) == 2_000
 
 
 def test_several_calls_make_one_sample_of_one_step_each() -> None:
@@ -116,20 +109,28 @@ def test_several_calls_make_one_sample_of_one_step_each() -> None:
     assert timer.samples_ns() == (1_000, 1_100)
 
 
-def test_gan_is_timed_from_one_generator_update_to_the_next() -> None:
-    # Discriminator at 0, 100, 200, ...; generator 30 later, 40 from the third round on.
-    clock = ScriptedClock([0, 30, 100, 130, 200, 240, 300, 340])
-    timer = StepTimer(clock, budget_s=1.0)
-    for optimizer in [0, 1] * 4:
-        assert not timer.mark(optimizer)
-    assert timer.samples_ns() == (100, 110, 100)
-
-
-def test_round_of_five_critics_and_a_generator_is_one_sample() -> None:
-    timer = StepTimer(steps_of(10), budget_s=1.0)
-    for optimizer in [0, 0, 0, 0, 0, 1] * 3:
-        timer.mark(optimizer)
-    assert timer.samples_ns() == (60, 60)
+@pytest.mark.parametrize(
+    ("times_ns", "optimizers", "samples_ns"),
+    [
+        # A GAN from one generator update to the next: 30 after the other, then 40.
+        ([0, 30, 100, 130, 200, 240, 300, 340], [0, 1] * 4, (100, 110, 100)),
+        # Five critics and a generator.
+        (range(0, 180, 10), [0, 0, 0, 0, 0, 1] * 3, (60, 60)),
+        # A single call is no step, and two are one.
+        ([], [], ()),
+        ([5], [0], ()),
+        ([5, 25], [0, 0], (20,)),
+    ],
+)
+def test_a_round_of_all_optimizers_is_a_sample(
+    times_ns: Sequence[int], optimizers: Sequence[int], samples_ns: tuple[int, ...]
+) -> None:
+    timer = StepTimer(ScriptedClock(times_ns), budget_s=1.0)
+    assert not any(timer.mark(optimizer) for optimizer in optimizers)
+    assert timer.samples_ns() == samples_ns
+    found = timer.measurement()
+    # No warm-up takes the only one away.
+    assert (found is not None and len(found.steady_ns) > 0) is bool(samples_ns)
 
 
 @pytest.mark.parametrize(
@@ -140,47 +141,15 @@ def test_any_loop_is_timed_at_any_distance_of_readings(
     one_round: Sequence[int], step_ns: int, calls_per_mark: int
 ) -> None:
     """Ten calls to a reading must not miss the generator of a GAN each time."""
-    clock = ClockOfCalls(10)
+    num_calls = 0
+    clock = SimpleNamespace(now_ns=lambda: 10 * num_calls, synchronize=lambda: None)
     timer = StepTimer(clock, budget_s=5_000e-9, calls_per_mark=calls_per_mark)
     for optimizer in itertools.islice(itertools.cycle(one_round), 3_000):
-        clock.calls += 1
+        num_calls += 1
         if timer.mark(optimizer):
             break
-    measurement = timer.measurement()
-    assert measurement is not None
-    assert set(measurement.samples_ns) == {step_ns}
-    assert clock.calls < 3_000
-
-
-class ClockOfCalls:
-    """Every optimizer call takes the same time."""
-
-    def __init__(self, call_ns: int) -> None:
-        self.calls = 0
-        self._call_ns = call_ns
-
-    def now_ns(self) -> int:
-        return self.calls * self._call_ns
-
-    def synchronize(self) -> None:
-        pass
-
-
-def test_single_call_is_no_step() -> None:
-    timer = StepTimer(ScriptedClock([5]), budget_s=1.0)
-    assert timer.measurement() is None
-    assert not timer.mark(0)
-    assert timer.samples_ns() == ()
-    assert timer.measurement() is None
-
-
-def test_two_calls_are_a_step_that_no_warmup_takes_away() -> None:
-    timer = StepTimer(ScriptedClock([5, 25]), budget_s=1.0)
-    timer.mark(0)
-    timer.mark(0)
-    measurement = timer.measurement()
-    assert measurement is not None
-    assert measurement.steady_ns == (20,)
+    assert set(timer.samples_ns()) == {step_ns}
+    assert num_calls < 3_000
 
 
 def test_function_is_called_as_often_as_its_time_needs() -> None:
@@ -193,51 +162,20 @@ def test_function_is_called_as_often_as_its_time_needs() -> None:
     assert measurement.median_ns == 50_000_000
 
 
-@pytest.mark.parametrize(("most_samples", "num_samples"), [(2_000, 1_999), (50_000, 10_000)])
-def test_short_steps_end_with_the_samples_or_the_budget(
-    most_samples: int, num_samples: int
-) -> None:
-    step_ns = 100_000
-    clock = ScriptedClock([step_ns * number for number in range(20_000)])
-    timer = StepTimer(clock, budget_s=1.0, most_samples=most_samples)
-    while not timer.mark(0):
-        pass
-    assert len(timer.samples_ns()) == num_samples
-
-
 def test_work_between_few_steps_is_waited_for_until_it_is_known_how_often_it_comes() -> None:
     # Steps of 1 ms, and 200 ms after each hundred of them; the budget is over after two of those.
-    times_ns = [0]
-    for number in range(3_000):
-        times_ns.append(times_ns[-1] + (200_000_000 if number % 100 == 99 else 1_000_000))
-
-    def found(rare_patience: float) -> Measurement:
-        timer = StepTimer(
-            ScriptedClock(times_ns), 0.5, pool=PoolWaits(), rare_patience=rare_patience
-        )
-        calls_until_enough(timer, itertools.repeat(0))
-        measurement = timer.measurement()
-        assert measurement is not None
-        return measurement
-
-    assert found(0.0).has_rare_work
-    patient = found(6.0)
+    steps_ns = (200_000_000 if number % 100 == 99 else 1_000_000 for number in range(3_000))
+    times_ns = list(itertools.accumulate(steps_ns, initial=0))
+    assert measured(times_ns, 0.5, pool=PoolWaits()).has_rare_work
+    patient = measured(times_ns, 0.5, pool=PoolWaits(), rare_patience=6.0)
     assert patient.other is not None
     assert patient.other.value_ns == pytest.approx(2_000_000, rel=0.3)
 
 
-def test_more_samples_are_waited_for_where_the_first_differ_much() -> None:
+def test_more_samples_are_waited_for_if_the_first_differ_much() -> None:
     # Steps of 150 ms, every second one twice as long.
     times_ns = list(itertools.accumulate([0, *([150_000_000, 300_000_000] * 100)]))
-
-    def found(rare_patience: float) -> Measurement:
-        timer = StepTimer(ScriptedClock(times_ns), 1.0, rare_patience=rare_patience)
-        calls_until_enough(timer, itertools.repeat(0))
-        measurement = timer.measurement()
-        assert measurement is not None
-        return measurement
-
-    few, many = found(0.0), found(6.0)
+    few, many = measured(times_ns, 1.0), measured(times_ns, 1.0, rare_patience=6.0)
     assert few.estimate.high_ns > 3 * few.estimate.low_ns
     assert len(many.samples_ns) > 4 * len(few.samples_ns)
     assert many.estimate.high_ns < 1.5 * many.estimate.low_ns
@@ -265,12 +203,8 @@ def test_work_seen_before_the_first_step_is_waited_for(held_up_every: int, num_s
         times_ns.append(times_ns[-1] + (1_000_000_000 if number % 300 == 299 else step_ns))
 
     def num_longer(*, is_expected: bool) -> int:
-        timer = StepTimer(ScriptedClock(times_ns), 0.5, rare_patience=20.0)
-        timer.expects_rare_work = is_expected
-        calls_until_enough(timer, itertools.repeat(0))
-        measurement = timer.measurement()
-        assert measurement is not None
-        return sum(measurement.samples_ns[number] > 1e8 for number in measurement.longer)
+        found = measured(times_ns, 0.5, rare_patience=20.0, expects_rare_work=is_expected)
+        return sum(found.samples_ns[number] > 1e8 for number in found.longer)
 
     assert num_longer(is_expected=False) == 0
     assert num_longer(is_expected=True) >= num_seen

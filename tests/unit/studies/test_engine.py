@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.capture import FailureKind, PlainRun, RunFailure, RunRequest, SourceFile, file_digest
-from breakeven.capture.answers import Ready
+from breakeven.capture.messages import Ready
 from breakeven.store import MachineKey, machine_lock
 from breakeven.studies import LocalEngine
 from breakeven.studies.engine import EngineRun, RunCache

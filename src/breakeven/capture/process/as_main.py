@@ -7,7 +7,7 @@ import io
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -20,7 +20,6 @@ def run_as_main(
     arguments: Sequence[str],
     *,
     is_module: bool,
-    text: bytes | None = None,
     code_of: Callable[[bytes, str], CodeType | None] = lambda *_: None,
 ) -> None:
     """Run the target in a fresh ``__main__``, which stays: threads and ``atexit`` still need it.
@@ -31,8 +30,7 @@ def run_as_main(
         target: Path of the script as the user wrote it, or name of the module.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: The target is a module.
-        text: Run this in place of the script's own text; None for its own.
-        code_of: Returns what to run for a script's text and name; None for what the text says.
+        code_of: Returns the code to run for a script's text and name; None for its own.
     """
     # As `python -m` has it until the module is found.
     sys.argv = ["-m" if is_module else target, *arguments]
@@ -41,16 +39,28 @@ def run_as_main(
     main = fresh_main()
     try:
         if is_module:
-            _set_first_path(str(Path.cwd()))
+            _put_first(str(Path.cwd()))
             # What `python -m` itself calls.
             runpy._run_module_as_main(target)  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            put_folder_first(target)
-            _run_file(target, main, text, code_of)
+            return
+        put_folder_first(target)
+        # Not normalized: plain Python puts the two together as they are.
+        file = target if Path(target).is_absolute() else f"{Path.cwd()}{os.sep}{target}"
+        main.__dict__.update(
+            __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
+        )
+        with io.open_code(file) as source:
+            text = source.read()
+        code = code_of(text, file) or compile(text, file, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
     except BaseException as error:
-        steps = list(_steps(error.__traceback__))
-        # Show all that led to a bug of ours, but not to a syntax error, two frames from here.
-        if not (isinstance(error, Exception) and steps[2:] and _is_ours(steps[-1])):
+        steps: list[TracebackType] = []
+        step = error.__traceback__
+        while step is not None:
+            steps.append(step)
+            step = step.tb_next
+        # Show all that led to a bug of ours; but a syntax error is raised in this very frame.
+        if not (isinstance(error, Exception) and steps[1:] and _is_ours(steps[-1])):
             _hide_our_frames(steps)
         raise
 
@@ -69,30 +79,12 @@ def put_folder_first(script: str) -> None:
     Args:
         script: Its path; of a link, modules are beside the file itself.
     """
-    _set_first_path(str(Path(script).resolve().parent))
+    _put_first(str(Path(script).resolve().parent))
 
 
-def _set_first_path(folder: str) -> None:
+def _put_first(folder: str) -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, folder)
-
-
-def _run_file(
-    path: str,
-    main: ModuleType,
-    text: bytes | None,
-    code_of: Callable[[bytes, str], CodeType | None],
-) -> None:
-    # Not normalized: plain Python puts the two together as they are.
-    file = path if Path(path).is_absolute() else f"{Path.cwd()}{os.sep}{path}"
-    main.__dict__.update(
-        __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
-    )
-    if text is None:
-        with io.open_code(file) as source:
-            text = source.read()
-    code = code_of(text, file) or compile(text, file, "exec", dont_inherit=True)
-    exec(code, main.__dict__)
 
 
 def _hide_our_frames(steps: Sequence[TracebackType]) -> None:
@@ -109,12 +101,6 @@ def _hide_our_frames(steps: Sequence[TracebackType]) -> None:
         show(kind, value.with_traceback(kept), kept)
 
     sys.excepthook = show_users_frames
-
-
-def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
 
 
 def _is_ours(step: TracebackType) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import linecache
 import os
 import sys
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -26,29 +24,32 @@ import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 from msgspec.structs import replace
 
-from breakeven.capture.answers import (
-    CUT_OFF_STATUS,
-    FailureKind,
-    HostRun,
-    Message,
-    RatesRun,
-    Ready,
-    RunFailure,
-    StepCount,
-)
 from breakeven.capture.failures import failure_in_frame, failure_of, internal_failure
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
+from breakeven.capture.messages import (
+    PIPE_CLOSED_STATUS,
+    FailureKind,
+    HostRequest,
+    HostRun,
+    Keep,
+    Message,
+    RatesRequest,
+    RatesRun,
+    Ready,
+    Request,
+    RunFailure,
+    RunRequest,
+    StepCount,
+)
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.own_processes import ProcessWatch
-from breakeven.capture.protect.quiet_trackers import quiet_trackers
-from breakeven.capture.protect.scratch import Layer
-from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request, RunRequest
+from breakeven.capture.protect.scratch import Layer, quiet_trackers
+from breakeven.capture.sessions.interleaved_runs import Turns, can_take_long_turns
 from breakeven.capture.sessions.numbers import NumbersSession
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.session import ProbeSession, ScriptSession
 from breakeven.capture.sessions.traced import TracedSession
-from breakeven.capture.sessions.turns import Turns, can_take_long_turns
 from breakeven.capture.target import Target, TargetKind
 from breakeven.configure import Patches, keep_freed_memory
 from breakeven.errors import Caveat
@@ -65,277 +66,12 @@ _exit, _fstat, _write = os._exit, os.fstat, os.write
 _PROGRESS_EVERY_S = 0.2
 # What a script has put in the place of its output may never come back.
 _FLUSH_LIMIT_S = 2.0
-# From so many updates there is an answer.
+# This number of updates gives an answer.
 _ENOUGH_STEPS = 2
 # How often a script that has done no step is asked where it stands.
 _WAITING_EVERY_S = 2.0
 # How long the script's own process may wait for its first step while its others take theirs.
 _OWN_STEP_LIMIT_S = 2.0
-
-
-class ChildRun:
-    """Runs the target under a session until there is an answer, and sends it.
-
-    Args:
-        request: What to run, and how.
-        answer_fd: File descriptor for messages to the parent.
-        turn_fd: File descriptor for the turns of a run that takes turns.
-    """
-
-    def __init__(
-        self,
-        request: RunRequest,
-        answer_fd: int,
-        turn_fd: int,
-    ) -> None:
-        self._request = request
-        self._send = AnswerPipe(answer_fd).send
-        self._last_progress_s = monotonic()
-        # Whoever takes it ends the process: the training loop or the watchdog.
-        self._ending = threading.Lock()
-        self._main_thread = threading.get_ident()
-        if request.is_traced:
-            keep_freed_memory()
-        takes_turns = request.turns is not TurnKind.NONE
-        self._turns = Turns(turn_fd, self._send, request.turns) if takes_turns else None
-        self._processes = ProcessWatch()
-        kind = partial(PlainSession, turns=self._turns)
-        if request.is_traced:
-            kind = TracedSession
-        elif request.num_recorded_steps:
-            kind = NumbersSession
-        elif request.num_probe_steps:
-            kind = ProbeSession
-        self._session: ScriptSession = kind(request, self._finish, self._on_step)
-
-    def run(self) -> NoReturn:
-        """Run the target to its end or to the answer, whatever comes first."""
-        threading.Thread(target=self._watch_time, daemon=True).start()
-        if self._request.is_traced and self._request.configuration.num_threads:
-            torch.set_num_threads(self._request.configuration.num_threads)
-        try:
-            with self._processes, self._session, Patches() as patches:
-                patches.replace(os, "_exit", self._end_at_once)
-                self._run_target(self._request.target)
-                if self._session.num_steps < _ENOUGH_STEPS:
-                    _wait_for_threads()  # they may be what trains
-        except BaseException as error:  # the user's code may raise anything
-            if not self._processes.is_own:
-                raise  # it ends as a process that a script forks ends
-            has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
-            self._finish(self._failure_of(error), has_failed=has_failed)
-        self._finish()
-        sys.exit()
-
-    def _run_target(self, target: Target) -> None:
-        if target.kind is not TargetKind.FUNCTION:
-            text = self._request.raw_changed_text
-            if text:
-                # Whoever asks for the source of a function gets this text. Lines of bytes end where
-                # Python's do; those of a str also at form feeds.
-                lines = [line.decode() for line in text.splitlines(keepends=True)]
-                linecache.cache[target.path] = (len(text), None, lines, target.path)
-            is_module = target.kind is TargetKind.MODULE
-            run_as_main(
-                target.name,
-                target.arguments,
-                is_module=is_module,
-                text=text or None,
-                code_of=self._code_of,
-            )
-            return
-        sys.argv = [target.name, *target.arguments]
-        fresh_main()
-        put_folder_first(target.path)
-        function = _load_function(target)
-        function()
-        if self._session.num_steps == 0:
-            self._repeat_as_step(function)
-        while self._session.num_steps > 0:
-            before = self._session.num_steps
-            function()
-            if self._session.num_steps == before:
-                break
-
-    def _code_of(self, text: bytes, file: str) -> CodeType | None:
-        request = self._request
-        if request.is_traced or not request.configuration.fast_step:
-            return None
-        code = code_of_fast_step(text, file)
-        return None if isinstance(code, NoPatch) else code
-
-    def _repeat_as_step(self, function: Callable[[], Any]) -> NoReturn:
-        """A function that never updates weights is a step itself."""
-        while True:
-            self._session.mark_call()
-            function()
-
-    def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
-        if not self._processes.is_own:
-            self._processes.note_step()
-            return
-        now_s = monotonic()
-        if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
-            self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
-            self._last_progress_s = now_s
-
-    def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:
-        """Send what there is, or ``failure``, and end the process at once.
-
-        No ``finally`` block, ``atexit`` handler or exception handler of the user runs: the script
-        stops at the step boundary as if the power had failed, and cannot save a half-trained
-        model over a good one. Nor does a finalizer of what the script left in a reference cycle: a
-        DataLoader's waits up to five seconds for each of its processes.
-
-        A process that the script forked has no answer to give, and goes on.
-        """
-        if not self._processes.is_own:
-            return
-        self._ending.acquire()
-        gc.disable()
-        try:
-            answer = (None if has_failed else self._session.result()) or failure
-            if answer is None:
-                is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
-                kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
-                answer = RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
-            if isinstance(answer, RunFailure):
-                answer = replace(answer, processes=self._processes.found())
-            self._send(answer)
-            flushing = Thread(target=_flush, args=(sys.stdout, sys.stderr), daemon=True)
-            with suppress(RuntimeError):  # no memory is left for another thread
-                flushing.start()
-                flushing.join(_FLUSH_LIMIT_S)
-        except BaseException:  # a bug of ours must not leave the parent waiting
-            self._send(internal_failure())
-        finally:
-            _exit(0)
-
-    def _failure_of(self, error: BaseException) -> RunFailure:
-        try:
-            return failure_of(error, self._session.num_steps)
-        except BaseException:  # the parent must hear of it
-            return internal_failure()
-
-    def _end_at_once(self, status: int) -> NoReturn:
-        """Take ``os._exit`` of the script for its end."""
-        if self._processes.is_own:
-            frame, num_steps = sys._getframe(1), self._session.num_steps
-            failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
-            self._finish(failure, has_failed=status != 0)
-        _exit(status)
-
-    def _watch_time(self) -> None:
-        begun_s = monotonic()
-        left_s = self._request.time_limit_s
-        while left_s > 0:
-            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
-                self._end_if_it_only_waits()
-            elif self._session.num_steps == 0:
-                with suppress(OSError, ValueError):  # the folder that it began in may be gone
-                    location = locate(self._script_frame())
-                    if location is not None and location.line:
-                        self._send(StepCount(num_steps=0, location=location))
-            paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
-            left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
-        # Fewer steps are fewer samples, but they are not the recording that was asked for.
-        has_failed = self._request.num_recorded_steps > 0
-        self._end(
-            FailureKind.TIME_LIMIT, f"{self._request.time_limit_s:g} s", has_failed=has_failed
-        )
-
-    def _end_if_it_only_waits(self) -> None:
-        """End the run where forked processes train, and this one takes no step of its own."""
-        threading.Event().wait(_OWN_STEP_LIMIT_S)
-        if self._session.num_steps == 0:
-            self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
-
-    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
-        frame = self._script_frame()
-        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
-        self._finish(failure, has_failed=has_failed)
-
-    def _script_frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._main_thread)
-
-
-def _load_function(target: Target) -> Callable[[], Any]:
-    name = Path(target.path).stem
-    specification = importlib.util.spec_from_file_location(name, target.path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    function = getattr(module, target.function, None)
-    if not callable(function):
-        defined = [key for key, value in vars(module).items() if callable(value)]
-        raise AttributeError(
-            f"{Path(target.path).name} has no function {target.function!r}; it has "
-            + ", ".join(sorted(defined)[:8])
-        )
-    return function
-
-
-def _flush(*streams: Any) -> None:
-    for stream in streams:
-        with suppress(Exception):  # the script closed or replaced it
-            stream.flush()
-
-
-def _wait_for_threads() -> None:
-    """Wait for what Python waits for at the end of a script."""
-    own = threading.current_thread()
-    while waited := [t for t in threading.enumerate() if t is not own and not t.daemon]:
-        for thread in waited:
-            thread.join()
-
-
-class AnswerPipe:
-    """Sends messages, unless the script has closed the descriptor.
-
-    Args:
-        fd: File descriptor of the pipe.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._pipe = _open_file(fd)
-        self._lock = threading.Lock()
-
-    def send(self, message: Message) -> None:
-        """Send a message; where that cannot be done, end the process with a status that says so.
-
-        A file that the script opened after it had closed the pipe may have got its number.
-        """
-        # Begins a line of its own: the script may have written to the pipe.
-        line = b"\n" + msgspec.json.encode(message) + b"\n"
-        with self._lock:
-            try:
-                if _open_file(self._fd) != self._pipe:
-                    _exit(CUT_OFF_STATUS)
-                while line:
-                    line = line[_write(self._fd, line) :]
-            except OSError:
-                _exit(CUT_OFF_STATUS)
-
-
-def send(fd: int, message: Message) -> None:
-    """Send a message to the parent.
-
-    Args:
-        fd: File descriptor for it.
-        message: What there is to say.
-    """
-    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
-        os.write(fd, msgspec.json.encode(message) + b"\n")
-
-
-def _open_file(fd: int) -> tuple[int, int]:
-    status = _fstat(fd)
-    return status.st_dev, status.st_ino
-
-
 # CUDA's own, and that of AMD's runtime, which reads both.
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -383,7 +119,239 @@ def answer(
         except OSError:
             send(answer_fd, internal_failure())
             os._exit(0)
-    # Of its own: in a folder with the experiments of the run before, a script may make none anew.
+    # Of its own: a script may not be able to make its experiments again in the folder of a run
+    # before.
     if not keep.trackers:
         quiet_trackers(Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}"))
     ChildRun(request, answer_fd, turn_fd).run()
+
+
+class ChildRun:
+    """Runs the target under a session until there is an answer, and sends it.
+
+    Args:
+        request: What to run, and how.
+        answer_fd: File descriptor for messages to the parent.
+        turn_fd: File descriptor for the turns of a run that takes turns.
+    """
+
+    def __init__(self, request: RunRequest, answer_fd: int, turn_fd: int) -> None:
+        self._request = request
+        self._send = AnswerPipe(answer_fd).send
+        self._last_progress_s = monotonic()
+        # Taken by what ends the process: the training loop or the watchdog.
+        self._ending = threading.Lock()
+        self._main_thread = threading.get_ident()
+        takes_turns = request.turns is not TurnKind.NONE
+        self._turns = Turns(turn_fd, self._send, request.turns) if takes_turns else None
+        self._processes = ProcessWatch()
+        kind = partial(PlainSession, turns=self._turns)
+        if request.is_traced:
+            keep_freed_memory()
+            kind = TracedSession
+        elif request.num_recorded_steps:
+            kind = NumbersSession
+        elif request.num_probe_steps:
+            kind = ProbeSession
+        self._session: ScriptSession = kind(request, self._finish, self._on_step)
+
+    def run(self) -> NoReturn:
+        """Run the target to its end or to the answer, whatever comes first."""
+        threading.Thread(target=self._watch_time, daemon=True).start()
+        if self._request.is_traced and self._request.configuration.num_threads:
+            torch.set_num_threads(self._request.configuration.num_threads)
+        try:
+            with self._processes, self._session, Patches() as patches:
+                patches.replace(os, "_exit", self._end_at_once)
+                self._run_target(self._request.target)
+                if self._session.num_steps < _ENOUGH_STEPS:
+                    # Wait as Python does at the end of a script: threads may be what trains.
+                    own = threading.current_thread()
+                    while waited := [
+                        t for t in threading.enumerate() if t is not own and not t.daemon
+                    ]:
+                        for thread in waited:
+                            thread.join()
+        except BaseException as error:  # the user's code may raise anything
+            if not self._processes.is_own:
+                raise  # it ends as a process that a script forks ends
+            has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
+            try:
+                failure = failure_of(error, self._session.num_steps)
+            except BaseException:  # the parent must hear of it
+                failure = internal_failure()
+            self._finish(failure, has_failed=has_failed)
+        self._finish()
+        sys.exit()
+
+    def _run_target(self, target: Target) -> None:
+        if target.kind is not TargetKind.FUNCTION:
+            is_module = target.kind is TargetKind.MODULE
+            run_as_main(target.name, target.arguments, is_module=is_module, code_of=self._code_of)
+            return
+        sys.argv = [target.name, *target.arguments]
+        fresh_main()
+        put_folder_first(target.path)
+        function = _load_function(target)
+        function()
+        if self._session.num_steps == 0:
+            while True:  # a function that never updates weights is a step itself
+                self._session.mark_call()
+                function()
+        before = 0
+        while self._session.num_steps > before:
+            before = self._session.num_steps
+            function()
+
+    def _code_of(self, text: bytes, file: str) -> CodeType | None:
+        if self._request.is_traced or not self._request.configuration.fast_step:
+            return None
+        code = code_of_fast_step(text, file)
+        return None if isinstance(code, NoPatch) else code
+
+    def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
+        if not self._processes.is_own:
+            self._processes.note_step()
+            return
+        now_s = monotonic()
+        if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
+            self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
+            self._last_progress_s = now_s
+
+    def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:
+        """Send what there is, or ``failure``, and end the process at once.
+
+        No ``finally`` block, ``atexit`` handler or exception handler of the user runs: the script
+        stops at the step boundary as if the power had failed, and cannot save a half-trained
+        model over a good one. Nor does a finalizer of what the script left in a reference cycle: a
+        DataLoader's waits up to five seconds for each of its processes.
+
+        A process that the script forked has no answer to give, and goes on.
+        """
+        if not self._processes.is_own:
+            return
+        self._ending.acquire()
+        gc.disable()
+        try:
+            answer = (None if has_failed else self._session.result()) or failure
+            if answer is None:
+                is_blind = isinstance(self._session, TracedSession) and self._session.is_blind
+                kind = FailureKind.NO_OPERATOR if is_blind else FailureKind.NO_STEP
+                answer = RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
+            if isinstance(answer, RunFailure):
+                answer = replace(answer, processes=self._processes.found())
+            self._send(answer)
+            flushing = threading.Thread(target=_flush_output, daemon=True)
+            with suppress(RuntimeError):  # no memory is left for another thread
+                flushing.start()
+                flushing.join(_FLUSH_LIMIT_S)
+        except BaseException:  # a bug of ours must not leave the parent waiting
+            self._send(internal_failure())
+        finally:
+            _exit(0)
+
+    def _end_at_once(self, status: int) -> NoReturn:
+        """Take ``os._exit`` of the script as its end."""
+        if self._processes.is_own:
+            frame, num_steps = sys._getframe(1), self._session.num_steps
+            failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
+            self._finish(failure, has_failed=status != 0)
+        _exit(status)
+
+    def _watch_time(self) -> None:
+        begun_s = monotonic()
+        left_s = self._request.time_limit_s
+        while left_s > 0:
+            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
+                threading.Event().wait(_OWN_STEP_LIMIT_S)
+                if self._session.num_steps == 0:  # only the processes that it forked train
+                    self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
+            elif self._session.num_steps == 0:
+                with suppress(OSError, ValueError):  # the folder that it began in may be gone
+                    location = locate(self._script_frame())
+                    if location is not None and location.line:
+                        self._send(StepCount(num_steps=0, location=location))
+            paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
+            left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
+        # Fewer steps are fewer samples, but they are not the recording that was asked for.
+        has_failed = self._request.num_recorded_steps > 0
+        limit = f"{self._request.time_limit_s:g} s"
+        self._end(FailureKind.TIME_LIMIT, limit, has_failed=has_failed)
+
+    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
+        frame = self._script_frame()
+        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
+        self._finish(failure, has_failed=has_failed)
+
+    def _script_frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main_thread)
+
+
+def _load_function(target: Target) -> Callable[[], Any]:
+    name = Path(target.path).stem
+    specification = importlib.util.spec_from_file_location(name, target.path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    function = getattr(module, target.function, None)
+    if not callable(function):
+        defined = [key for key, value in vars(module).items() if callable(value)]
+        raise AttributeError(
+            f"{Path(target.path).name} has no function {target.function!r}; it has "
+            + ", ".join(sorted(defined)[:8])
+        )
+    return function
+
+
+def _flush_output() -> None:
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        with suppress(Exception):  # the script closed or replaced it
+            stream.flush()
+
+
+class AnswerPipe:
+    """Sends messages, unless the script has closed the descriptor.
+
+    Args:
+        fd: File descriptor of the pipe.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pipe = _open_file(fd)
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send a message; if that is impossible, end the process with a status that says so.
+
+        A file that the script opened after it had closed the pipe may have got its number.
+        """
+        # Begins a line of its own: the script may have written to the pipe.
+        line = b"\n" + msgspec.json.encode(message) + b"\n"
+        with self._lock:
+            try:
+                if _open_file(self._fd) != self._pipe:
+                    _exit(PIPE_CLOSED_STATUS)
+                while line:
+                    line = line[_write(self._fd, line) :]
+            except OSError:
+                _exit(PIPE_CLOSED_STATUS)
+
+
+def send(fd: int, message: Message) -> None:
+    """Send a message to the parent.
+
+    Args:
+        fd: File descriptor for it.
+        message: What there is to say.
+    """
+    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
+        os.write(fd, msgspec.json.encode(message) + b"\n")
+
+
+def _open_file(fd: int) -> tuple[int, int]:
+    status = _fstat(fd)
+    return status.st_dev, status.st_ino

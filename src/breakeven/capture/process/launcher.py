@@ -15,37 +15,36 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic
 
-from breakeven.capture.answers import (
-    CUT_OFF_STATUS,
+from breakeven.capture.messages import (
+    KEEP_NOTHING,
+    PIPE_CLOSED_STATUS,
     Answer,
     Ended,
     FailureKind,
+    HostRequest,
     HostRun,
+    Keep,
     NumbersRun,
     Paused,
     PlainRun,
     ProbeRun,
+    RatesRequest,
     RatesRun,
     Ready,
+    Request,
     RunFailure,
+    RunRequest,
     StepCount,
     TracedRun,
 )
-from breakeven.capture.process.commands import python_command
-from breakeven.capture.process.ending import OF_ITS_OWN, RUN_VARIABLE, end_run, end_tree
-from breakeven.capture.process.run_processes import (
-    END_LIMIT_S,
-    ForkServer,
+from breakeven.capture.process.children import (
+    OF_ITS_OWN,
+    RUN_VARIABLE,
+    end_run,
+    end_tree,
+    python_command,
 )
-from breakeven.capture.process.spawned_processes import SpawnedProcesses
-from breakeven.capture.requests import (
-    KEEP_NOTHING,
-    HostRequest,
-    Keep,
-    RatesRequest,
-    Request,
-    RunRequest,
-)
+from breakeven.capture.process.run_processes import END_LIMIT_S, ForkServer, SpawnedProcesses
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.simulate import CpuRates
 from breakeven.timing import TurnKind
@@ -108,7 +107,7 @@ class Launcher:
         return answer
 
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the script as it is until it has taken so many steps, or ends.
+        """Run the script as it is until it has taken a number of steps, or ends.
 
         Args:
             request: What to run, and how many steps.
@@ -208,7 +207,7 @@ class Launcher:
                 if answer is None and code < 0:
                     name = signal.Signals(-code).name
                     answer = RunFailure(kind=FailureKind.KILLED, message=name)
-                kind = FailureKind.CUT_OFF if code == CUT_OFF_STATUS else FailureKind.EXIT
+                kind = FailureKind.PIPE_CLOSED if code == PIPE_CLOSED_STATUS else FailureKind.EXIT
                 return answer or RunFailure(kind=kind, message=str(code))
             elif message is None:  # it does not answer: stuck in C, or stopped
                 if is_late:

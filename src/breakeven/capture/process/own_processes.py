@@ -1,4 +1,4 @@
-"""Which processes the script starts by itself, whose training steps nobody else would see."""
+"""Processes that the script starts itself, whose training steps are not seen otherwise."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from breakeven.capture.answers import OwnProcesses
 from breakeven.capture.failures import source_line
 from breakeven.capture.location import is_user_file, locate
+from breakeven.capture.messages import OwnProcesses
 from breakeven.configure import Patches
 from breakeven.trace import Location
 
@@ -91,7 +91,7 @@ class ProcessWatch(Patches):
         return True
 
     def found(self) -> OwnProcesses | None:
-        """Return what is known of the processes; None where there are none."""
+        """Return what is known of the processes; None if there are none."""
         if self._location is None:
             return None
         # Those that had no time to be waited for.

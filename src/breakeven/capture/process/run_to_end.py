@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import mmap
 import os
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -20,13 +21,14 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from time import monotonic
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import msgspec
 
 from breakeven.capture.process.as_main import run_as_main
-from breakeven.capture.process.commands import EndRequest, settings_text
+from breakeven.capture.process.children import python_command
 from breakeven.errors import BreakevenError
+from breakeven.trace import Configuration
 from breakeven.units import NS_PER_S, format_digits, format_duration
 from faststep import FastStepError
 
@@ -40,6 +42,60 @@ _NUM_DRAWS = 50
 _WIPE = b"\r\x1b[2K"
 
 
+class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a script is run to its end.
+
+    Args:
+        is_module: The target is the name of a module.
+        device: Where the step runs; for ``cpu``, CUDA is hidden.
+        has_cuda: Have CUDA calls run by the CPU, and let ``torch.cuda.is_available()`` say yes, for
+            scripts that refuse to run without a GPU.
+        configuration: Settings in effect around the script.
+        num_steps: Steps that the run will have; 0 if that is not known.
+        is_quiet: Write nothing of breakeven's own.
+        pays_after_s: What costs time once, such as compiling, begins after this time of steps; 0
+            for at once.
+        pays_after_steps: And not before this number of them.
+    """
+
+    is_module: bool
+    device: Literal["cpu", "gpu"]
+    has_cuda: bool
+    configuration: Configuration
+    num_steps: int
+    is_quiet: bool
+    pays_after_s: float = 0.0
+    pays_after_steps: int = 0
+
+
+def become_script(request: EndRequest, target: str, arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by one that runs the script to its end.
+
+    On Windows a process that is replaced ends for its parent, so it stays there and waits.
+
+    Args:
+        request: How.
+        target: Path of the script, or name of the module.
+        arguments: ``sys.argv[1:]`` of the script.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    request_text = msgspec.json.encode(request).decode()
+    command = python_command("process.run_to_end", request_text, target, *arguments)
+    if not hasattr(os, "fork"):
+        sys.exit(subprocess.call(command))
+    os.execv(sys.executable, command)
+
+
+def settings_text(configuration: Configuration) -> str:
+    """Return a configuration in one line: ``num_threads=1, optimizer=fused``."""
+    changes = (
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in configuration.changes.items()
+    )
+    return ", ".join(changes) or "as the script is"
+
+
 class StepCounter:
     """Counts training steps; where several optimizers take turns, a round of them is one."""
 
@@ -50,7 +106,7 @@ class StepCounter:
 
     @property
     def steps_per_s(self) -> float:
-        """Return the speed from the first step to the last; 0 where there are not two."""
+        """Return the speed from the first step to the last; 0 if there are not two."""
         elapsed_s = self._last_s - self._first_s
         return (self.num_steps - 1) / elapsed_s if elapsed_s > 0 else 0.0
 
@@ -76,7 +132,7 @@ class LiveLine:
     Args:
         counter: Of the steps.
         device: ``cpu`` or ``gpu``.
-        num_steps: Steps that the run will have; 0 where that is not known.
+        num_steps: Steps that the run will have; 0 if that is not known.
         stream: The terminal.
     """
 
@@ -100,7 +156,7 @@ class LiveLine:
             self._watch(output)
 
     def update(self, now_s: float) -> None:
-        """Draw the line anew where that is due.
+        """Draw the line again if it is due.
 
         Args:
             now_s: The time, in seconds.
@@ -261,7 +317,7 @@ class _RunToEnd:
             register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def code_of(self, text: bytes, file: str) -> CodeType | None:
-        """Return the code of a script with its step as one call, where that is to be and can be."""
+        """Return the code of a script with its step as one call, if that is wanted and possible."""
         if not self._request.configuration.fast_step:
             return None
         from breakeven.rewrite import NoPatch, code_of_fast_step

@@ -25,10 +25,10 @@ Size = tuple[int, int]
 
 
 def user_terminal_size(descriptors: Iterable[int] = (0, 1, 2)) -> Size | None:
-    """Return rows and columns of the terminal that this process has; None where it has none.
+    """Return rows and columns of the terminal that this process has; None if it has none.
 
-    One stream that is a terminal is enough: whoever sends the report to a file would not send the
-    output of the script there.
+    One stream that is a terminal is enough: a user who sends the report to a file would not send
+    the output of the script there.
 
     Args:
         descriptors: Of its standard streams.
@@ -42,8 +42,8 @@ def user_terminal_size(descriptors: Iterable[int] = (0, 1, 2)) -> Size | None:
 class ScriptTerminal:
     """A pseudo-terminal that takes the place of the user's.
 
-    It is nobody's controlling terminal, so it sends no signals and stops nobody. Whoever reads
-    from it is at the end of the input at once; what is written to it comes out unchanged.
+    It is nobody's controlling terminal, so it sends no signals and stops nobody. Reading
+    from it gives the end of the input at once; what is written to it comes out unchanged.
 
     Args:
         size: Rows and columns.
@@ -148,7 +148,7 @@ class ScriptOutput:
     def _read(self) -> None:
         checked_s = monotonic()
         while True:
-            # Whoever outlives the run may still have it open, but is not listened to.
+            # A process that outlives the run may still have it open, but is not listened to.
             has_more = self._has_more(0.0 if self._is_closed else _POLL_S)
             if not has_more and self._is_closed:
                 return

@@ -1,10 +1,14 @@
-"""The process that imports torch once and forks a fresh child for every run.
+"""The processes that import torch and run the target, forked where that is possible.
 
-Started as ``python -P -m breakeven.capture.process.server``; reads requests from the descriptor in
-``sys.argv[1]``, and hands to the children ``sys.argv[2]`` for their answers and ``sys.argv[3]`` for
-the turns of those that take turns with another run. ``sys.argv[4]`` says what of their side effects
-is real. It never runs code of the user, so every child starts from the same clean state without
-paying for the import again.
+``python -P -m breakeven.capture.process.server fork KEEP REQUESTS ANSWERS TURNS`` imports torch
+once, and forks a child for every run. It reads requests from one descriptor; the children send
+answers to the second, and read from the third if they take turns with another run. It never runs
+code of the user, so every child starts from the same clean state.
+
+``... ready KEEP`` says ``Ready``, and ends. ``... once KEEP`` is one run, where processes cannot be
+forked. It says ``Started`` and reads a request from its standard input; turns come there too, and
+with the end of the input everything ends, since the parent is gone. Messages go to standard output,
+and what the script prints to standard error.
 """
 
 from __future__ import annotations
@@ -18,73 +22,52 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from breakeven.capture.protect.scratch import Scratch, remove_tree
-
-_WATCH_POLL_S = 0.1
-
-
-class _ParentWatch:
-    """Looks in a thread for the end of a pipe, on which nothing comes meanwhile.
-
-    Args:
-        fd: Where requests will come.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more: a process with a second thread must not be forked."""
-        self._is_over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._is_over.wait(_WATCH_POLL_S):
-            if select.select([self._fd], [], [], 0.0)[0]:
-                _end_at_once()
-
-
-def _end_at_once() -> NoReturn:
-    """End this process: an orderly end of torch takes most of a second.
-
-    The folder of temporary files is the parent's to remove, which may have been killed, though.
-    """
-    remove_tree(Path(os.environ["TMPDIR"]))
-    os._exit(0)
-
-
-# What follows takes seconds, and many more where the disk is slow.
-_watch = _ParentWatch(int(sys.argv[1]))
-# Ask the driver's management library: asking CUDA itself would initialise it, and a process that
-# has done so cannot be forked.
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-
 import msgspec
 
-from breakeven.capture.answers import Ended, Started
-from breakeven.capture.pretend.device_functions import device_functions
-from breakeven.capture.process.child_run import answer, ready, send
-from breakeven.capture.process.ending import adopt_orphans, end_descendants, end_with_parent
+from breakeven.capture.process.children import (
+    adopt_orphans,
+    end_all_with_this_process,
+    end_descendants,
+    end_with_parent,
+)
 from breakeven.capture.process.script_output import TerminalState
-from breakeven.capture.requests import Keep, Request
+from breakeven.capture.protect.scratch import Scratch, remove_tree
+from breakeven.errors import Caveat
 
+_WATCH_POLL_S = 0.1
 _POLL_S = 0.02
+_SPAWNED = Caveat(
+    code="spawned",
+    message="this system cannot fork a process that has imported torch: each run of the script "
+    "imports it anew, which takes longer; it has no terminal, what it writes past Python's own "
+    "functions is real, and a program that makes itself a daemon outlives the run",
+)
+# Not the stand-in that a script is given for it.
+_exit = os._exit
 
 
-def main() -> None:
-    """Serve requests until the parent closes its end."""
-    request_fd, answer_fd, turn_fd = map(int, sys.argv[1:4])
-    keep = msgspec.json.decode(sys.argv[4], type=Keep)
-    _watch.stop()
+def serve(keep_text: str, request_fd: int, answer_fd: int, turn_fd: int) -> NoReturn:
+    """Fork a process for each request until the parent closes its end."""
+    # Importing torch takes seconds, and many more if the disk is slow.
+    is_imported = threading.Event()
+    watch = threading.Thread(target=_watch_parent, args=(request_fd, is_imported), daemon=True)
+    watch.start()
+    # Ask the driver's management library: asking CUDA itself would initialise it, and a process
+    # that has done so cannot be forked.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    from breakeven.capture.messages import Ended, Keep, Request, Started
+    from breakeven.capture.pretend.device_functions import device_functions
+    from breakeven.capture.process.child_run import answer, ready, send
+
+    is_imported.set()
+    watch.join()  # a process with a second thread must not be forked
+    keep = msgspec.json.decode(keep_text, type=Keep)
     terminal = TerminalState(0)
     adopts = adopt_orphans()
     # What asks a program to end is the parent's to handle.
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in asking}
-    # A child tells what is here: to ask GPUs of some kinds is to use them, and who has used them
+    # A child looks for GPUs: to ask some kinds is to use them, and a process that has used them
     # cannot be forked.
     own, child = os.getpid(), os.fork()
     if child == 0:
@@ -114,35 +97,90 @@ def main() -> None:
                 answer(request, keep, layer, answer_fd, turn_fd)
             send(answer_fd, Started(process=child))
             status = _wait(child, requests.fileno(), adopts=adopts)
-            writes = layer.writes() if layer is not None else None
+            writes = None
             if layer is not None:
+                writes = layer.writes()
                 layer.remove()
             send(answer_fd, Ended(exit_code=os.waitstatus_to_exitcode(status), writes=writes))
     _end_at_once()
+
+
+def _watch_parent(request_fd: int, is_imported: threading.Event) -> None:
+    """End this process with its parent, whose first request comes only after the import."""
+    while not is_imported.wait(_WATCH_POLL_S):
+        if select.select([request_fd], [], [], 0.0)[0]:
+            _end_at_once()
 
 
 def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:
     """Wait for the child, and end all that it leaves; also when the parent is gone."""
     while True:
         finished, status = os.waitpid(-1, os.WNOHANG)
-        if finished == child:
-            _end_run(child, adopts=adopts)  # data loader workers, for instance
-            return status
-        if finished:  # an orphan
+        if finished and finished != child:  # an orphan
             continue
-        readable, _, _ = select.select([parent_fd], [], [], _POLL_S)
-        if readable:  # nothing is asked while a run is on, so this is the end of the file
-            _end_run(child, adopts=adopts)
+        # Nothing is asked while a run is on, so something to read is the end of the file.
+        is_orphaned = not finished and bool(select.select([parent_fd], [], [], _POLL_S)[0])
+        if finished or is_orphaned:  # and data loader workers, for instance, are left
+            if adopts:
+                end_descendants()
+            else:
+                with suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+        if is_orphaned:
             _end_at_once()
+        if finished:
+            return status
 
 
-def _end_run(leader: int, *, adopts: bool) -> None:
-    if adopts:
-        end_descendants()
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+def _end_at_once() -> NoReturn:
+    """End this process: an orderly end of torch takes most of a second.
+
+    The folder of temporary files is the parent's to remove, but the parent may have been killed.
+    """
+    remove_tree(Path(os.environ["TMPDIR"]))
+    os._exit(0)
+
+
+def run_once(keep_text: str, *, is_run: bool) -> NoReturn:
+    """Answer one request, or say what is here."""
+    end_all_with_this_process()
+    # The script gets other streams, and what torch prints while it is imported is no answer.
+    request_fd, answer_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    from breakeven.capture.messages import Keep, Request, Started
+    from breakeven.capture.pretend.device_functions import device_functions
+    from breakeven.capture.process.child_run import answer, ready, send
+
+    if not is_run:
+        send(answer_fd, ready((_SPAWNED,)))
+        _exit(0)  # an orderly end of torch takes most of a second
+    device_functions()  # every run needs to know them
+    send(answer_fd, Started(process=os.getpid()))
+    with open(request_fd, "rb", buffering=0, closefd=False) as requests:
+        line = requests.readline()
+    if not line:
+        _exit(0)  # there is nobody any more
+    request = msgspec.json.decode(line, type=Request)
+    keep = msgspec.json.decode(keep_text, type=Keep)
+    layer = Scratch(Path(os.environ["TMPDIR"]), keep, may_fork=False).layer_for(request)
+    turn_fd, relay_fd = os.pipe()
+
+    def relay_turns() -> None:
+        while turn := os.read(request_fd, 1):
+            os.write(relay_fd, turn)
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
+        _exit(1)
+
+    threading.Thread(target=relay_turns, daemon=True).start()
+    answer(request, keep, layer, answer_fd, turn_fd)
 
 
 if __name__ == "__main__":
-    main()
+    kind, keep_text, *descriptors = sys.argv[1:]
+    if kind == "fork":
+        serve(keep_text, *map(int, descriptors))
+    run_once(keep_text, is_run=kind == "once")

@@ -8,7 +8,6 @@ https://docs.kernel.org/filesystems/overlayfs.html.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import functools
@@ -16,7 +15,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ _SOCKETS = ("/tmp/.X11-unix", "/tmp/nvidia-mps")
 # Flags of a mount that must not be taken off: those against set-user-ID, devices, and programs, and
 # those of access times. statvfs(3) and mount(2) have the same numbers for them.
 _LOCKED_FLAGS = 2 | 4 | 8 | 1024 | 2048
-# What lies beside something mounted, where the folder itself gets no layer: smaller files are
+# Files beside something mounted, if the folder itself gets no layer: smaller files are
 # copied, and larger ones cannot be written.
 _SMALL_BYTES = 1 << 26
 _ESCAPED = re.compile(r"([\\,:])")
@@ -109,7 +108,9 @@ class Overlay:
         _check(_libc().umount2(b".", _MNT_DETACH), "umount2")
         os.chdir(current)
         if self._has_own_users:
-            _drop_capabilities()
+            # Give back what mounting took: a script must not be let in where its user is not.
+            header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+            _check(_libc().capset(header, (ctypes.c_uint32 * 6)()), "capset")
             os.rename, os.replace = _moving(os.rename), _moving(os.replace)
 
     def _layer(self, path: str, mounts: dict[str, _Mount]) -> None:
@@ -131,8 +132,11 @@ class Overlay:
                     raise
                 self._bind(path)
                 return
-        for each in _topmost(below):
-            self._layer(each, mounts)
+        topmost: list[str] = []
+        for each in sorted(below):
+            if not any(_is_inside(each, other) for other in topmost):
+                topmost.append(each)
+                self._layer(each, mounts)
 
     def _layer_entries(self, path: str, mounts: dict[str, _Mount]) -> None:
         try:
@@ -150,7 +154,11 @@ class Overlay:
             elif os.access(entry.path, os.W_OK) and entry.stat().st_size <= _SMALL_BYTES:
                 shutil.copy2(entry.path, new)
             else:
-                self._bind_file(entry.path)
+                new.touch(mode=0)
+                _mount(entry.path, new, flags=_MS_BIND)
+                if os.access(entry.path, os.W_OK):
+                    kept = os.statvfs(entry.path).f_flag & _LOCKED_FLAGS
+                    _mount(None, new, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
         _copy_mode(path, self._at(path))
 
     def _layer_used(self, mounts: dict[str, _Mount]) -> None:
@@ -164,7 +172,7 @@ class Overlay:
             for folder in reversed(folders):
                 is_bare = not any(_is_inside(each, str(folder)) for each in mounts)
                 if is_bare and os.access(folder, os.W_OK) and not self._can_copy(folder):
-                    with contextlib.suppress(OSError):  # nothing is written there then
+                    with suppress(OSError):  # nothing is written there then
                         self._overlay(str(folder))
 
     def _can_copy(self, folder: Path) -> bool:
@@ -173,14 +181,6 @@ class Overlay:
         status = folder.stat()
         is_own = (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
         return is_own and folder != folder.parent and self._can_copy(folder.parent)
-
-    def _bind_file(self, path: str) -> None:
-        self._at(path).touch(mode=0)
-        _mount(path, self._at(path), flags=_MS_BIND)
-        if os.access(path, os.W_OK):
-            kept = os.statvfs(path).f_flag & _LOCKED_FLAGS
-            flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept
-            _mount(None, self._at(path), flags=flags)
 
     def _overlay(self, path: str) -> None:
         layer = self._folder / str(self._num_layers)
@@ -232,18 +232,10 @@ def _is_inside(path: str, folder: str) -> bool:
     return path.startswith(folder if folder == "/" else f"{folder}/")
 
 
-def _topmost(paths: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for path in sorted(paths):
-        if not any(_is_inside(path, other) for other in found):
-            found.append(path)
-    return found
-
-
 def _copy_mode(path: str, ours: Path) -> None:
     """Let a folder of ours be as open to its user as the one that it stands for."""
     status = Path(path).stat()
-    with contextlib.suppress(OSError):  # nobody of this namespace
+    with suppress(OSError):  # nobody of this namespace
         os.chown(ours, status.st_uid, status.st_gid)
     unwritable = 0 if os.access(path, os.W_OK) else 0o222
     ours.chmod(stat.S_IMODE(status.st_mode) & ~unwritable)
@@ -274,18 +266,12 @@ def _moving(move: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             if error.errno != errno.EXDEV or descriptors or not Path(os.fsdecode(src)).is_dir():
                 raise
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 Path(os.fsdecode(dst)).rmdir()
             shutil.copytree(src, dst, symlinks=True)
             shutil.rmtree(src)
 
     return call
-
-
-def _drop_capabilities() -> None:
-    """Give back what mounting took: a script must not be let where its user is not."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    _check(_libc().capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def _mount(
@@ -318,15 +304,15 @@ def overlay_writes(folder: Path) -> Iterator[FileWrite]:
     Args:
         folder: Holds the layers of an `Overlay`, whose processes are gone.
     """
-    layers = {Path(os.fsdecode((layer / "path").read_bytes())): layer for layer in _layers(folder)}
+    layers = {
+        Path(os.fsdecode((layer / "path").read_bytes())): layer
+        for layer in folder.iterdir()
+        if (layer / "path").exists()
+    }
     for path, layer in layers.items():
         yield from _layer_writes(layer / "upper", path)
     if Path("/") not in layers:
         yield from _bare_writes(folder / "root", Path("/"), frozenset(layers))
-
-
-def _layers(folder: Path) -> Iterator[Path]:
-    yield from (each for each in folder.iterdir() if (each / "path").exists())
 
 
 def _layer_writes(upper: Path, path: Path) -> Iterator[FileWrite]:

@@ -6,19 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from breakeven.capture.messages import HostRequest, Keep, RatesRequest, Request
 from breakeven.capture.protect.overlay import Overlay, overlay_writes
-from breakeven.capture.protect.redirected_paths import redirected_writes
-from breakeven.capture.requests import HostRequest, Keep, RatesRequest, Request
-from breakeven.capture.target import Target
+from breakeven.capture.protect.redirected import redirected_writes
 from breakeven.trace import FileWrites, WriteProtection
 from faststep.codegen.toolchain import kept_steps
 
-# Of the files that a run writes, so many are listed by name.
+# At most this number of the files that a run writes are listed by name.
 _MAX_FILES = 100
 # Names the protection, for tests of the one that is for other systems.
 _WANTED = "BREAKEVEN_WRITE_PROTECTION"
@@ -62,23 +61,22 @@ class Scratch:
         return Layer(folder, self._protection, (*self._kept, *more_kept), tuple(used))
 
     def layer_for(self, request: Request) -> Layer | None:
-        """Return the layer of the run that is asked for; None where that is not of a script.
+        """Return the layer of the run that is asked for; None if that is not of a script.
 
         Args:
             request: Names the file that the run writes for us, if any.
         """
         if isinstance(request, HostRequest | RatesRequest):
             return None
-        numbers = os.fsdecode(request.raw_numbers_path)
-        return self.layer([Path(numbers).parent] if numbers else (), self._used_by(request.target))
-
-    def _used_by(self, target: Target) -> Iterator[Path]:
-        """Yield the folders in which scripts usually write, and those that the arguments name."""
+        numbers, target = os.fsdecode(request.raw_numbers_path), request.target
+        # The folders in which scripts usually write, and those that the arguments name.
+        used: list[Path] = []
         named = [argument.rpartition("=")[2] for argument in target.arguments]
         for name in (os.curdir, target.path, self._folder, "~", *named):
             with suppress(OSError, RuntimeError, ValueError):  # too long, closed, or no path at all
                 path = Path(name).expanduser().resolve()
-                yield path if path.is_dir() else path.parent
+                used.append(path if path.is_dir() else path.parent)
+        return self.layer([Path(numbers).parent] if numbers else (), used)
 
     def _best_protection(self) -> WriteProtection:
         """Return what this system allows."""
@@ -123,7 +121,7 @@ class Layer:
         if self.protection is WriteProtection.OVERLAY:
             Overlay(self.folder, self.kept, self.used).enter()
         elif self.protection is WriteProtection.REDIRECTED:
-            from breakeven.capture.protect.redirected_files import RedirectedFiles
+            from breakeven.capture.protect.redirected import RedirectedFiles
 
             sys.dont_write_bytecode = True
             RedirectedFiles(self.folder, (*self.kept, self.folder.parent)).enter()
@@ -163,20 +161,61 @@ def _caches() -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, also where the kernel or the script closed a part of it to its owner."""
+    """Remove a folder, also if the kernel or the script closed a part of it to its owner."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            _open_up(folder)
+            for place, names, _ in os.walk(folder):
+                for path in (Path(place, name) for name in names):
+                    with suppress(OSError):
+                        if not path.is_symlink():
+                            path.chmod(0o700)
             shutil.rmtree(folder, ignore_errors=True)
     # What is thousands of folders deep, or has too long a path.
     if os.name == "posix" and folder.exists():
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
-def _open_up(folder: Path) -> None:
-    for place, names, _ in os.walk(folder):
-        for path in (Path(place, name) for name in names):
-            with suppress(OSError):
-                if not path.is_symlink():
-                    path.chmod(0o700)
+# "{folder}" stands for a folder that is thrown away with the run.
+_VARIABLES = {
+    # Source: https://docs.wandb.ai/guides/track/environment-variables
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    # Source: mlflow.environment_variables, 3.17.2
+    "MLFLOW_TRACKING_URI": "file://{folder}/mlflow",
+    "MLFLOW_REGISTRY_URI": "file://{folder}/mlflow",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    # Source: https://www.comet.com/docs/v2/guides/experiment-management/configure-sdk/
+    "COMET_AUTO_LOG_DISABLE": "true",
+    "COMET_DISABLE_AUTO_LOGGING": "1",
+    "COMET_START_ONLINE": "false",
+    "COMET_OFFLINE_DIRECTORY": "{folder}/comet",
+    # Source: https://docs.neptune.ai/api/connection_modes
+    "NEPTUNE_MODE": "debug",
+    # Source: the docstring of Task.set_offline, 2.1.12
+    "CLEARML_OFFLINE_MODE": "1",
+    "CLEARML_CACHE_DIR": "{folder}/clearml",
+    "CLEARML_LOG_MODEL": "FALSE",  # read by Transformers; it fails when offline
+    # Source: the docstring of init, 0.43.0
+    "TRACKIO_DIR": "{folder}/trackio",
+    # Source: https://docs.swanlab.cn/en/api/environment-variable.html
+    "SWANLAB_MODE": "disabled",
+    # Source: https://consoledonottrack.com and Hugging Face Hub, "Environment variables".
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+_SERVERS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")
+
+
+def quiet_trackers(folder: Path) -> None:
+    """Let trackers log nothing in this process, or to a folder, and those that it starts.
+
+    A script that forces its tracker online, by an argument for instance, logs.
+    """
+    for name in _SERVERS:
+        os.environ.pop(name, None)
+    for name, value in _VARIABLES.items():
+        os.environ[name] = value.replace("{folder}", str(folder))

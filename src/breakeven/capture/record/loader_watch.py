@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data._utils import worker as working
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from breakeven.capture.answers import LoaderUse
 from breakeven.capture.location import caller_of_constructor, is_user_file, locate
+from breakeven.capture.messages import LoaderUse
 from breakeven.capture.record.held_objects import elements_of
 from breakeven.capture.record.loader_facts import (
     LoaderRecord,

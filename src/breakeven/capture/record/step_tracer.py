@@ -12,7 +12,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answers import LoaderUse, TracedRun
+from breakeven.capture.messages import LoaderUse, TracedRun
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.typical_step import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from breakeven.capture.answers import LoaderUse
+from breakeven.capture.messages import LoaderUse
 from breakeven.capture.record.event_log import SCRIPT_GAP_NS, StepLog
 from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts, num_micro_batches
 

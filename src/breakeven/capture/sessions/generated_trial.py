@@ -1,6 +1,6 @@
 """What a step would take as generated code: one more step of a plain run, recorded and compiled.
 
-What is left of the loop beside it, its data and what it logs, is timed in the steps before that.
+The rest of the loop, its data and what it logs, is timed in the steps before that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Steps that take longer are no matter of calls.
 LONGEST_STEP_NS = 50_000_000
-# What is left of the loop is timed in so many steps at least, and for so long.
+# The rest of the loop is timed in this number of steps at least, and for this time.
 _LEAST_STEPS = 5
 _KEPT_NS = 0.15 * NS_PER_S
 # How long the code is timed for. A sample is as many calls as take some time, since reading a clock
@@ -42,7 +42,7 @@ _KEPT_NS = 0.15 * NS_PER_S
 _CODE_BUDGET_S = 0.2
 _SAMPLE_NS = 200_000
 _MOST_CALLS = 200
-# A round of several optimizers is known after so many.
+# A round of several optimizers is known after this number of rounds.
 _FIRST_ROUNDS = 2
 
 
@@ -75,15 +75,30 @@ class GeneratedTrial(Patches):
         self._begun_ns = self._kept_since_ns = self._clock.now_ns()
 
     def _apply(self) -> None:
-        self.callback(register_module_forward_pre_hook(self._begin_forward).remove)
+        def begin_forward(module: nn.Module, _: Any) -> None:
+            now_ns = self._clock.now_ns() if self._kept_since_ns is not None else 0
+            if now_ns and has_parameters(module):  # and no loss, or what prepares data
+                self._end_kept(now_ns)
+
+        def note_reads(name: str) -> None:
+            original: Callable[..., Any] = getattr(torch.Tensor, name)
+
+            def read(*args: Any, **kwargs: Any) -> Any:
+                if self._recorder is not None:
+                    self._recorder.note_read(name)
+                return original(*args, **kwargs)
+
+            self.replace(torch.Tensor, name, read)
+
+        self.callback(register_module_forward_pre_hook(begin_forward).remove)
         self.enter_context(BackwardCalls(self._end_backward))
         for owner in (torch.optim.Optimizer, nn.Module):
             self._leave_out(owner, "zero_grad")
         for optimizer in self._optimizers.seen():
             # What torch does between the end of an update and its return.
             self._leave_out(optimizer, "step")
-        for name in ("numpy", "tolist"):
-            self._note_reads(name)
+        note_reads("numpy")
+        note_reads("tolist")
 
     def fetching(self) -> AbstractContextManager[object]:
         """Return what is around a fetch of a batch: it is kept, and not recorded."""
@@ -92,7 +107,7 @@ class GeneratedTrial(Patches):
     def mark(self, optimizer: int) -> bool:
         """Note an update; return whether all is known."""
         now_ns = self._clock.now_ns()
-        self._end_kept(now_ns)  # where no model was called
+        self._end_kept(now_ns)  # if no model was called
         self._calls.append(optimizer)
         ends = find_round_ends(self._calls)
         if ends[-1:] == (len(self._calls) - 1,):
@@ -100,8 +115,10 @@ class GeneratedTrial(Patches):
         self._kept_since_ns = self._clock.now_ns()
         return not self.is_running
 
-    def result(self) -> GeneratedRun:
-        """Return what is known."""
+    def result(self) -> GeneratedRun | None:
+        """Return what is known; None before it has begun."""
+        if not self._begun_ns:
+            return None
         return self._result or GeneratedRun(because="the run ended before a step was recorded")
 
     def _end_step(self, num_steps: int, now_ns: int) -> None:
@@ -145,21 +162,14 @@ class GeneratedTrial(Patches):
             return GeneratedRun(because=error.message)
         return GeneratedRun(code=code, kept=kept.estimate, compile_ns=found.compile_ns)
 
-    def _begin_forward(self, module: nn.Module, _: Any) -> None:
-        if self._kept_since_ns is None:
-            return
-        now_ns = self._clock.now_ns()
-        if has_parameters(module):  # and no loss, or what prepares data
-            self._end_kept(now_ns)
-
     def _end_backward(self, call: BackwardCall) -> None:
-        # Where no model with parameters was called, what came before is taken to stay.
+        # If no model with parameters was called, what came before stays.
         self._end_kept(self._clock.now_ns() - call.duration_ns)
         if self._recorder is not None:
             self._recorder.note_backward(call.outputs)
 
     def _end_kept(self, now_ns: int | None = None) -> None:
-        """End what is no part of what would be generated, where that goes on."""
+        """End what is no part of what would be generated, if that goes on."""
         if self._kept_since_ns is not None:
             end_ns = self._clock.now_ns() if now_ns is None else now_ns
             self._kept_ns += max(0, end_ns - self._kept_since_ns)
@@ -191,16 +201,6 @@ class GeneratedTrial(Patches):
                     self._kept_since_ns = self._clock.now_ns()
 
         self.replace(owner, name, timed)
-
-    def _note_reads(self, name: str) -> None:
-        original: Callable[..., Any] = getattr(torch.Tensor, name)
-
-        def read(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder is not None:
-                self._recorder.note_read(name)
-            return original(*args, **kwargs)
-
-        self.replace(torch.Tensor, name, read)
 
 
 def _estimate(call: Callable[[], None]) -> Estimate:

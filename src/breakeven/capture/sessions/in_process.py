@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from breakeven.capture.answers import PlainRun, TracedRun
-from breakeven.capture.requests import RunRequest
+from msgspec.structs import replace
+
+from breakeven.capture.messages import PlainRun, RunRequest, TracedRun
 from breakeven.capture.sessions.plain import PlainSession
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.target import Target, TargetKind
@@ -66,12 +67,10 @@ def trace_step(step: Callable[[], object]) -> TracedRun:
     Args:
         step: One training step.
     """
-    run = _trace(step, is_moved=False)
-    return run if run.trace.uses_device else _trace(step, is_moved=True)
-
-
-def _trace(step: Callable[[], object], *, is_moved: bool) -> TracedRun:
-    run = _repeat(step, TracedSession, _request(_name(step), is_moved=is_moved))
+    request = _request(_name(step))
+    run = _repeat(step, TracedSession, request)
+    if isinstance(run, TracedRun) and not run.trace.uses_device:
+        run = _repeat(step, TracedSession, replace(request, is_moved=True))
     assert isinstance(run, TracedRun), "done means at least one step"
     return run
 
@@ -104,11 +103,10 @@ def _repeat(
             step()
 
 
-def _request(label: str, budget_s: float = 1.0, *, is_moved: bool = False) -> RunRequest:
+def _request(label: str, budget_s: float = 1.0) -> RunRequest:
     return RunRequest(
         target=Target(kind=TargetKind.FUNCTION, raw_path=b"", label=label),
         is_traced=False,
-        is_moved=is_moved,
         time_limit_s=float("inf"),
         budget_s=budget_s,
     )

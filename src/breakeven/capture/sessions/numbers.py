@@ -23,18 +23,11 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from breakeven.capture.answers import NumbersRun
+from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
-from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import (
-    Patches,
-    children_of,
-    groups_of,
-    named_parameters_of,
-    updated_by,
-)
+from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
@@ -75,6 +68,7 @@ class NumbersSession(UpdateSession):
 
     def _apply(self) -> None:
         request = self._request
+        device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(repeatable_random_numbers())
         if not request.on_gpu:
             self._run_cuda_by_cpu()
@@ -84,16 +78,32 @@ class NumbersSession(UpdateSession):
             # Its own generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
         self.enter_context(self._loaders)
-        self._watch_backward()
-        if request.configuration == Configuration():
-            self._watch_autocast()
+        backward, enter = torch.autograd.backward, torch.autocast.__enter__
+
+        def record_losses(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            each = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+            for tensor in each:
+                if isinstance(tensor, torch.Tensor):  # or an edge of autograd's graph
+                    number = len(self._losses) + 1
+                    name = "the loss" if number == 1 else f"loss {number}"
+                    key = f"{LOSS_KEY}{number}"
+                    self._losses.append(tensor_numbers(tensor, key=key, name=name))
+            backward(each, *args, **kwargs)
+
+        def note_autocast(region: Any) -> Any:
+            if region._enabled and region.device == device:
+                self._arithmetic = str(region.fast_dtype).removeprefix("torch.")
+            return enter(region)
+
+        self.replace(torch.autograd, "backward", record_losses)
+        if request.configuration == Configuration():  # the script's own
+            self.replace(torch.autocast, "__enter__", note_autocast)
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
         if request.configuration.fast_step:
             # A compiled step leaves no gradients behind. Each holds itself against this one.
             keep_stock_steps(self)
-        device = "cuda" if request.on_gpu else "cpu"
         self.enter_context(configured(request.configuration, device=device))
 
     def result(self) -> NumbersRun | None:
@@ -123,36 +133,6 @@ class NumbersSession(UpdateSession):
         is_enough = is_enough or (is_late and len(self._steps) >= _FEWEST_STEPS)
         if is_enough and (optimizer < 0 or self._optimizers.is_round_known()):
             self._on_done()
-
-    def _watch_backward(self) -> None:
-        original = torch.autograd.backward
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            each = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-            for tensor in each:
-                if isinstance(tensor, torch.Tensor):  # or an edge of autograd's graph
-                    self._add_loss(tensor)
-            original(each, *args, **kwargs)
-
-        self.replace(torch.autograd, "backward", backward)
-
-    def _add_loss(self, loss: torch.Tensor) -> None:
-        number = len(self._losses) + 1
-        name = "the loss" if number == 1 else f"loss {number}"
-        self._losses.append(tensor_numbers(loss, key=f"{LOSS_KEY}{number}", name=name))
-
-    def _watch_autocast(self) -> None:
-        """Note the format that the script's own autocast asks for."""
-        region = torch.amp.autocast_mode.autocast
-        original = region.__enter__
-        device = "cuda" if self._request.on_gpu else "cpu"
-
-        def enter(autocast: Any) -> Any:
-            if autocast._enabled and autocast.device == device:
-                self._arithmetic = str(autocast.fast_dtype).removeprefix("torch.")
-            return original(autocast)
-
-        self.replace(region, "__enter__", enter)
 
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -199,58 +179,49 @@ def tensor_numbers(
         name: What a person calls it.
         scale: What it has been multiplied by, to be undone.
     """
-    # Autograd must not see this, and a region of the script's own must not round it.
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        return _numbers_of(tensor.detach(), key, name, scale)
-
-
-def _numbers_of(
-    tensor: torch.Tensor, key: str, name: str, scale: torch.Tensor | None
-) -> TensorNumbers:
     digest = hashlib.sha256()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    shape = tuple(tensor.shape)
-    if tensor.layout is not torch.strided:
-        tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor.to_dense()
-    if tensor.is_sparse:
-        digest.update(_bytes_of(tensor.indices().cpu()))
-        tensor = tensor.values()
+    # Autograd must not see this, and a region of the script's own must not round it.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        tensor = tensor.detach()
         shape = tuple(tensor.shape)
-    if scale is not None:
-        # As GradScaler does it: by the reciprocal.
-        tensor = tensor * scale.double().reciprocal().to(tensor.dtype)
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    row = tensor.shape[-1] if tensor.dim() else 1
-    # In the order of its elements, whatever the memory layout is.
-    flat = tensor.contiguous().flatten()
-    digest.update(_bytes_of(flat))
-    is_finite = torch.isfinite(flat)
-    num_not_finite = int((~is_finite).sum())
-    finite = torch.where(is_finite, flat, 0) if num_not_finite else flat
-    return TensorNumbers(
-        key=key,
-        name=name,
-        dtype=dtype,
-        shape=shape,
-        digest=digest.digest(),
-        norm=float(torch.linalg.vector_norm(finite, dtype=torch.float64)),
-        num_not_finite=num_not_finite,
-        elements=flat[:: _stride(flat.numel(), row)].double().numpy().tobytes(),
-    )
+        if tensor.layout is not torch.strided:
+            tensor = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor.to_dense()
+        if tensor.is_sparse:
+            digest.update(_bytes_of(tensor.indices().cpu()))
+            tensor = tensor.values()
+            shape = tuple(tensor.shape)
+        if scale is not None:
+            # As GradScaler does it: by the reciprocal.
+            tensor = tensor * scale.double().reciprocal().to(tensor.dtype)
+        tensor = tensor.cpu().resolve_conj().resolve_neg()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
+        row = tensor.shape[-1] if tensor.dim() else 1
+        # In the order of its elements, whatever the memory layout is.
+        flat = tensor.contiguous().flatten()
+        digest.update(_bytes_of(flat))
+        is_finite = torch.isfinite(flat)
+        num_not_finite = int((~is_finite).sum())
+        finite = torch.where(is_finite, flat, 0) if num_not_finite else flat
+        # A stride that meets every column of a matrix, not always the same one.
+        stride = max(1, math.ceil(flat.numel() / _MOST_ELEMENTS))
+        while stride > 1 and math.gcd(stride, row) > 1:
+            stride += 1
+        return TensorNumbers(
+            key=key,
+            name=name,
+            dtype=dtype,
+            shape=shape,
+            digest=digest.digest(),
+            norm=float(torch.linalg.vector_norm(finite, dtype=torch.float64)),
+            num_not_finite=num_not_finite,
+            elements=flat[::stride].double().numpy().tobytes(),
+        )
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _stride(num_elements: int, row: int) -> int:
-    """Return a stride that meets every column of a matrix, not always the same one."""
-    stride = max(1, math.ceil(num_elements / _MOST_ELEMENTS))
-    while stride > 1 and math.gcd(stride, row) > 1:
-        stride += 1
-    return stride
 
 
 # What torch.compile puts in front of the names of what it wraps.
@@ -270,27 +241,19 @@ class ParameterNames:
     def name_of(self, parameter: torch.Tensor) -> str | None:
         """Return the name in the outermost model; None for a parameter of no model."""
         if id(parameter) not in self._names:
-            self._names.update(
-                (id(each), name.replace(_COMPILED, ""))
-                for model in _outermost_models()
-                for name, each in named_parameters_of(model)
-            )
+            # By the type, since an object may pretend another class.
+            models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+            complete = [model for model in models if "_modules" in vars(model)]
+            parts = {id(part) for model in complete for part in children_of(model)}
+            outermost = (named_parameters_of(each) for each in complete if id(each) not in parts)
+            # The names of the largest model stay.
+            for named in sorted(
+                map(list, outermost), key=lambda named: len({id(each) for _, each in named})
+            ):
+                self._names |= {id(each): name.replace(_COMPILED, "") for name, each in named}
             # Asked for once: what has no name now is not looked for at every update.
             self._names.setdefault(id(parameter), "")
         return self._names[id(parameter)] or None
-
-
-def _outermost_models() -> list[nn.Module]:
-    """Return the models that are part of no other, the largest last."""
-    # By the type, since an object may pretend another class.
-    models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
-    complete = [model for model in models if "_modules" in vars(model)]
-    parts = {id(part) for model in complete for part in children_of(model)}
-    return sorted((model for model in complete if id(model) not in parts), key=_num_parameters)
-
-
-def _num_parameters(model: nn.Module) -> int:
-    return len({id(each) for _, each in named_parameters_of(model)})
 
 
 _SEED = 20_240_607
@@ -338,12 +301,9 @@ def random_state_digest() -> bytes:
         for state in torch.cuda.get_rng_state_all():
             digest.update(state.numpy().tobytes())
     digest.update(repr(random.getstate()).encode())
-    digest.update(repr([_plain(part) for part in np.random.get_state()]).encode())
+    for part in np.random.get_state():
+        digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
     return digest.digest()
-
-
-def _plain(part: Any) -> Any:
-    return part.tobytes() if isinstance(part, np.ndarray) else part
 
 
 class WeightNoise(Patches):
@@ -367,6 +327,5 @@ class WeightNoise(Patches):
 
     def move(self, parameters: Iterable[torch.Tensor]) -> None:
         """Move these weights."""
-        if not self._roundoffs:
-            return
-        move_weights(parameters, self._roundoffs, self._signs)
+        if self._roundoffs:
+            move_weights(parameters, self._roundoffs, self._signs)

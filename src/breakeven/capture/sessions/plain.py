@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answers import LoaderUse, PlainRun
 from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes
-from breakeven.capture.requests import RunRequest
+from breakeven.capture.messages import LoaderUse, PlainRun, RunRequest
+from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
+from breakeven.capture.pretend.redirect import COMPILE_IGNORED
+from breakeven.capture.sessions.between_steps import StackSamples, other_work_of
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
-from breakeven.capture.sessions.plain_parts import (
-    LONGEST_NS,
-    StackSamples,
-    ThreadTrials,
-    WarningWatch,
-    other_work_of,
-)
-from breakeven.capture.sessions.plain_run import (
-    Trained,
-    caveats_of_run,
-    typical_use,
-    uses_workers,
-)
+from breakeven.capture.sessions.interleaved_runs import TurnClock, Turns
 from breakeven.capture.sessions.run_facts import user_sources
 from breakeven.capture.sessions.session import (
     BackwardCall,
@@ -32,7 +25,9 @@ from breakeven.capture.sessions.session import (
     PhaseWatch,
     UpdateSession,
 )
-from breakeven.capture.sessions.turns import TurnClock, Turns
+from breakeven.capture.sessions.thread_trials import LONGEST_NS, ThreadTrials
+from breakeven.capture.sessions.trained import Trained
+from breakeven.errors import Caveat
 from breakeven.measure import (
     LEAST_SAMPLES,
     MOST_SAMPLES,
@@ -45,31 +40,73 @@ from breakeven.measure import (
     StepTimer,
 )
 from breakeven.memory import peak_bytes
-from breakeven.processor import cpu_name
+from breakeven.processor import cpu_name, cpu_quota, has_half_hardware
 from breakeven.settings import configured
-from breakeven.timing import BUSY_FRACTION, StepPhases, TurnKind
+from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, TurnKind
+from breakeven.units import format_percent
 
-# For so many times the time for samples, what is done between some of the steps is waited for in
-# the run by which a program is judged.
+# Work between some of the steps is waited for this number of times the time for samples, in the
+# run by which a program is judged.
 _RARE_PATIENCE = 6.0
-
-# Of the time for samples, so much goes to each other number of threads.
+# Share of the time for samples that each other number of threads gets.
 _TRIAL_SHARE = 0.4
-
-# Of the steps on a GPU that make one sample: enough for launches of one step to overlap with the
-# kernels of the one before.
+# Steps on a GPU that make one sample: enough for launches of one step to overlap with the kernels
+# of the one before.
 _GPU_STEPS_PER_SAMPLE = 10
-
-# Of a run that takes turns, a ratio comes of each turn, and a turn may be one step: of so many, the
-# mean is sure to some 3 % on a busy machine, hardly less than processes differ by. Where those
-# differ by more, as with several threads, fewer do. Of short steps a long turn holds thousands.
+# A run that takes turns gives one ratio per turn, and a turn may be one step. The mean of 40 is
+# sure to some 3 % on a busy machine, hardly less than processes differ by. Runs of several threads
+# differ by more, so fewer steps do. A long turn holds thousands of short steps.
 _LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 16}
 _PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}
 _MOST_STEPS = {TurnKind.NONE: MOST_SAMPLES, TurnKind.SHORT: MOST_SAMPLES, TurnKind.LONG: 50_000}
+_MAX_WARNINGS = 5
+_MAX_WARNING_CHARACTERS = 300
+
+_NEEDS_CUDA = Caveat(
+    code="needs-cuda",
+    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
+)
+
+
+class FeedingLoader:
+    """The DataLoader that feeds most of the steps; each step notes what it took in ``uses``."""
+
+    def __init__(self) -> None:
+        self.uses: list[LoaderUse] = []
+        # Of a batch if nothing trains beside the workers: its time, and that of this process.
+        self.alone_ns = self.taking_ns = 0.0
+
+    @property
+    def has_workers(self) -> bool:
+        """Return whether worker processes load, which are other processes but not other load."""
+        return any(use.num_workers for use in self.uses)
+
+    def use(self, num_steps: int) -> LoaderUse | None:
+        """Return what a step takes from it; None if there is none.
+
+        Args:
+            num_steps: Steps, with those that took no batch.
+        """
+        if not self.uses:
+            return None
+        # The first fetch starts workers and fills caches.
+        waits = [use.wait_ns for use in self.uses[1:] or self.uses]
+        alike = Counter(replace(use, wait_ns=0.0) for use in self.uses)
+        (typical, count) = alike.most_common(1)[0]
+        return replace(
+            typical,
+            wait_ns=float(median(waits)),
+            alone_ns=self.alone_ns,
+            taking_ns=self.taking_ns,
+            fetching_fraction=min(1.0, count / max(num_steps, 1)),
+        )
 
 
 class PlainSession(UpdateSession):
     """Times the steps of a training loop, with nothing added but the step boundary.
+
+    A run has up to four parts, in this order: steps that do not count, the steps that are timed,
+    steps on other numbers of threads, steps for generated code. Each hands over to the next.
 
     Args:
         request: Which loaders get another batch size, and how long to take samples.
@@ -82,43 +119,45 @@ class PlainSession(UpdateSession):
         self, request: RunRequest, on_done: Callable[[], None],
         on_step: Callable[[int, bool], None] = lambda *_: None, turns: Turns | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(request, on_done, on_step, around_fetch=self._around_fetch)
+        super().__init__(
+            request, on_done, on_step, around_fetch=lambda _: self._generated.fetching()
+        )
         # Its type, as torch calls it; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
-        self._trained = Trained(self._optimizers, self._gpu)
-        self._uses: list[LoaderUse] = []
-        self._alone_ns, self._taking_ns = 0.0, 0.0
-        self._num_backwards = 0
-        self._num_skipped = 0
-        # Of the steps as the script runs them; 0 before trials with others.
-        self._num_threads = 0
-        self._is_compiled = False
-        self._load: OtherLoad | None = None
         self._turns = turns
-        self._turn_of_call: list[int] = []
+        self._end_step = self._skip if request.num_skipped_steps else self._time
+        self._num_skipped = self._num_backwards = 0
+        self._feeding = FeedingLoader()
+        self._warnings: dict[str, None] = {}
+        self._is_compiled = False
+        self._trained = Trained(self._optimizers, self._gpu)
+        self._load: OtherLoad | None = None
+        self._page_faults = PageFaults()
         self._host_clock = HostClock()
         clock = GpuClock(self._gpu) if self._gpu else self._host_clock
         self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
-        steps_per_sample = _GPU_STEPS_PER_SAMPLE if self._gpu else 1
-        # Where runs take turns, each is in the way of the other's threads.
+        # If runs take turns, each is in the way of the other's threads.
         self._pool = None if self._gpu or turns else PoolWaits()
         self._timer = StepTimer(
             self._clock,
             request.budget_s,
-            steps_per_sample,
+            _GPU_STEPS_PER_SAMPLE if self._gpu else 1,
             least_samples=_LEAST_STEPS[request.turns],
             patience=_PATIENCE[request.turns],
             most_samples=_MOST_STEPS[request.turns],
             pool=self._pool,
             rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
-        self._warnings = WarningWatch()
-        self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
         # A device works on when the host has gone on, and what is compiled must not see our code.
-        self._has_phases = not self._gpu and turns is None and not request.compiles
-        self._page_faults = PageFaults()
-        self._page_faults_per_step = 0.0
+        self._phases: PhaseWatch | None = None
+        if not self._gpu and turns is None and not request.compiles:
+            self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
+        self._stacks: StackSamples | None = None
+        if request.watches_program:
+            self._stacks = StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
+        # What the timed steps said, once they are over.
+        self._timed: PlainRun | None = None
         self._trials = ThreadTrials(
             lambda is_patient: StepTimer(
                 self._clock,
@@ -128,14 +167,7 @@ class PlainSession(UpdateSession):
                 expects_rare_work=self._timer.expects_rare_work,
             )
         )
-        # Steps beyond those that were timed, and what these said.
         self._generated = GeneratedTrial(self._clock, self._optimizers)
-        self._timed: PlainRun | None = None
-        self._stacks = (
-            StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
-            if request.watches_program
-            else None
-        )
         self._settings = configured(
             request.configuration, device="cuda" if self._gpu == "cuda" else "cpu"
         )
@@ -147,7 +179,7 @@ class PlainSession(UpdateSession):
 
     def _apply(self) -> None:
         if not self._gpu:
-            self._run_cuda_by_cpu(self._note_compile)
+            self._run_cuda_by_cpu(lambda: setattr(self, "_is_compiled", True))
         if self._request.tries_threads:
             self.enter_context(self._trials)
         if self._stacks is not None:
@@ -156,12 +188,12 @@ class PlainSession(UpdateSession):
         self.enter_context(self._optimizers)
         if not self._request.compiles:  # what is compiled must not see our code
             self.enter_context(self._trained)
-        if self._has_phases:
+        if self._phases is not None:
             self._trained.watch_layers()
             self.enter_context(self._phases)
         if self._request.backwards_per_step:
             self.enter_context(BackwardCalls(self._end_backward))
-        self.enter_context(self._warnings)
+        self._note_warnings()
         self.enter_context(self._settings)
         if self._turns is not None:
             self._turns.wait()
@@ -169,95 +201,94 @@ class PlainSession(UpdateSession):
 
     def result(self) -> PlainRun | None:
         """Return the samples so far, or None when there is no complete step."""
-        if self._timed is not None:
-            return replace(self._timed, generated=self._generated.result())
-        return self._timed_steps()
+        run = self._timed or self._timed_steps()
+        if run is None:
+            return None
+        trials = tuple(self._trials.results(self._phases, self._stacks))
+        if not self._feeding.has_workers:
+            run = replace(run, trials=trials)
+        elif trials and not run.measurement.is_bound:
+            run = replace(run, apart=trials[0])
+        return replace(run, generated=self._generated.result())
 
     def _timed_steps(self) -> PlainRun | None:
         # First of all: statistics take memory as well.
-        page_faults = self._page_faults_per_step
-        if not self._trials.is_running:
-            page_faults = self._page_faults.per_step(self._timer.num_calls)
-        measurement = self._timer.measurement()
-        gpu = self._trained.gpu()
+        page_faults = self._page_faults.per_step(self._timer.num_calls)
+        request, measurement, gpu = self._request, self._timer.measurement(), self._trained.gpu()
         if measurement is None or (self._gpu and gpu is None):
             return None
+        ends = self._timer.end_calls()
         load = self._load.fraction() if self._load else 0.0
-        has_workers = uses_workers(self._uses)
-        is_bound = has_workers and load > BUSY_FRACTION
-        if has_workers:
-            # What waits does so for the script's own workers. Beside other work, these wait as
-            # well, and nobody asks them how long.
-            measurement = replace(measurement, waited_ns=(), is_bound=is_bound)
-        num_threads = self._num_threads or torch.get_num_threads()
-        precision = self._trained.precision()
+        if self._feeding.has_workers:
+            # What waits does so for the script's own workers. If there is other load, these wait
+            # as well, and nothing tells how long.
+            measurement = replace(measurement, waited_ns=(), is_bound=load > BUSY_FRACTION)
+        phases = None
+        if self._phases is not None and not measurement.is_bound:
+            phases = self._phases.phases(ends[measurement.num_warmup :])
+        if phases is not None and request.backwards_per_step:
+            # Nothing says when such an update ends.
+            phases = replace(phases, optimizer_ns=0.0)
         caveats = caveats_of_run(
-            self._request,
+            request,
             load_fraction=load,
             is_disturbed=measurement.is_disturbed,
-            num_threads=num_threads,
+            num_threads=torch.get_num_threads(),
             ignores_compile=self._is_compiled,
             ignores_graphs=self._graphs.num_replays > 0,
             cpu_precisions=() if gpu else self._trained.precisions(),
         )
-        other = other_work_of(measurement, self._timer.end_calls(), self._stacks)
-        trials = self._trials.results(self._phases if self._has_phases else None, self._stacks)
         return PlainRun(
             measurement=measurement,
             processor=gpu_name(gpu) if gpu else cpu_name(),
-            precision=precision,
-            num_threads=num_threads,
+            precision=self._trained.precision(),
+            num_threads=torch.get_num_threads(),
             peak_memory_bytes=gpu_peak_bytes(gpu) if gpu else peak_bytes(),
-            loader=typical_use(self._uses, self._timer.num_rounds, self._alone_ns, self._taking_ns),
+            loader=self._feeding.use(self._timer.num_rounds),
             caveats=tuple(caveats),
-            sources=user_sources(self._request.target),
+            sources=user_sources(request.target),
             startup_ns=max(0, self._timer.first_end_ns - self._started_ns),
-            warnings=self._warnings.texts,
+            warnings=tuple(self._warnings),
             load_fraction=load,
             page_faults_per_step=page_faults,
             effects=self._settings.effects(),
-            turns=self._sample_turns(),
-            phases=None if is_bound else self._step_phases(measurement.num_warmup),
-            trials=() if has_workers else trials,
-            apart=trials[0] if has_workers and trials and not is_bound else None,
-            **other._asdict(),
+            turns=tuple(self._turns.of_calls[call] for call in ends[1:]) if self._turns else (),
+            phases=phases,
+            **other_work_of(measurement, ends, self._stacks)._asdict(),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:
-        """End a step after each so many backward passes, as no optimizer of torch does."""
+        """End a step after a number of backward passes, if no optimizer of torch ends it."""
         self._trained.note_loss(next(iter(call.outputs), None))
         self._num_backwards += 1
         if self._num_backwards % self._request.backwards_per_step == 0:
             self._mark(-1)
 
     def _mark(self, optimizer: int) -> None:
-        if self._num_skipped < self._request.num_skipped_steps:
-            self._num_skipped += 1
-            self._loaders.end_step()
-            return
-        if self._generated.is_running:
-            self._loaders.end_step()
-            self._on_step(self.num_steps, False)
-            if self._generated.mark(optimizer):
-                self._on_done()
-            return
-        self._load = self._load or OtherLoad(counts_group=self._turns is None)
+        self._end_step(optimizer)
+
+    def _skip(self, _: int) -> None:
+        self._num_skipped += 1
+        self._loaders.end_step()
+        if self._num_skipped == self._request.num_skipped_steps:
+            self._end_step = self._time
+
+    def _time(self, optimizer: int) -> None:
+        if self._load is None:
+            self._load = OtherLoad(counts_group=self._turns is None)
         if self._stacks is not None:
             self._stacks.note_update()
             if not self.num_steps:
                 self._timer.expects_rare_work = bool(self._stacks.first_pass().other_work)
-        if self._trials.is_running:
-            self._mark_trial(optimizer)
-            return
         is_enough = self._timer.mark(optimizer)
         if self._turns is not None:
-            self._turn_of_call.append(self._turns.number)
+            self._turns.of_calls.append(self._turns.number)
         self._page_faults.mark(self._timer.num_calls)
-        if self._has_phases:
+        if self._phases is not None:
             self._phases.mark()
         use = self._loaders.end_step()
         if use is not None:
-            self._uses.append(use)
+            self._feeding.uses.append(use)
             if use.num_workers and not self._host_clock.is_wall:
                 # They are the script's own: what waits for them waits in every run.
                 self._host_clock.is_wall = True
@@ -265,82 +296,128 @@ class PlainSession(UpdateSession):
                 if self._pool is not None:
                     self._pool.count_this_thread()
         self._on_step(self._timer.num_calls, self._timer.is_waiting)
-        has_own_updates = self._request.backwards_per_step > 0
-        is_known = has_own_updates or self._optimizers.is_round_known()
+        is_known = self._request.backwards_per_step > 0 or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
             if self._request.times_loader:
-                self._alone_ns, self._taking_ns = self._loaders.time_alone()
-            if not self._begin_trials() and not self._begin_generated():
-                self._on_done()
+                self._feeding.alone_ns, self._feeding.taking_ns = self._loaders.time_alone()
+            # What follows is in none of these figures: it takes memory, and processors.
+            self._timed = self._timed_steps()
+            if self._timed is None or not self._begin_trials(self._timed):
+                self._begin_generated()
         elif self._turns is not None:
             self._turns.end_step(self._load)
 
-    def _begin_trials(self) -> bool:
+    def _begin_trials(self, timed: PlainRun) -> bool:
         """Go on with fewer threads, or without workers; return whether there is anything to try."""
-        measurement = self._timer.measurement()
-        has_workers = uses_workers(self._uses)
-        if measurement is None or not (has_workers or self._request.tries_threads):
+        median_ns, counts, is_patient = timed.measurement.median_ns, list[int](), False
+        if self._feeding.has_workers:
+            is_short = self._phases is not None and median_ns <= LONGEST_NS
+            if is_short and self._loaders.rest(self._feeding.alone_ns):
+                counts = [timed.num_threads]
+        elif self._request.tries_threads:
+            counts = self._trials.counts_to_try(timed.measurement)
+            # What came too rarely was waited for already, unless it is sure to come again.
+            is_rare = timed.measurement.has_rare_work and not self._timer.expects_rare_work
+            is_patient = self._request.watches_program and timed.other is None and not is_rare
+        num_calls = self._timer.num_calls
+        if not self._trials.begin(counts, median_ns, num_calls, is_patient=is_patient):
             return False
-        if has_workers and (
-            not self._has_phases
-            or measurement.median_ns > LONGEST_NS
-            or not self._loaders.rest(self._alone_ns)
-        ):
-            return False
-        self._num_threads = torch.get_num_threads()
-        self._page_faults_per_step = self._page_faults.per_step(self._timer.num_calls)
-        if has_workers:
-            return self._trials.begin_apart(measurement, self._timer.num_calls)
-        found = other_work_of(measurement, self._timer.end_calls(), self._stacks)
-        # What came too rarely was waited for already, unless it is sure to come again.
-        is_rare = measurement.has_rare_work and not self._timer.expects_rare_work
-        is_hidden = found.other is None and not is_rare
-        is_patient = self._request.watches_program and is_hidden
-        return self._trials.begin(measurement, self._timer.num_calls, is_patient=is_patient)
+        self._end_step = self._try_threads
+        return True
 
-    def _mark_trial(self, optimizer: int) -> None:
-        waits_ns = self._trials.waits_ns
-        is_enough = self._trials.mark(optimizer)
-        if self._has_phases:
+    def _try_threads(self, optimizer: int) -> None:
+        if self._stacks is not None:
+            self._stacks.note_update()
+        if self._phases is not None:
             self._phases.mark()
         use = self._loaders.end_step()
-        if use is not None:
-            waits_ns.append(use.wait_ns)
+        is_enough = self._trials.mark(optimizer, None if use is None else use.wait_ns)
         self._on_step(self.num_steps, False)
         if is_enough:
             self._loaders.work_on()
-            if not self._begin_generated():
-                self._on_done()
+            self._begin_generated()
 
-    def _begin_generated(self) -> bool:
-        """Go on with what generated code takes for the step; return whether that is tried."""
-        if not self._request.tries_generated or self._gpu or self._request.backwards_per_step:
-            return False
-        timed = self._timed_steps()
-        if timed is None or timed.measurement.median_ns > LONGEST_STEP_NS:
-            return False
-        # What follows is in none of its figures: compiling takes memory, and a processor.
-        self._timed = timed
+    def _begin_generated(self) -> None:
+        """Go on with what generated code takes for the step, or end the run."""
+        request, timed = self._request, self._timed
+        is_tried = request.tries_generated and not self._gpu and not request.backwards_per_step
+        if not is_tried or timed is None or timed.measurement.median_ns > LONGEST_STEP_NS:
+            self._on_done()
+            return
         if self._stacks is not None:
             self._stacks.stop()
         self.enter_context(self._generated)
         self._generated.begin()
-        return True
+        self._end_step = self._try_generated
 
-    def _around_fetch(self, _: object) -> AbstractContextManager[object]:
-        return self._generated.fetching()
+    def _try_generated(self, optimizer: int) -> None:
+        self._loaders.end_step()
+        self._on_step(self.num_steps, False)
+        if self._generated.mark(optimizer):
+            self._on_done()
 
-    def _step_phases(self, num_warmup: int) -> StepPhases | None:
-        if not self._has_phases:
-            return None
-        found = self._phases.phases(self._timer.end_calls()[num_warmup:])
-        if found is not None and self._request.backwards_per_step:
-            return replace(found, optimizer_ns=0.0)  # nothing says when such an update ends
-        return found
+    def _note_warnings(self) -> None:
+        """Note the first few different warnings, but none that the script has silenced."""
+        original = warnings.showwarning
 
-    def _sample_turns(self) -> tuple[int, ...]:
-        ends = self._timer.end_calls()[1:] if self._turns is not None else ()
-        return tuple(self._turn_of_call[call] for call in ends)
+        def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+            if len(self._warnings) < _MAX_WARNINGS:
+                line = next(iter(str(message).splitlines()), "")
+                text = f"{category.__name__}: {line}"[:_MAX_WARNING_CHARACTERS]
+                self._warnings[text] = None
+            original(message, category, *args, **kwargs)
 
-    def _note_compile(self) -> None:
-        self._is_compiled = True
+        self.replace(warnings, "showwarning", show)
+
+
+def caveats_of_run(
+    request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
+    ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
+) -> Iterator[Caveat]:  # fmt: skip
+    """Yield reasons to trust the time of the steps less.
+
+    Args:
+        request: How the script was run.
+        load_fraction: Share of the machine that other processes used meanwhile.
+        is_disturbed: Whether they held up every step.
+        num_threads: Threads of torch that the steps ran on.
+        ignores_compile: Whether the script asked for ``torch.compile``, which was ignored.
+        ignores_graphs: Whether what it captured as CUDA graphs ran as operators.
+        cpu_precisions: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
+    """
+    if ignores_compile:
+        yield COMPILE_IGNORED
+    if load_fraction > BUSY_FRACTION:
+        used = f"other processes used {format_percent(load_fraction)} of this machine while the"
+        if is_disturbed:
+            held_up = "they held up every step, so that its time is a bound"
+            yield Caveat(code=BUSY_MACHINE, message=f"{used} step was measured; {held_up}")
+        else:
+            left_out = "what they held up is left out"
+            yield Caveat(code=BUSY_BESIDE, message=f"{used} step was measured; {left_out}")
+    if request.has_cuda:
+        yield _NEEDS_CUDA
+    if ignores_graphs:
+        yield GRAPHS_RUN_EAGERLY
+    halves = [name for name in cpu_precisions if name in ("fp16", "bf16")]
+    if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
+        yield Caveat(
+            code=EMULATED_ON_CPU,
+            message=f"{cpu_name()} has no {emulated} arithmetic of its own: torch emulates "
+            "it there, far slower than fp32",
+        )
+    quota = cpu_quota()
+    if quota is not None and quota < num_threads:
+        yield Caveat(
+            code="cpu-quota",
+            message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: "
+            "over time, work on more threads than that takes longer than shown, on this CPU and "
+            "for the host of a GPU",
+        )
+    asked = request.configuration.num_threads
+    if asked not in (0, num_threads):
+        yield Caveat(
+            code="own-threads",
+            message=f"the script sets torch's threads itself: it ran on {num_threads}, not on "
+            f"{asked}",
+        )

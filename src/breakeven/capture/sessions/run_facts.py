@@ -7,17 +7,18 @@ import os
 import shutil
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.answers import SourceFile
 from breakeven.capture.location import file_digest, is_user_file
+from breakeven.capture.messages import SourceFile
 from breakeven.capture.target import Target, TargetKind, as_text
 from breakeven.processor import num_cores
-from breakeven.trace import Location, RunFacts, SourceText, StepTrace
+from breakeven.trace import RunFacts, SourceText, StepTrace
 
 # Values that are looked at: some 10 ms of work.
 _MAX_VALUES = 4_000_000
@@ -71,7 +72,7 @@ _MAX_OTHER_BYTES = 2_000_000
 def user_sources(target: Target) -> tuple[SourceFile, ...]:
     """Return the user's files that ``target`` ran or imported until now, in order of their names.
 
-    Files that the script opens by itself, such as its data, are not among them.
+    Files that the script opens itself, such as its data, are not among them.
     """
     paths = {os.path.realpath(name) for name in _names_of_code(target)}
     found: list[SourceFile] = []
@@ -97,9 +98,11 @@ def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
     Those that the trace names come first, cells of a notebook among them, then the others as far
     as there is room. Files that are too large to be code are left out.
     """
-    texts: dict[str, str] = {}
-    for location in _locations(trace):
-        if location.file not in texts:
+    facts, texts = trace.facts, dict[str, str]()
+    named = (*facts.loaders, *facts.optimizers, *facts.model_calls, *facts.calls)
+    datasets = (one.dataset_location for one in facts.loaders)
+    for location in (*chain(*trace.stacks), *(fact.location for fact in named), *datasets):
+        if location is not None and location.file not in texts:
             texts[location.file] = _text_of(location.file)
     room = _MAX_OTHER_BYTES
     for name in sorted(_names_of_code(target)):
@@ -118,18 +121,8 @@ def _names_of_code(target: Target) -> set[str]:
     return {name for name in names if isinstance(name, str) and is_user_file(name)}
 
 
-def _locations(trace: StepTrace) -> Iterator[Location]:
-    """Yield the lines that a trace names, whether in events or in what is known besides."""
-    facts = trace.facts
-    for stack in trace.stacks:
-        yield from stack
-    named = (*facts.loaders, *facts.optimizers, *facts.model_calls, *facts.calls)
-    places = (*(fact.location for fact in named), *(one.dataset_location for one in facts.loaders))
-    yield from (place for place in places if place is not None)
-
-
 def _text_of(name: str) -> str:
-    """Return the text of a file of Python; empty where there is none that can be shown."""
+    """Return the text of a file of Python; empty if there is none that can be shown."""
     try:
         if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
             return ""

@@ -16,13 +16,12 @@ import torch
 from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from breakeven.capture.answers import Answer, ProbeRun
+from breakeven.capture.messages import Answer, ProbeRun, RunRequest
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.loader_watch import LoaderWatch
 from breakeven.capture.record.recorder import StepRecorder
-from breakeven.capture.requests import RunRequest
 from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
 from breakeven.timing import StepPhases
@@ -72,7 +71,7 @@ class UpdateSession(ScriptSession):
         request: How the script is run, and which loaders get another batch size.
         on_done: As above.
         on_step: As above.
-        recorder: Takes note of what a step does; None where nothing is recorded.
+        recorder: Takes note of what a step does; None if nothing is recorded.
         of_loaders: More for the `LoaderWatch`.
     """
 
@@ -114,7 +113,7 @@ _MOST_ACCUMULATED = 32
 class ProbeSession(ScriptSession):
     """Counts the steps of a script, and replaces nothing but what the request asks for.
 
-    Where no optimizer of torch is stepped for long, each backward pass counts.
+    If no optimizer of torch is stepped for long, each backward pass counts.
 
     Args:
         request: How many steps are enough, and whether CUDA is the CPU.
@@ -151,7 +150,7 @@ class ProbeSession(ScriptSession):
             self._on_done()
 
     def result(self) -> ProbeRun | None:
-        """Return that all steps were taken; None where some are missing."""
+        """Return that all steps were taken; None if some are missing."""
         is_enough = self.num_steps >= self._request.num_probe_steps
         return ProbeRun(num_steps=self.num_steps) if is_enough else None
 
@@ -208,29 +207,14 @@ class BackwardCalls(Patches):
                 here.depth -= 1
             if not here.depth:
                 duration_ns = own_time_ns() - begun_ns
-                is_differentiated = bool(create_graph) and not _is_outermost_transform()
+                # An outermost transform of `torch.func` always makes a graph, in case it is nested.
+                levels = get_interpreter_stack()
+                is_outermost = levels is not None and len(levels) == 1
+                is_differentiated = bool(create_graph) and not is_outermost
                 self._on_end(BackwardCall(outputs, inputs or (), is_differentiated, duration_ns))
             return result
 
         self.replace(torch.autograd, "_engine_run_backward", run)
-
-    @property
-    def is_within(self) -> bool:
-        """Return whether a backward pass runs in this thread."""
-        return self._here.depth > 0
-
-
-def _is_outermost_transform() -> bool:
-    """Return whether ``torch.func`` asks: it always makes a graph, in case it is nested."""
-    levels = get_interpreter_stack()
-    return levels is not None and len(levels) == 1
-
-
-class _Update(NamedTuple):
-    """What there was from one update to the next: backward passes, and the time since the last."""
-
-    backward_ns: int
-    optimizer_ns: int
 
 
 class PhaseWatch(BackwardCalls):
@@ -244,7 +228,8 @@ class PhaseWatch(BackwardCalls):
         super().__init__(self._end_backward)
         self._on_first = on_first
         self._has_seen = False
-        self._updates: list[_Update] = []
+        # Of each update: time of backward passes since the one before, and since the last of them.
+        self._updates: list[tuple[int, int]] = []
         self._backward_ns = 0
         # Since when the update lasts: the end of the last backward pass, or of another update.
         self._last_end_ns = 0
@@ -252,16 +237,14 @@ class PhaseWatch(BackwardCalls):
     def mark(self) -> None:
         """Note the end of an update."""
         now_ns = own_time_ns()
-        is_after = (
-            self._last_end_ns > 0 and not self.is_within
-        )  # and not by a hook, within the pass
-        since_ns = now_ns - self._last_end_ns if is_after else 0
-        self._updates.append(_Update(self._backward_ns, since_ns))
+        # Not by a hook, within the pass.
+        is_after = self._last_end_ns > 0 and not self._here.depth
+        self._updates.append((self._backward_ns, now_ns - self._last_end_ns if is_after else 0))
         self._backward_ns = 0
         self._last_end_ns = now_ns
 
     def phases(self, ends: Sequence[int]) -> StepPhases | None:
-        """Return what is typical of steps; None where there are none.
+        """Return what is typical of steps; None if there are none.
 
         Args:
             ends: Numbers of the updates, from 0, that end the steps; the first is that before them.
@@ -270,8 +253,8 @@ class PhaseWatch(BackwardCalls):
         if not steps:
             return None
         return StepPhases(
-            backward_ns=median(sum(update.backward_ns for update in step) for step in steps),
-            optimizer_ns=median(sum(update.optimizer_ns for update in step) for step in steps),
+            backward_ns=median(sum(backward_ns for backward_ns, _ in step) for step in steps),
+            optimizer_ns=median(sum(optimizer_ns for _, optimizer_ns in step) for step in steps),
         )
 
     def _end_backward(self, call: BackwardCall) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
-from breakeven.capture.answers import TracedRun
+from breakeven.capture.messages import RunRequest, TracedRun
 from breakeven.capture.pretend.pretended_cuda import pretended_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
@@ -22,7 +22,6 @@ from breakeven.capture.record.modes import without_modes
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.capture.record.update_watch import Boundary, UpdateWatch
-from breakeven.capture.requests import RunRequest
 from breakeven.capture.sessions.run_facts import mentions_cuda, source_texts, with_machine_facts
 from breakeven.capture.sessions.session import BackwardCall, BackwardCalls, UpdateSession
 from breakeven.configure import ByIdentity
@@ -30,13 +29,13 @@ from breakeven.measure import OtherLoad
 from breakeven.trace import HostArray, Phase
 from breakeven.units import NS_PER_S
 
-# Of the updates that a script makes without an optimizer of torch, so many settle that they are its
-# steps, where it has made one which may only be late ...
+# This number of updates without an optimizer of torch settles that they are the script's steps, if
+# it has made an optimizer which may only be late ...
 _MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Boundary.UPDATE: 32}
-# ... and where it has made none.
+# ... and if it has made none.
 _MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
 
-# How long steps on the GPU are waited for where a script that names one has made steps without it;
+# How long steps on the GPU are waited for if a script that names one has made steps without it;
 # a share of the time limit at most.
 _DEVICE_PATIENCE_S = 15.0
 _DEVICE_SHARE = 0.25
@@ -163,7 +162,7 @@ class TracedSession(UpdateSession):
         )
 
     def _wait_for_device(self) -> None:
-        """Begin anew once the device is used, or give up at length."""
+        """Begin again once the device is used, or give up at length."""
         self._calls.end_update()
         self._on_step(self._tracer.num_calls, False)
         waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S

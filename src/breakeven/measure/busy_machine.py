@@ -1,14 +1,15 @@
-"""Time that other work on the machine does not stretch, and how much of that there is.
+"""What other work on the machine takes: a time that it does not stretch, and its share.
 
 A thread that could run but is not let, since others have the processors, stands still; the wall
 clock goes on. Linux counts that waiting for each thread, to the nanosecond, in the second field of
-its ``schedstat`` (Documentation/scheduler/sched-stats.rst). What it waits for by itself, a lock, a
-file, a sleep, is no part of it. Where there is no such file the wall clock must do.
+its ``schedstat`` (Documentation/scheduler/sched-stats.rst). What it waits for itself, a lock, a
+file, a sleep, is no part of it. On systems without such a file the wall clock must do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from pathlib import Path
@@ -16,22 +17,27 @@ from time import perf_counter_ns
 
 from breakeven.memory import num_page_faults
 
-# What is known of a thread's waiting is read anew after so long: one reading takes 1 µs.
+# The waiting of a thread is read again after this time: one reading takes 1 µs.
 _FRESH_NS = 100_000
 # Two readings that lie further apart were interrupted in between.
 _INTERRUPTED_NS = 20_000
 _MOST_TRIES = 5
 # The files of other threads are read no more often than makes this part of the time.
 _READING_SHARE = 0.01
-# Threads come and go: they are looked for after so many readings.
+# Threads come and go: they are looked for after this number of readings.
 _LOOK_EVERY = 32
+_STATISTICS = Path("/proc/stat")
+_Times = tuple[float, float, float]
 
 
 class _Waits:
-    """The file that says what a thread has waited, open as long as somebody asks."""
+    """The file that says what a thread has waited, open as long as it is asked.
+
+    Raises:
+        OSError: There is no such file.
+    """
 
     def __init__(self, path: str) -> None:
-        """Raise `OSError` where there is no such file."""
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def __del__(self) -> None:
@@ -40,7 +46,7 @@ class _Waits:
             os.close(self._descriptor)
 
     def read_ns(self) -> int | None:
-        """Return the waiting so far, in nanoseconds; None where the thread has ended."""
+        """Return the waiting so far, in nanoseconds; None if the thread has ended."""
         try:
             return int(os.pread(self._descriptor, 64, 0).split()[1])
         except (OSError, ValueError, IndexError):
@@ -52,33 +58,25 @@ class _ThisThread(threading.local):
 
     def __init__(self) -> None:
         self._waits: _Waits | None = None
-        self._first_ns = 0
-        self._last_ns = 0
-        self.read_ns = 0
-        self.waited_ns = 0
+        self._first_ns = self._last_ns = self._read_ns = self._waited_ns = 0
         with contextlib.suppress(OSError):
             self._waits = _Waits("/proc/thread-self/schedstat")
             self._first_ns = self._waits.read_ns() or 0
 
-    def own_ns(self, now_ns: int) -> int:
+    def own_time_ns(self, now_ns: int) -> int:
         """Return the time of this thread at ``now_ns``, or a little later; it never goes back."""
-        if now_ns - self.read_ns >= _FRESH_NS and self._waits is not None:
-            now_ns = self._read(self._waits, now_ns)
-        self._last_ns = max(self._last_ns, now_ns - self.waited_ns)
+        if now_ns - self._read_ns >= _FRESH_NS and self._waits is not None:
+            for _ in range(_MOST_TRIES):
+                waited_ns = self._waits.read_ns()
+                if waited_ns is not None:
+                    self._waited_ns = waited_ns - self._first_ns
+                after_ns = perf_counter_ns()
+                if after_ns - now_ns < _INTERRUPTED_NS:
+                    break
+                now_ns = after_ns
+            self._read_ns = now_ns
+        self._last_ns = max(self._last_ns, now_ns - self._waited_ns)
         return self._last_ns
-
-    def _read(self, waits: _Waits, now_ns: int) -> int:
-        """Read what was waited until a time that is returned."""
-        for _ in range(_MOST_TRIES):
-            waited_ns = waits.read_ns()
-            if waited_ns is not None:
-                self.waited_ns = waited_ns - self._first_ns
-            after_ns = perf_counter_ns()
-            if after_ns - now_ns < _INTERRUPTED_NS:
-                break
-            now_ns = after_ns
-        self.read_ns = now_ns
-        return now_ns
 
 
 _here = _ThisThread()
@@ -101,13 +99,13 @@ def own_time_ns() -> int:
     go back. Within 0.1 ms after a reading the waiting since is not known: it counts, and is taken
     off what follows.
     """
-    return _here.own_ns(perf_counter_ns())
+    return _here.own_time_ns(perf_counter_ns())
 
 
 class PoolWaits:
     """What the threads of this process that are not Python's have waited for a processor.
 
-    They are those among which torch's operators divide their work; where one of them is kept from
+    They are those among which torch's operators divide their work; if one of them is kept from
     running, the others wait for it.
     """
 
@@ -120,7 +118,7 @@ class PoolWaits:
         self.num_readings = 0
 
     def count_this_thread(self) -> None:
-        """Let the waiting of the thread that asks count as well, where a wall clock times it."""
+        """Let the waiting of the thread that asks count as well, if a wall clock times it."""
         self._own_thread = threading.get_native_id()
         self._look()
 
@@ -165,54 +163,47 @@ class PoolWaits:
                     self._waits[thread] = waits
 
 
-_STATISTICS = Path("/proc/stat")
-
-
 class OtherLoad:
     """The share of the machine's processors that other processes use, from creation on.
 
     Linux alone tells; elsewhere the share is 0.
 
     Args:
-        counts_group: Take the processes of this one's group for its own, such as the workers of a
+        counts_group: Count the processes of this one's group as its own, such as the workers of a
             loader. To look at them takes some milliseconds, so that this is not for pauses.
     """
 
     def __init__(self, *, counts_group: bool = False) -> None:
         self._counts_group = counts_group
-        self._start = self._times_s()
-        # Of the time before a pause: all processors busy, busy for this process, and in all.
-        self._counted_s = (0.0, 0.0, 0.0)
+        self._start_s = self._times_s()
+        self._paused_s: _Times | None = None
 
     def pause(self) -> None:
         """Count nothing from now on."""
-        self._counted_s = self._counted()
-        self._start = None
+        self._paused_s = self._times_s()
 
     def resume(self) -> None:
-        """Count again."""
-        self._start = self._times_s()
+        """Count again, after a pause."""
+        assert self._paused_s is not None
+        times_s = zip(self._start_s, self._times_s(), self._paused_s, strict=True)
+        busy_s, own_s, total_s = (start + now - paused for start, now, paused in times_s)
+        self._start_s, self._paused_s = (busy_s, own_s, total_s), None
 
     def fraction(self) -> float:
         """Return the share of all processors' time, 0 to 1, that went to other processes."""
-        busy_s, own_s, total_s = self._counted()
+        times_s = zip(self._start_s, self._paused_s or self._times_s(), strict=True)
+        busy_s, own_s, total_s = (now - start for start, now in times_s)
         return min(1.0, max(0.0, (busy_s - own_s) / total_s)) if total_s > 0 else 0.0
 
-    def _counted(self) -> tuple[float, float, float]:
-        if self._start is None or (end := self._times_s()) is None:
-            return self._counted_s
-        busy_s, own_s, total_s = (
-            counted + after - before
-            for counted, before, after in zip(self._counted_s, self._start, end, strict=True)
-        )
-        return busy_s, own_s, total_s
+    def _times_s(self) -> _Times:
+        """Return the seconds of all processors: busy, busy for this process, and in all.
 
-    def _times_s(self) -> tuple[float, float, float] | None:
-        """Return the seconds of all processors: busy, busy for this process, and in all."""
+        No numbers if the system does not tell them.
+        """
         try:
             fields = _STATISTICS.read_text().splitlines()[0].split()[1:]
         except (OSError, IndexError):
-            return None
+            return math.nan, math.nan, math.nan
         # user nice system idle iowait irq softirq steal; guest time is part of user time.
         # Source: proc(5), /proc/stat.
         times = [int(field) / _ticks_per_s() for field in fields[:8]]
@@ -252,7 +243,7 @@ class PageFaults:
         self._marks: list[tuple[int, int]] = []
 
     def mark(self, num_steps: int) -> None:
-        """Note that so many steps are done.
+        """Note the number of steps that are done.
 
         Args:
             num_steps: At least 1.
@@ -261,7 +252,7 @@ class PageFaults:
             self._marks.append((num_steps, num_page_faults()))
 
     def per_step(self, num_steps: int) -> float:
-        """Return the pages per step of the later half of the run; 0 where that has no step.
+        """Return the pages per step of the later half of the run; 0 if that has no step.
 
         Args:
             num_steps: How many are done by now.

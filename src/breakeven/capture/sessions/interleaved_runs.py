@@ -1,4 +1,4 @@
-"""Two runs that take turns, a few steps each, so that whatever disturbs one disturbs both."""
+"""Two interleaved runs: they take turns of a few steps, so that what disturbs one disturbs both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from breakeven.capture.answers import Answer, Paused
+from breakeven.capture.messages import Answer, Paused
 from breakeven.timing import Clock, TurnKind
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Not the stand-in that a script is given for it.
 _exit = os._exit
 
-# Long enough to hold several short steps and to fill the caches anew, short enough that whatever
+# Long enough to hold several short steps and to fill the caches again, short enough that whatever
 # holds up one run holds up its neighbour as well, and that there are a hundred turns to compare.
 # Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
 # ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
@@ -36,25 +36,25 @@ def stay_on_one_processor() -> set[int]:
     processor goes on within microseconds.
 
     Returns:
-        Where it was allowed to run before; empty where a thread may not choose, as on macOS.
+        Where it was allowed to run before; empty if a thread may not choose, as on macOS.
     """
     if not hasattr(os, "sched_setaffinity"):
         return set()
+
+    def rank(processor: int) -> tuple[int, int]:
+        # Some are slower by design, and the first serves interrupts.
+        path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
+        try:
+            return int(path.read_text()), processor
+        except (OSError, ValueError):  # a virtual machine does not tell
+            return 0, processor
+
     allowed = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, {max(allowed, key=_rank)})
+        os.sched_setaffinity(0, {max(allowed, key=rank)})
     except OSError:  # a sandbox may forbid it
         return set()
     return allowed
-
-
-def _rank(processor: int) -> tuple[int, int]:
-    """Return what makes a processor fit: some are slower by design, the first serves interrupts."""
-    path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
-    try:
-        return int(path.read_text()), processor
-    except (OSError, ValueError):  # a virtual machine does not tell
-        return 0, processor
 
 
 def can_take_long_turns() -> bool:
@@ -90,8 +90,9 @@ class Turns:
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
         self._clock: Clock | None = None
-        # Of the turn that goes on; 0 before the first one.
+        # Of the turn that goes on; 0 before the first one. And of the turns in which updates ended.
         self.number = 0
+        self.of_calls: list[int] = []
         # How long it was the other run's turn, by the clock of this one.
         self.stopped_ns = 0
 
@@ -103,7 +104,7 @@ class Turns:
         return self._past_pauses_ns + (now_ns - begun_ns if begun_ns is not None else 0)
 
     def stop_in_pauses(self, clock: Clock) -> None:
-        """Time pauses by a clock as well: of waking up, it may leave out a part by itself."""
+        """Time pauses by a clock as well: of waking up, it may leave out a part itself."""
         self._clock = clock
 
     def wait(self, load: OtherLoad | None = None) -> None:
@@ -127,12 +128,12 @@ class Turns:
         if self._clock is not None:
             self.stopped_ns += self._clock.now_ns() - stopped_ns
         self._begun_ns = perf_counter_ns()
-        # In this order: whoever asks meanwhile is told too much rather than too little.
+        # In this order: a question meanwhile gets too much rather than too little.
         self._past_pauses_ns += self._begun_ns - begun_ns
         self._pause_begun_ns = None
 
     def end_step(self, load: OtherLoad | None) -> None:
-        """End a step, and wait for the next turn where this one has lasted long enough.
+        """End a step, and wait for the next turn if this one has lasted long enough.
 
         Args:
             load: Does not count the others' turns.

@@ -1,14 +1,24 @@
-"""What a script does between its steps, by its stack."""
+"""What a script does between its steps, by its stack; the loops around them."""
 
 from __future__ import annotations
 
+import sys
 import time
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
+from types import FrameType, SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
+import torch
 
-from breakeven.capture.sessions.plain_parts import OtherTime, StackSamples, other_work_of
+from breakeven.capture.sessions.between_steps import (
+    OtherTime,
+    StackSamples,
+    StepLoop,
+    loops_around,
+    other_work_of,
+)
 from breakeven.timing import Measurement
 from breakeven.trace import Location
 
@@ -103,9 +113,12 @@ def test_the_gap_to_record_is_the_first_of_those_that_take_most_of_the_time() ->
     # A line of logging after ten steps, a validation after thirty.
     samples_ns = [1_000_000] * 100
 
+    def between(*_: object, expected: float) -> None:
+        assert msgspec.json.encode(expected)  # shares of it are sent
+
     def found(samples_ns: list[int]) -> OtherTime:
         measurement = Measurement(samples_ns=tuple(samples_ns), num_warmup=1)
-        same = cast(StackSamples, SimpleNamespace(between=lambda *_, **__: None))
+        same = cast(StackSamples, SimpleNamespace(between=between))
         return other_work_of(measurement, range(len(samples_ns) + 1), same)
 
     samples_ns[10::10] = [4_000_000] * len(samples_ns[10::10])
@@ -137,3 +150,90 @@ def test_the_first_pass_counts_unless_steps_enough_show_that_it_was_the_only_one
     stacks = cast(StackSamples, SimpleNamespace(first_pass=first_pass))
     other_work_of(Measurement(samples_ns=tuple(samples_ns)), range(101), stacks)
     assert asked == [0 if is_seen_again else 100]
+
+
+def loops_here() -> list[StepLoop]:
+    frame: FrameType | None = sys._getframe(1)
+    return list(loops_around([frame] if frame else []))
+
+
+class Loader:
+    """Counts how often it is asked for batches."""
+
+    num_asked = 0
+
+    def __len__(self) -> int:
+        return 7
+
+    def __iter__(self) -> Iterator[int]:
+        self.num_asked += 1
+        return iter(range(7))
+
+
+def test_lengths_are_known_where_asking_changes_nothing() -> None:
+    args, rows, loader = SimpleNamespace(size=4), torch.zeros(10, 2), Loader()
+    found: list[list[StepLoop]] = []
+    for _ in enumerate(loader):
+        found.append(loops_here())
+        break
+    for _ in rows.split(args.size):
+        found.append(loops_here())
+        break
+    for _ in range(0, len(rows), 2):
+        found.append(loops_here())
+        break
+    assert [loop.num_passes for (loop,) in found] == [7, 3, 5]
+    assert loader.num_asked == 1
+
+
+def test_lengths_that_only_the_script_could_tell_are_unknown() -> None:
+    calls: list[int] = []
+
+    def batches() -> Sequence[int]:
+        calls.append(1)
+        return (1, 2)
+
+    found: list[StepLoop] = []
+    for _ in batches():
+        found += loops_here()
+        break
+    for _ in (number for number in range(3)):
+        found += loops_here()
+        break
+    while True:
+        found += loops_here()
+        break
+    assert [loop.num_passes for loop in found] == [None, None, None]
+    assert len(calls) == 1
+
+
+def test_loops_are_told_from_the_outside_to_the_inside() -> None:
+    for number in range(2):
+        assert number < 2
+        for _ in range(3):
+            outer, inner = loops_here()
+            assert (outer.num_passes, inner.num_passes) == (2, 3)
+            # What a loop fetches next is none of its work, but for that of the steps.
+            assert (outer.lines.start, outer.lines.stop) == (
+                inner.lines.start - 1,
+                inner.lines.stop,
+            )
+
+            def step() -> list[StepLoop]:
+                return loops_here()  # in a function of its own, in none of these loops
+
+            assert step() == []
+
+
+def test_generated_code_has_no_loops() -> None:
+    frames: list[FrameType] = []
+    exec("for _ in range(2): frames.append(here())", {"frames": frames, "here": sys._getframe})
+    assert loops_around(frames) == ()
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_loop_over_what_has_changed_is_as_long_as_that_is_now(size: int) -> None:
+    items = list(range(size))
+    for _ in items:
+        (loop,) = loops_here()
+        assert loop.num_passes == size

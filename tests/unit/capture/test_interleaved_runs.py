@@ -1,4 +1,4 @@
-"""Two runs take turns: in order, to the end of both, each on a clock of its own."""
+"""Interleaved runs take turns: in order, to the end of both, each on a clock of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import count
 import pytest
 
 from breakeven.capture import FailureKind, RunFailure, alternate
-from breakeven.capture.answers import Answer
-from breakeven.capture.sessions.turns import TurnClock, Turns
+from breakeven.capture.messages import Answer
+from breakeven.capture.sessions.interleaved_runs import TurnClock, Turns
 from breakeven.timing import TurnKind
 from factories.scripted_clock import ScriptedClock
 
@@ -42,7 +42,9 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
     kind: TurnKind, turn_ns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0]
-    monkeypatch.setattr("breakeven.capture.sessions.turns.perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(
+        "breakeven.capture.sessions.interleaved_runs.perf_counter_ns", lambda: now[0]
+    )
     turn_read, turn_write = os.pipe()
     answer_read, answer_write = os.pipe()
     turns = Turns(turn_read, lambda _: os.write(answer_write, b"."), kind)

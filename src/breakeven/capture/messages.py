@@ -1,9 +1,9 @@
-"""What the process of a run answers.
+"""What a process that runs a script is asked for, and what it answers.
 
-Messages are single lines of JSON on a pipe. The server says ``Ready`` once; for every request it
-says ``Started``, the child says ``StepCount`` and ``Paused`` any number of times, and
-then ``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``, and the server
-says ``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
+Messages are single lines of JSON on a pipe. The server says ``Ready`` once. For every request it
+says ``Started``; the child says ``StepCount`` and ``Paused`` any number of times, and then
+``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``; and the server says
+``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,123 @@ from pathlib import Path
 
 import msgspec
 
+from breakeven.capture.target import Target
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.simulate import CpuRates
-from breakeven.timing import Estimate, Measurement, StepPhases
-from breakeven.trace import FileWrites, Location, SourceText, StepTrace
+from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
+from breakeven.trace import Configuration, FileWrites, Location, SourceText, StepTrace
 from breakeven.verdict import GeneratedRun
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs of a script leave behind; by default nothing.
+
+    Args:
+        writes: Files are written where the script writes them.
+        trackers: Experiment trackers log as the script sets them up.
+        raw_folders: Folders in which they are in any case, as bytes.
+    """
+
+    writes: bool = False
+    trackers: bool = False
+    raw_folders: tuple[bytes, ...] = ()
+
+
+KEEP_NOTHING = Keep()
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """One run of the target: it times plain steps if nothing else is asked for.
+
+    Args:
+        target: What to run.
+        time_limit_s: When to give up.
+        configuration: Settings in effect around the script; a traced run ignores all but the
+            threads.
+        loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
+        new_batch_size: Their batch size in this run.
+        is_traced: Record a step on a fake CUDA device.
+        is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
+        records_longer: Record as many steps as come within some seconds, if a few did not show
+            the typical one.
+        records_after: Record what follows this number of updates, up to the next one or for a
+            while, in place of a step; 0 for a step.
+        num_probe_steps: Only run the script until it has taken this number of steps; 0 for no
+            probe. Nothing is replaced but, with ``has_cuda``, CUDA by the CPU.
+        num_recorded_steps: Record the losses and gradients of this number of steps, with all that
+            is unseeded seeded alike; 0 to time them. At least two, if they take longer than
+            ``budget_s``.
+        raw_numbers_path: The file that they are written to.
+        weight_noise_roundoffs: Move the weights by this number of unit roundoffs in such a run,
+            before the first step and after each.
+        weight_noise_seed: Says which go up, and which down.
+        budget_s: How long to take samples of steps; a few slow ones may exceed it.
+        on_gpu: Leave the GPU of this machine to the script; otherwise it is hidden.
+        has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
+            refuse to run without a GPU.
+        keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run; its CUDA
+            calls are not run by the CPU then. Otherwise, or with ``has_cuda``, it is ignored.
+        turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
+        backwards_per_step: End a step of a plain run after this number of backward passes; 0 if
+            optimizers of torch end it.
+        num_skipped_steps: Steps of a plain run that do not count.
+        times_loader: Time worker processes of a DataLoader by themselves after a plain run.
+        tries_threads: Time some steps with one thread, and with one for each core, after a plain
+            run with more, unless the script sets their number.
+        tries_generated: Time a short step of a plain run on the CPU as generated code too.
+        watches_program: Wait in a plain run for what is done between some of the steps, until it is
+            known how often that comes, and report it.
+    """
+
+    target: Target
+    is_traced: bool
+    time_limit_s: float
+    is_moved: bool = False
+    records_longer: bool = False
+    budget_s: float = 1.0
+    has_cuda: bool = False
+    on_gpu: bool = False
+    loader_batch_size: int = 0
+    new_batch_size: int = 0
+    configuration: Configuration = Configuration()
+    keeps_compile: bool = False
+    turns: TurnKind = TurnKind.NONE
+    num_recorded_steps: int = 0
+    raw_numbers_path: bytes = b""
+    num_probe_steps: int = 0
+    weight_noise_roundoffs: float = 0.0
+    weight_noise_seed: int = 0
+    backwards_per_step: int = 0
+    records_after: int = 0
+    num_skipped_steps: int = 0
+    times_loader: bool = False
+    tries_threads: bool = False
+    tries_generated: bool = False
+    watches_program: bool = False
+
+    @property
+    def compiles(self) -> bool:
+        """Return whether the run may compile what the script or the configuration asks for."""
+        wanted = self.configuration
+        return self.keeps_compile or bool(wanted.compile_mode) or wanted.fast_step
+
+
+class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
+    """Measure what this host spends to issue an operator, instead of running a target.
+
+    Args:
+        num_rounds: Each measures everything once.
+    """
+
+    num_rounds: int
+
+
+class RatesRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-rates"):
+    """Measure what a core of this CPU computes and moves, instead of running a target."""
+
+
+Request = RunRequest | HostRequest | RatesRequest
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +153,10 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
         num_samples: Length of its data set; 0 for an iterable one.
         num_workers: Its worker processes.
         wait_ns: Time per step that the training loop spends in it.
-        batches_per_epoch: How many batches its sampler hands out; 0 where that has no end.
-        fetching_fraction: Share of the steps that take a batch: less than 1 where one batch serves
+        batches_per_epoch: How many batches its sampler hands out; 0 if that has no end.
+        fetching_fraction: Share of the steps that take a batch: less than 1 if one batch serves
             several.
-        alone_ns: Time per batch where nothing trains beside its worker processes; 0 where that was
+        alone_ns: Time per batch if nothing trains beside its worker processes; 0 if that was
             not measured.
         taking_ns: Processor time of the training process for a batch that workers have ready:
             unpickling, and a descriptor of shared memory for each tensor.
@@ -63,11 +174,11 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """Progress: so many steps are done.
+    """Progress.
 
     Args:
         num_steps: Their number.
-        location: Where a script stands that has done none.
+        location: The line at which a script without a step is.
         is_waiting: Whether other work disturbed all steps so far, and a quiet moment is waited for.
     """
 
@@ -108,7 +219,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         num_threads: torch's intra-op threads.
         measurement: Their durations.
-        phases: Parts of the step; None where no step was whole.
+        phases: Parts of the step; None if no step was whole.
         loader_wait_ns: Time that a step waits for its batches; None without a DataLoader.
         other: As in a plain run.
         other_work: As in a plain run.
@@ -140,7 +251,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Timed steps of an unchanged script.
 
     Args:
-        measurement: Durations of the steps on the CPU, or on CUDA where the script used it.
+        measurement: Durations of the steps on the CPU, or on CUDA if the script used it.
         processor: Name of the CPU or GPU that ran them.
         precision: Arithmetic that the step used, by the dtype of its parameters.
         num_threads: torch's intra-op threads.
@@ -157,14 +268,14 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
             optimizer setting that two optimizers got, 0 for one that found nothing to change.
         turns: For each sample of the measurement, the number of the turn in which it ended; empty
             where the run took no turns.
-        phases: Parts of the step, as the host went through them; None where no step was whole.
-        trials: The same steps on fewer threads, where that was tried.
-        apart: The same steps while worker processes of the loader rest; None where there are none.
-        other: Time per step of what is done between some of the steps; None where that is not
+        phases: Parts of the step, as the host went through them; None if no step was whole.
+        trials: The same steps on fewer threads, if that was tried.
+        apart: The same steps while worker processes of the loader rest; None if there are none.
+        other: Time per step of what is done between some of the steps; None if that is not
             known, or was not looked for.
         other_work: What that is, the most time first.
-        gap: One that may be recorded; None where no step is much longer than the others.
-        generated: What generated code takes for the step, or why there is none; None where that was
+        gap: One that may be recorded; None if no step is much longer than the others.
+        generated: What generated code takes for the step, or why there is none; None if that was
             not tried.
     """
 
@@ -217,7 +328,7 @@ class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
     """Losses and gradients are recorded, and lie in the file that the request names.
 
     Args:
-        num_steps: How many steps; fewer than were asked for where the script ends before.
+        num_steps: How many steps; fewer than were asked for if the script ends before.
     """
 
     num_steps: int
@@ -234,13 +345,13 @@ class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
 
 
 class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes that the script started by itself; those that load its batches are not counted.
+    """Processes that the script started itself; those that load its batches are not counted.
 
     Args:
         num_started: How many.
         location: The user's line that started the last of them.
         source: Text of that line.
-        function: What they run, as ``train.py:train``; empty where that is not known.
+        function: What they run, as ``train.py:train``; empty if that is not known.
         has_steps: Whether training steps were seen in them, which only forked ones show.
     """
 
@@ -253,7 +364,7 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
 # Exit status of a run whose process cannot tell its answer: the script closed the way to tell it.
 # Source: EX_IOERR of sysexits.h.
-CUT_OFF_STATUS = 74
+PIPE_CLOSED_STATUS = 74
 
 
 class FailureKind(StrEnum):
@@ -266,7 +377,7 @@ class FailureKind(StrEnum):
     TIME_LIMIT = "time_limit"
     OTHER_PROCESS = "other_process"
     KILLED = "killed"
-    CUT_OFF = "cut_off"
+    PIPE_CLOSED = "pipe_closed"
     INTERNAL = "internal"
 
 
@@ -279,7 +390,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
-        caller: The user's outermost line that led there, where a run did not end by itself and
+        caller: The user's outermost line that led there, if a run did not end itself and
             that is another one.
         caller_source: Text of that line.
         num_steps: Steps done until then.
@@ -287,7 +398,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         our_line: The line of breakeven's that raised an exception, if one did; its file is relative
             to where breakeven is installed.
         traceback: The whole traceback of an exception, or its end.
-        processes: What the script started by itself.
+        processes: Those that the script started.
     """
 
     kind: FailureKind
@@ -337,7 +448,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
     Args:
         exit_code: Its exit code; minus the signal's number when a signal ended it.
-        writes: What it wrote; None where it ran no script.
+        writes: What it wrote; None if it ran no script.
     """
 
     exit_code: int
@@ -350,7 +461,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     Args:
         torch_version: Its version.
         processor: Name of the CPU.
-        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty where there is
+        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty if there is
             none that torch can use.
         can_take_long_turns: Whether runs of several threads can take turns.
         caveats: What this system cannot do.

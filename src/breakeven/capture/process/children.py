@@ -1,4 +1,7 @@
-"""End the processes of a run, however far they have gone from the one that began it."""
+"""Start processes of our own, and end those of a run, however far they have gone.
+
+Imports little: a script that ``breakeven run`` starts waits for it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from threading import get_native_id
 from time import monotonic, sleep
 from typing import Any
 
-# Marks the processes of a run, for whoever is not their ancestor.
+# Marks the processes of a run for those that are not their ancestors.
 RUN_VARIABLE = "BREAKEVEN_RUN"
 
 _PROC = Path("/proc")
@@ -26,8 +29,16 @@ _TIDYING_LIMIT_S = 1.0
 # What the kernel does not let go, or another user owns, cannot be ended.
 _LIMIT_S = 3.0
 _POLL_S = 0.002
-# So long a process that becomes another program may have no environment to be known by.
+# A process that becomes another program may have no environment to be known by for this time.
 _STARTING_S = 0.02
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules.
+
+    No file in the current folder takes the place of a module of Python's or torch's.
+    """
+    return [sys.executable, "-P", "-m", f"breakeven.capture.{module}", *arguments]
 
 
 def adopt_orphans() -> bool:
@@ -121,7 +132,7 @@ def _prctl(option: int, value: int) -> bool:
     return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
 
 
-# With these Ctrl-C at the terminal reaches us alone, and we end the rest.
+# With these, Ctrl-C at the terminal reaches us alone, and we end the rest.
 OF_ITS_OWN: dict[str, Any] = {
     "start_new_session": True,
     "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),

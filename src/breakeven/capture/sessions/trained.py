@@ -1,34 +1,19 @@
-"""What is told of timed steps: what they trained, what fed them, why to trust them less."""
+"""What timed steps train, and in which arithmetic."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from breakeven.capture.answers import LoaderUse
 from breakeven.capture.gpus import gpu_with_most
-from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
-from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.record.hooks import OptimizerHooks
-from breakeven.capture.requests import RunRequest
 from breakeven.configure import Patches
-from breakeven.errors import Caveat
-from breakeven.processor import cpu_name, cpu_quota, has_half_hardware
-from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU
-from breakeven.units import format_percent
-
-_NEEDS_CUDA = Caveat(
-    code="needs-cuda",
-    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
-)
 
 _PRECISIONS: dict[torch.dtype | None, str] = {
     torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
@@ -72,7 +57,7 @@ class Trained(Patches):
         self.replace(torch.autocast, "__enter__", enter)
 
     def note_loss(self, loss: object) -> None:
-        """Note what a backward pass began at, where no optimizer says what is trained."""
+        """Note what a backward pass began at, if no optimizer says what is trained."""
         if isinstance(loss, torch.Tensor):  # and no edge of the graph
             self._loss_dtype, self._loss_device = loss.dtype, loss.device
 
@@ -94,7 +79,7 @@ class Trained(Patches):
         """Note in which formats the graph of a backward pass multiplies, casts by hand included.
 
         Args:
-            outputs: What the pass began at.
+            outputs: Tensors that the pass began at.
         """
         if self._layers is not None:
             self._layers.remove()
@@ -108,7 +93,7 @@ class Trained(Patches):
             nodes = {following for node in nodes for following, _ in node.next_functions}
 
     def gpu(self) -> torch.device | None:
-        """Return the GPU that the steps ran on; None where they were left one and it was not used.
+        """Return the GPU that the steps ran on; None if the script had one and did not use it.
 
         A script that says ``cuda:1`` leaves another one the current device.
         """
@@ -134,90 +119,3 @@ class Trained(Patches):
         """Return that arithmetic, and what else products were computed in."""
         products = sorted(_PRECISIONS.get(dtype, "fp32") for dtype in self._product_dtypes)
         return tuple(dict.fromkeys((self.precision(), *products)))
-
-
-def uses_workers(uses: Sequence[LoaderUse]) -> bool:
-    """Return whether data loader workers run, which are other processes but not other work."""
-    return any(use.num_workers for use in uses)
-
-
-def typical_use(
-    uses: Sequence[LoaderUse], num_steps: int, alone_ns: float, taking_ns: float
-) -> LoaderUse | None:
-    """Return what a step takes from the loader that feeds most of them.
-
-    Args:
-        uses: Of the steps that took batches.
-        num_steps: All of them.
-        alone_ns: Time per batch where nothing trains beside worker processes.
-        taking_ns: Processor time of this process for such a batch.
-    """
-    if not uses:
-        return None
-    # The first fetch starts workers and fills caches.
-    waits = [use.wait_ns for use in uses[1:] or uses]
-    alike = Counter(replace(use, wait_ns=0.0) for use in uses)
-    (typical, count) = alike.most_common(1)[0]
-    return replace(
-        typical,
-        wait_ns=float(median(waits)),
-        alone_ns=alone_ns,
-        taking_ns=taking_ns,
-        fetching_fraction=min(1.0, count / max(num_steps, 1)),
-    )
-
-
-def caveats_of_run(
-    request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
-    ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
-) -> Iterator[Caveat]:  # fmt: skip
-    """Yield reasons to trust the time of the steps less.
-
-    Args:
-        request: How the script was run.
-        load_fraction: Of the machine, what other processes used meanwhile.
-        is_disturbed: Whether they held up every step.
-        num_threads: Threads of torch that the steps ran on.
-        ignores_compile: Whether the script asked for ``torch.compile``, which was ignored.
-        ignores_graphs: Whether what it captured as CUDA graphs ran as operators.
-        cpu_precisions: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
-    """
-    if ignores_compile:
-        yield COMPILE_IGNORED
-    if load_fraction > BUSY_FRACTION:
-        yield _busy(load_fraction, is_disturbed=is_disturbed)
-    if request.has_cuda:
-        yield _NEEDS_CUDA
-    if ignores_graphs:
-        yield GRAPHS_RUN_EAGERLY
-    halves = [name for name in cpu_precisions if name in ("fp16", "bf16")]
-    if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
-        yield Caveat(
-            code=EMULATED_ON_CPU,
-            message=f"{cpu_name()} has no {emulated} arithmetic of its own: torch emulates "
-            "it there, far slower than fp32",
-        )
-    quota = cpu_quota()
-    if quota is not None and quota < num_threads:
-        yield Caveat(
-            code="cpu-quota",
-            message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: "
-            "over time, work on more threads than that takes longer than shown, on this CPU and "
-            "for the host of a GPU",
-        )
-    asked = request.configuration.num_threads
-    if asked not in (0, num_threads):
-        yield Caveat(
-            code="own-threads",
-            message=f"the script sets torch's threads itself: it ran on {num_threads}, not on "
-            f"{asked}",
-        )
-
-
-def _busy(load_fraction: float, *, is_disturbed: bool) -> Caveat:
-    used = format_percent(load_fraction)
-    beside = f"other processes used {used} of this machine while the step was"
-    if is_disturbed:
-        message = f"{beside} measured; they held up every step, so that its time is a bound"
-        return Caveat(code=BUSY_MACHINE, message=message)
-    return Caveat(code=BUSY_BESIDE, message=f"{beside} measured; what they held up is left out")

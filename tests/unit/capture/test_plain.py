@@ -1,23 +1,22 @@
-"""What is told of timed steps besides their time."""
+"""What is told of timed steps besides their time; and the steps after them on fewer threads."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
-from breakeven.capture.answers import LoaderUse
+from breakeven.capture.messages import LoaderUse, PlainRun
 from breakeven.capture.record.hooks import OptimizerHooks
-from breakeven.capture.sessions.in_process import _request
-from breakeven.capture.sessions.plain import PlainSession
-from breakeven.capture.sessions.plain_run import (
-    Trained,
-    caveats_of_run,
-    typical_use,
-    uses_workers,
-)
+from breakeven.capture.sessions.in_process import _repeat, _request
+from breakeven.capture.sessions.plain import FeedingLoader, PlainSession, caveats_of_run
+from breakeven.capture.sessions.trained import Trained
 from breakeven.errors import has_caveat
 from breakeven.timing import EMULATED_ON_CPU
 from breakeven.trace import Configuration
@@ -41,8 +40,8 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
 def test_there_is_a_caveat_for_each_reason(
     changed: dict[str, Any], codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("breakeven.capture.sessions.plain_run.cpu_quota", lambda: 2.0)
-    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    monkeypatch.setattr("breakeven.capture.sessions.plain.cpu_quota", lambda: 2.0)
+    hardware = "breakeven.capture.sessions.plain.has_half_hardware"
     monkeypatch.setattr(hardware, lambda precision: precision == "bf16")
     request = replace(_request("made up"), configuration=Configuration(num_threads=2))
     told = {
@@ -58,9 +57,13 @@ def test_the_loader_that_feeds_most_steps_is_the_typical_one() -> None:
     uses = [first, USE, other, replace(USE, wait_ns=6.0)]
     # The wait of the first is left out; three of five steps took a batch of this loader.
     expected = replace(USE, wait_ns=6.0, alone_ns=3.0, taking_ns=1.0, fetching_fraction=0.6)
-    assert typical_use(uses, 5, alone_ns=3.0, taking_ns=1.0) == expected
-    assert typical_use([], 5, alone_ns=0.0, taking_ns=0.0) is None
-    assert [uses_workers(uses), uses_workers([USE])] == [True, False]
+    feeding = FeedingLoader()
+    assert feeding.use(5) is None
+    assert not feeding.has_workers
+    feeding.uses += uses
+    feeding.alone_ns, feeding.taking_ns = 3.0, 1.0
+    assert feeding.use(5) == expected
+    assert feeding.has_workers
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_a_cast_without_a_product_is_not_arithmetic() -> None:
 def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(
     *, has_hardware: bool, has_grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hardware = "breakeven.capture.sessions.plain_run.has_half_hardware"
+    hardware = "breakeven.capture.sessions.plain.has_half_hardware"
     monkeypatch.setattr(hardware, lambda _: has_hardware)
     session = PlainSession(_request("made up", 0.01), lambda: None)
     first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).bfloat16().requires_grad_(False)
@@ -168,3 +171,47 @@ def test_no_hook_stays_where_no_backward_pass_was_seen() -> None:
     with PlainSession(_request("made up", 0.01), lambda: None):
         assert torch.nn.modules.module._global_forward_pre_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+MS = 1_000_000
+
+
+class HeldUp(IterableDataset[torch.Tensor]):
+    """Takes 1 ms for a sample on one thread, and 8 ms on more, as beside other work."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            time.sleep(0.001 if torch.get_num_threads() == 1 else 0.008)
+            yield torch.ones(4)
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.timing
+@pytest.mark.usefixtures("_two_threads")
+def test_each_number_of_threads_has_its_own_time_for_batches() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    batches: list[Iterator[torch.Tensor]] = []
+
+    def step() -> None:
+        if not batches:
+            batches.append(iter(DataLoader(HeldUp(), batch_size=1)))
+        optimizer.zero_grad()
+        model(next(batches[0])).sum().backward()
+        optimizer.step()
+
+    run = _repeat(step, PlainSession, replace(_request("step", 0.1), tries_threads=True))
+    assert isinstance(run, PlainRun)
+    assert run.loader is not None
+    assert run.loader.wait_ns > 8 * MS
+    (trial,) = run.trials
+    assert trial.num_threads == 1
+    assert trial.loader_wait_ns is not None
+    assert MS < trial.loader_wait_ns < 8 * MS

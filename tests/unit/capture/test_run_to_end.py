@@ -1,10 +1,15 @@
-"""The count of steps behind the live line."""
+"""The run of a script to its end: how it begins, and the count of steps behind its live line."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Callable
+
 import pytest
 
-from breakeven.capture.process.run_to_end import StepCounter, _clock
+from breakeven.capture.process.run_to_end import EndRequest, StepCounter, _clock, become_script
+from breakeven.trace import Configuration
 
 
 @pytest.mark.parametrize(
@@ -40,3 +45,26 @@ def test_speed_is_from_the_first_step_to_the_last() -> None:
 )
 def test_time_left_as_a_clock_shows_it(duration_s: float, text: str) -> None:
     assert _clock(duration_s) == text
+
+
+def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[list[str]] = []
+
+    def call(command: list[str]) -> int:
+        commands.append(command)
+        return 7
+
+    refuse: Callable[..., None] = pytest.fail
+    monkeypatch.delattr(os, "fork", raising=False)
+    monkeypatch.setattr(os, "execv", refuse)
+    monkeypatch.setattr(subprocess, "call", call)
+    request = EndRequest(
+        is_module=False, device="cpu", has_cuda=False, configuration=Configuration(),
+        num_steps=0, is_quiet=True,
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        become_script(request, "train.py", ["--lr", "1"])
+    assert ended.value.code == 7
+    assert commands[0][-3:] == ["train.py", "--lr", "1"]
