@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.progress import show_progress
-    from breakeven.report import print_accuracy, to_json
+    from breakeven.report import show, to_json
     from breakeven.store import write_document
     from breakeven.validate import MeasuredCpus, RowFilter, ShippedPredictor, validate_table
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             write_stdout(document)
         else:
             where = args.output or "--json, or -o accuracy.json"
-            print_accuracy(report, CommandConsole(), hints=(f"Every row as JSON: {where}",))
+            show(report, CommandConsole(), hints=(f"Every row as JSON: {where}",))
     if report.overall.num_unpredicted == report.overall.num_rows:
         raise BreakevenError(
             "no row could be predicted", hint="the report names the reason of each row"

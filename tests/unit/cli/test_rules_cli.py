@@ -7,12 +7,12 @@ import json
 import re
 
 import pytest
+from breakeven.report.builders.rules import SECTIONS
 
 from breakeven.advise import all_rules
 from breakeven.cli import main
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages
-from breakeven.report.builders.rules import SECTIONS
 
 
 @pytest.mark.parametrize("page", all_rule_pages(), ids=lambda page: page.code)

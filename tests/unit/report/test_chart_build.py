@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.report.charts.build import axis_word, report_charts, settings_text, value_text
-from breakeven.report.charts.model import Chart, Scale
+from breakeven.report.chart import Chart, Scale, axis_word, settings_text, value_text
+from breakeven.report.check import check_charts
+from breakeven.report.sweep import sweep_charts
 from breakeven.timing import Source
 from breakeven.verdict import (
     AxisRole,
@@ -19,23 +20,24 @@ from factories import sweeps
 
 
 def only(report: SweepReport) -> Chart:
-    (chart,) = report_charts(report)
+    (chart,) = sweep_charts(report)
     return chart
 
 
 def test_a_check_has_one_chart_along_its_batch_sizes() -> None:
-    (chart,) = report_charts(made_up.cpu_wins())
+    (chart,) = check_charts(made_up.cpu_wins())
     assert chart.title == "Step time along the batch size"
     assert [series.name for series in chart.series] == [made_up.CPU_NAME, "T4", "RTX 4090"]
     assert chart.x.scale is chart.y.scale is Scale.LOG
     (mark,) = chart.crossovers
-    assert (mark.name, mark.x, mark.low, mark.high) == ("RTX 4090", 640, 410, 1_300)
+    assert (mark.x, mark.low, mark.high) == (640, 410, 1_300)
+    assert mark.label == "RTX 4090 faster from 640 (410–1,300)"
     assert mark.style == chart.series[2].style
 
 
 def test_a_check_without_curves_shows_its_devices_side_by_side() -> None:
     report = made_up.gpu_wins()
-    (chart,) = report_charts(report)
+    (chart,) = check_charts(report)
     assert chart.is_by_device
     assert chart.x_labels[0] == "H100 SXM5 80GB"
     assert chart.x_labels[-1] == made_up.CPU_NAME
@@ -63,15 +65,18 @@ def test_the_cpu_comes_first_and_figures_are_kept() -> None:
 
 
 def test_the_parameters_have_a_chart_of_their_own_where_they_grow() -> None:
-    by_width, by_parameters = report_charts(sweeps.widths())
+    by_width, by_parameters = sweep_charts(sweeps.widths())
     assert by_width.x.label == "width"
     assert by_parameters.x.label == "parameters"
     assert by_parameters.x_labels[0] == "304"
-    assert {mark.name for mark in by_parameters.crossovers} == {"T4", "RTX 4090"}
+    assert {mark.label.partition(" faster")[0] for mark in by_parameters.crossovers} == {
+        "T4",
+        "RTX 4090",
+    }
 
 
 def test_a_failed_point_is_in_no_chart() -> None:
-    by_width, _ = report_charts(sweeps.widths())
+    by_width, _ = sweep_charts(sweeps.widths())
     assert "2,048" not in by_width.x_labels
 
 
@@ -83,11 +88,11 @@ def test_threads_share_a_chart_and_a_gpu_is_drawn_once() -> None:
         "T4",
         "RTX 4090",
     ]
-    assert "T4 (threads 2)" in {mark.name for mark in chart.crossovers}
+    assert any(mark.label.startswith("T4 (threads 2) ") for mark in chart.crossovers)
 
 
 def test_each_held_setting_has_a_chart() -> None:
-    charts = report_charts(sweeps.grid(depths=(2, 4, 8)))
+    charts = sweep_charts(sweeps.grid(depths=(2, 4, 8)))
     assert [chart.note for chart in charts] == ["depth 2", "depth 4", "depth 8"]
     steps = [chart.series[0].points[0].step_ns for chart in charts]
     assert steps == sorted(steps)
@@ -129,15 +134,15 @@ def test_words_stand_side_by_side() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    assert report_charts(sweeps.nothing()) == ()
-    assert report_charts(msgspec.structs.replace(sweeps.batch_sizes(), axes=())) == ()
+    assert sweep_charts(sweeps.nothing()) == ()
+    assert sweep_charts(msgspec.structs.replace(sweeps.batch_sizes(), axes=())) == ()
 
 
 def test_a_check_with_nothing_in_it_has_no_chart() -> None:
     report = msgspec.structs.replace(made_up.cpu_wins(), results=())
     empty = tuple(msgspec.structs.replace(curve, points=()) for curve in report.curves)
-    assert report_charts(msgspec.structs.replace(report, curves=empty)) == ()
-    assert report_charts(msgspec.structs.replace(report, curves=())) == ()
+    assert check_charts(msgspec.structs.replace(report, curves=empty)) == ()
+    assert check_charts(msgspec.structs.replace(report, curves=())) == ()
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 from rich.cells import cell_len
 
-from breakeven.report.charts.build import report_charts
-from breakeven.report.charts.model import Chart
-from breakeven.report.charts.terminal import chart_text
+from breakeven.report.chart import Chart
+from breakeven.report.chart_text import chart_text
+from breakeven.report.sweep import sweep_charts
 from breakeven.verdict import SweepReport
 from factories import sweeps as made_up
 
 
 def chart(report: SweepReport) -> Chart:
-    return report_charts(report)[0]
+    return sweep_charts(report)[0]
 
 
 def lines(report: SweepReport, *, columns: int = 78, rows: int = 14, **options: bool) -> list[str]:

@@ -10,8 +10,9 @@ from test_html_report import HOSTILE
 
 from breakeven.errors import UsageError
 from breakeven.report import chart_document
-from breakeven.report.builders.explain_shares import cause_shares, line_shares
-from breakeven.report.charts.svg import SvgTimeline
+from breakeven.report.chart_svg import SvgTimeline
+from breakeven.report.document import Timeline
+from breakeven.report.explain_shares import cause_shares, line_shares
 from breakeven.simulate import StepCause
 from breakeven.units import format_percent
 from breakeven.verdict import ExplainReport
@@ -52,16 +53,16 @@ def test_every_share_is_in_a_table() -> None:
 
 
 def test_findings_have_gain_place_fix_and_evidence() -> None:
-    cells = page(made_up.launch_bound()).text("td")
+    lines = page(made_up.launch_bound()).text("p")
     finding = made_up.FINDINGS[0]
-    start = cells.index(finding.title)
-    assert cells[start : start + 5] == [
-        finding.title,
-        "rnn_stream.py:61",
-        "high: saves 24 % (18–27 %)",
-        finding.fix,
-        finding.evidence,
+    start = lines.index("high SYNC001 saves 24 % (18–27 %)")
+    assert lines[start + 1 : start + 4] == [
+        f"examples/rnn_stream.py:61 · {finding.title}",
+        f"fix: {finding.fix}",
+        f"seen: {finding.evidence}",
     ]
+    # Also of those that a terminal has in a line alone.
+    assert f"fix: {made_up.FINDINGS[-1].fix}" in lines
 
 
 def test_what_a_framework_does_follows_its_line() -> None:
@@ -69,13 +70,13 @@ def test_what_a_framework_does_follows_its_line() -> None:
     names = reader.text("th")
     start = names.index("finetune.py:46")
     assert names[start + 1 : start + 3] == ["→ training_step → backward", "→ training_step"]
-    assert "finetune.py:46 → _maybe_log_save_evaluate" in reader.text("td")
+    assert "below that line: _maybe_log_save_evaluate" in reader.text("p")
 
 
 def test_the_plan_has_all_devices_with_intervals_and_the_verdict() -> None:
     reader = page(made_up.launch_bound())
     headings = reader.text("th")
-    start = headings.index("fix", headings.index("what shows it"))
+    start = headings.index("fix")
     assert headings[start : start + 5] == [
         "fix",
         "RTX 4090",
@@ -119,7 +120,7 @@ def test_colours_are_those_of_the_style_sheet() -> None:
 
 def test_the_timeline_has_a_box_with_a_title_for_what_can_be_seen() -> None:
     report = made_up.launch_bound()
-    view = SvgTimeline(report.timeline, "")
+    view = SvgTimeline(Timeline(report.timeline, ""))
     titles = [span.title for span in view.spans]
     assert "data · 92 µs · loading data · data · examples/rnn_stream.py:52" in titles
     # Kernels of 2.5 µs are about 1.5 units wide: most of them too narrow to be pointed at.
@@ -138,7 +139,7 @@ def test_the_critical_line_goes_from_side_to_side() -> None:
         made_up.span("host", "a", "python", "forward", 1, 0, 50),
         made_up.span("device", "b", "device-convolution", "forward", 1, 50, 100),
     )
-    view = SvgTimeline(spans, "")
+    view = SvgTimeline(Timeline(spans, ""))
     heights = re.findall(r"(?:M[\d.]+,|V)([\d.]+)", view.critical)
     assert len(heights) == 2
     assert float(heights[0]) < float(heights[1])

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from breakeven.report import json_schema, show, to_json
-from breakeven.report.builders.explain import gain_text
-from breakeven.report.builders.explain_shares import line_shares
-from breakeven.report.charts.causes import CauseGroup, Strip
+from breakeven.report.explain import gain_text
+from breakeven.report.explain_shares import line_shares
 from breakeven.report.shown import encode_document
+from breakeven.report.timeline import CauseGroup, Strip
 from breakeven.simulate import Severity, StepCause
 from breakeven.trace import SourceText
 from breakeven.verdict import ExplainReport, RecordedStep

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from breakeven.report.builders import explain_shares
-from breakeven.report.builders.explain_shares import (
+from breakeven.report import explain_shares
+from breakeven.report.explain_shares import (
     NO_MODULE,
     cause_shares,
     line_shares,

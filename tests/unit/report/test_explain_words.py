@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.report.builders.explain_shares import frames_text, short_names
+from breakeven.report.explain_shares import frames_text, short_names
 
 
 @pytest.mark.parametrize(

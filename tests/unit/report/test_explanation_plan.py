@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.report import chart_document
-from breakeven.report.builders.explain_plan import plan_sentence
+from breakeven.report.explain import plan_sentence
 from breakeven.timing import Source
 from breakeven.verdict import Choice, DeviceKind, PlanStep
 from factories import explanations as made_up

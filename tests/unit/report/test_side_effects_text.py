@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from breakeven.report.run_text import side_effect_facts
 from breakeven.trace import FileChange, FileWrite, FileWrites, WriteProtection
-from factories import reports
 
 FILES = tuple(
     FileWrite(path=f"/home/me/{name}", change=change, num_bytes=size)
@@ -20,8 +17,7 @@ FILES = tuple(
 
 
 def text(writes: FileWrites | None) -> str:
-    report = replace(reports.cpu_wins(), writes=writes)
-    return "".join(fact.text for fact in side_effect_facts(report))
+    return "".join(fact.text for fact in side_effect_facts(writes))
 
 
 def test_files_are_named_and_counted() -> None:

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import printable, show
-from breakeven.report.backends.terminal import interval_plot
-from breakeven.report.builders.check import log_axis
-from breakeven.report.result_text import sort_results
-from breakeven.report.table import Interval
+from breakeven.report.answer_text import sort_results
+from breakeven.report.check import log_axis
+from breakeven.report.document import Interval
+from breakeven.report.terminal import interval_plot
 from breakeven.report.text import (
     duration_with_interval,
     listed,
@@ -348,8 +348,8 @@ def test_a_list_names_so_many_and_counts_the_rest() -> None:
 
 def test_interval_plot_on_a_log_axis() -> None:
     # Two decades in 21 characters: 10 characters a decade; 1 at 0, 10 at 10, 100 at 20.
-    interval = Interval(10.0, 31.6, 100.0, "o", "")
-    plot = interval_plot(interval, axis=(1.0, 100.0, 1.0), num_characters=21)
+    interval = Interval(10.0, 31.6, 100.0, (1.0, 100.0, 1.0), "o", "")
+    plot = interval_plot(interval, 21)
     assert plot == "┊         ─────o─────"
 
 

@@ -14,16 +14,14 @@ from rich.cells import cell_len
 
 from breakeven.errors import Caveat
 from breakeven.report import json_schema, show, to_json
-from breakeven.report.builders.tune import (
+from breakeven.report.shown import encode_document
+from breakeven.report.tune import (
     OUTCOME_WORDS,
     cost_sentence,
     headline,
-    machine_line,
-    numerics_sentence,
     setting_text,
     trial_speedup,
 )
-from breakeven.report.shown import encode_document
 from breakeven.trace import Configuration
 from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
 from factories import terminal
@@ -110,15 +108,9 @@ def test_what_it_costs_to_start_is_that_of_what_was_kept() -> None:
 
 @pytest.mark.parametrize("numerics", Numerics)
 def test_each_class_of_numerics_has_its_sentence(numerics: Numerics) -> None:
-    sentence = numerics_sentence(replace(made_up.faster(), numerics=numerics))
-    assert sentence
-    others = {
-        numerics_sentence(replace(made_up.faster(), numerics=other))
-        for other in Numerics
-        if other is not numerics
-    }
-    assert sentence not in others
-    assert numerics_sentence(made_up.nothing_found()) == ""
+    first = replace(made_up.faster(), numerics=numerics)
+    others = [shown(replace(first, numerics=other)) for other in Numerics if other is not numerics]
+    assert shown(first) not in others
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -189,11 +181,10 @@ def test_a_busy_machine_stands_beside_the_answer_and_only_there() -> None:
 
 
 def test_machine_and_versions() -> None:
-    assert machine_line(made_up.faster()) == (
-        "AMD EPYC 7B13, 2 cores · torch 2.9.0 · Python 3.11.9 · breakeven 0.6.0"
-    )
+    line = "AMD EPYC 7B13, 2 cores · torch 2.9.0 · Python 3.11.9 · breakeven 0.6.0"
+    assert line in shown(made_up.faster())
     on_gpu = replace(made_up.faster(), machine=replace(made_up.MACHINE, gpu="NVIDIA H200"))
-    assert machine_line(on_gpu).startswith("NVIDIA H200 · AMD EPYC 7B13, 2 cores")
+    assert f"NVIDIA H200 · {line}" in flat(shown(on_gpu))
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -14,8 +14,8 @@ import pytest
 from rich.cells import cell_len
 
 from breakeven.errors import Caveat
-from breakeven.report import json_schema, print_accuracy, to_json
-from breakeven.report.builders.validate import percent, signed_percent, worst_rows
+from breakeven.report import json_schema, show, to_json
+from breakeven.report.validate import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
     LeaveOut,
@@ -30,7 +30,7 @@ SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "validate.schema.j
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
 
-shown = partial(terminal.shown, shows=partial(print_accuracy, hints=("Every row as JSON: --json",)))
+shown = partial(terminal.shown, shows=partial(show, hints=("Every row as JSON: --json",)))
 
 
 def test_golden_at_80_columns(tmp_path: Path, check_golden: Callable[[str, str], None]) -> None:

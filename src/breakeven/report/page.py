@@ -8,12 +8,9 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 
-from breakeven.report.charts.causes import timeline_end_ns
-from breakeven.report.charts.model import Chart, colours
-from breakeven.report.charts.svg import CHART_FUNCTIONS, WIDTH, SvgChart, SvgTimeline
-from breakeven.report.document import Block, Document, Timeline
-from breakeven.report.phrase import Medium, page_lines
-from breakeven.report.table import page_text
+from breakeven.report.chart import COLOURS, Chart, style_of
+from breakeven.report.chart_svg import WIDTH, SvgChart, SvgTimeline
+from breakeven.report.document import Document, Medium, cell_text, plain
 from breakeven.report.text import printable, shorten
 
 _PACKAGE = "breakeven.report"
@@ -31,9 +28,9 @@ svg .heading, svg .title { font-size: 15px; }
 def render_page(document: Document) -> bytes:
     r"""Return a document as HTML in UTF-8.
 
-    Every text is escaped, and what could steer a reader's eye (control characters, marks of text
-    direction, bytes that are not UTF-8) is written out as ``\x1b``. The page's own policy lets
-    run its one script and style sheet, by their digests, and nothing else.
+    Every text is escaped. Control characters, marks of text direction and bytes that are not UTF-8
+    are written out as ``\x1b``. The page's own policy lets its one script and style sheet run, by
+    their digests, and nothing else.
 
     Args:
         document: What to show.
@@ -41,24 +38,24 @@ def render_page(document: Document) -> bytes:
     dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
     style = _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
     script = _source("chart.js")
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (script, style)]
     policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digests[0].decode()}'; "
+        f"style-src 'sha256-{digests[1].decode()}'; base-uri 'none'; form-action 'none'"
     )
     return _render(
         "page.html.j2",
         document=document,
-        facts=[fact for fact in document.facts if fact.only is not Medium.TERMINAL],
+        terminal=Medium.TERMINAL,
         policy=policy,
         style=_Verbatim(style),
         script=_Verbatim(script),
-        is_for_terminal=_is_for_terminal,
         has_long_word=_has_long_word,
-        page_lines=page_lines,
-        page_text=page_text,
+        page_text=lambda cell: cell_text(cell, Medium.PAGE),
+        plain=plain,
         printable=printable,
         view_of=SvgChart,
-        timeline_of=lambda block: SvgTimeline(block.spans, block.description),
+        timeline_of=SvgTimeline,
     )
 
 
@@ -79,6 +76,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
         height += _TITLE_HEIGHT + view.height + 6 + num_rows * _KEY_HEIGHT + 20
     light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
     style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
+    style = re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
     return _render(
         "charts.svg.j2",
         heading=shorten(heading, 100),
@@ -87,9 +85,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
         title_height=_TITLE_HEIGHT,
         key_columns=_KEY_COLUMNS,
         key_height=_KEY_HEIGHT,
-        style=_Verbatim(
-            re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
-        ),
+        style=_Verbatim(style),
     )
 
 
@@ -105,17 +101,8 @@ def _render(template: str, **values: object) -> bytes:
         undefined=StrictUndefined,
         finalize=_visible,
     )
-    every = {"width": WIDTH, "shorten": shorten, **CHART_FUNCTIONS}
-    return environment.get_template(template).render({**every, **values}).encode()
-
-
-def _source(name: str) -> str:
-    return (resources.files(_PACKAGE) / _FOLDER / name).read_text("utf-8")
-
-
-def _is_for_terminal(block: Block) -> bool:
-    is_empty = isinstance(block, Timeline) and timeline_end_ns(block.spans) <= 0
-    return block.only is Medium.TERMINAL or is_empty
+    environment.globals.update(width=WIDTH, shorten=shorten, style_of=style_of)
+    return environment.get_template(template).render(values).encode()
 
 
 class _Verbatim:
@@ -137,15 +124,14 @@ def _visible(value: object) -> object:
 
 
 def _has_long_word(text: str) -> bool:
-    """Return whether a word must be broken, lest one name makes a table too wide to read."""
+    """A word must be broken, lest one name makes a table too wide to read."""
     return any(len(word) > _MAX_WORD_CHARACTERS for word in text.split())
 
 
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+def _source(name: str) -> str:
+    return (resources.files(_PACKAGE) / _FOLDER / name).read_text("utf-8")
 
 
 def _series_css(*, is_dark: bool) -> str:
     """Return the colours of the series on light or on dark paper."""
-    every = enumerate(colours(is_dark=is_dark))
-    return "".join(f".c{number}{{--c:{colour}}}\n" for number, colour in every)
+    return "".join(f".c{number}{{--c:{pair[is_dark]}}}\n" for number, pair in enumerate(COLOURS))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from breakeven.report.charts.causes import CauseGroup, cause_words, group_of
 from breakeven.report.text import printable
+from breakeven.report.timeline import CauseGroup, group_and_words
 from breakeven.simulate import Attribution, TimePart
 from breakeven.trace import Phase
 from breakeven.verdict import RecordedStep
@@ -69,16 +69,12 @@ class ModuleShare:
 
 def cause_shares(attribution: Attribution) -> tuple[Share, ...]:
     """Return the step by cause, the longest first."""
-    return tuple(
-        Share(
-            name=cause_words(cause),
-            group=group_of(cause),
-            time_ns=time_ns,
-            fraction=_fraction(time_ns, attribution),
-        )
-        for cause, time_ns in attribution.by(lambda part: part.cause).items()
-        if time_ns > 0
-    )
+    shares: list[Share] = []
+    for cause, time_ns in attribution.by(lambda part: part.cause).items():
+        if time_ns > 0:
+            (group, name), fraction = group_and_words(cause), _fraction(time_ns, attribution)
+            shares.append(Share(name=name, group=group, time_ns=time_ns, fraction=fraction))
+    return tuple(shares)
 
 
 def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
@@ -148,7 +144,7 @@ def _main_cause(parts: Iterable[TimePart]) -> str:
     times_ns = Counter[str]()
     for part in parts:
         times_ns[part.cause] += part.time_ns
-    return cause_words(times_ns.most_common(1)[0][0])
+    return group_and_words(times_ns.most_common(1)[0][0])[1]
 
 
 def frames_text(frames: Sequence[str]) -> str:

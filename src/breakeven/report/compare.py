@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from breakeven.report.charts.build import axis_word, crossover_interval, settings_text
-from breakeven.report.document import Document, Lines, Section
-from breakeven.report.phrase import Line, place_of
-from breakeven.report.table import Cell, Column, Table, columns_of
-from breakeven.report.text import plural, printable, ratio_with_interval
+from breakeven.report.chart import axis_word, crossover_interval, settings_text
+from breakeven.report.document import (
+    Cell,
+    Column,
+    Document,
+    Line,
+    Section,
+    Table,
+    columns_of,
+)
+from breakeven.report.text import place_text, plural, printable, ratio_with_interval
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration
 from breakeven.verdict import (
@@ -69,7 +75,8 @@ def comparison_document(
     return Document(
         title="What differs between two runs?",
         before=(
-            Lines((Line(f"A: {before}", "dim"), Line(f"B: {after}", "dim"))),
+            Line(f"A: {before}", "dim"),
+            Line(f"B: {after}", "dim"),
             *_list_section("More than the answers differs:", facts, "yellow"),
         ),
         answers=[Line(line, "bold") for line in _headline(report)],
@@ -82,7 +89,7 @@ def comparison_document(
 
 def _list_section(title: str, lines: Iterable[str], style: str = "") -> tuple[Section, ...]:
     items = tuple(Line(line, style, 2) for line in lines)
-    return (Section(title, (Lines(items),), style=f"bold {style}".strip()),) if items else ()
+    return (Section(title, items, style=f"bold {style}".strip()),) if items else ()
 
 
 def _headline(report: ComparisonReport) -> Iterator[str]:
@@ -118,7 +125,7 @@ def _device_table(report: ComparisonReport) -> Table:
     words = [Cell(_WORDS[one.change], style=_STYLES[one.change]) for one in report.devices]
     return Table(
         (
-            Column("device", list(map(_device_name, report.devices)), folds=True, least=14),
+            Column("device", list(map(_device_name, report.devices)), least=14),
             *columns_of(headings, rows, numbers="n" * len(headings)),
             Column("change", words),
         ),
@@ -189,8 +196,8 @@ def _step_lines(report: ComparisonReport) -> Iterator[str]:
 
 
 def _finding_line(finding: Finding) -> str:
-    place = place_of(finding.file, finding.line)
-    where = "" if place is None else f" ({place.text(120)})"
+    place = place_text(finding.file, finding.line, 120)
+    where = f" ({place})" if place else ""
     return f"{printable(finding.code, 20)}  {printable(finding.title)}{where}"
 
 

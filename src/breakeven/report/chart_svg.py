@@ -5,23 +5,13 @@ Places are in the units of the view box, which is `WIDTH` wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from breakeven.report.charts.build import point_text
-from breakeven.report.charts.causes import TRACKS, CauseGroup, Strip, cause_words, group_of
-from breakeven.report.charts.model import (
-    NUM_COLOURS,
-    Chart,
-    ChartPoint,
-    ChartSeries,
-    Scale,
-    SeriesStyle,
-    style_of,
-)
-from breakeven.report.phrase import place_of
-from breakeven.report.text import printable, shorten
-from breakeven.timing import Source
+from breakeven.report.chart import Chart, ChartPoint, ChartSeries, CrossoverMark, Scale
+from breakeven.report.document import Timeline
+from breakeven.report.text import place_text, printable, shorten
+from breakeven.report.timeline import TRACKS, CauseGroup, Strip, group_and_words
 from breakeven.units import format_duration
 from breakeven.verdict import HOST_TRACK, TimelineSpan
 
@@ -34,34 +24,30 @@ _CHARACTER = 6.4
 _ENOUGH_TURNED_CHARACTERS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StripMark:
     """A row above the plot: a crossover with its interval.
 
     Args:
-        label: What it is.
-        x: Its place.
+        style: That of its series.
+        y: Place of the row.
+        x: Place of the crossover.
         low: Where its interval begins.
         high: Where that ends.
-        style: That of its series.
+        label: What it is, as far as it has room.
     """
 
-    label: str
+    style: int
+    y: float
     x: float
     low: float
     high: float
-    style: int
+    label: str
 
     @property
     def is_label_left(self) -> bool:
-        """Return whether there is more room for the label on the left."""
+        """There is more room for the label on the left."""
         return self.low > WIDTH - self.high
-
-    @property
-    def short_label(self) -> str:
-        """Return the label as far as it has room."""
-        room = max(self.low, WIDTH - self.high) - 12
-        return shorten(self.label, max(int(room / _CHARACTER), 12))
 
 
 class SvgChart:
@@ -75,7 +61,7 @@ class SvgChart:
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
-        self.strip = tuple(self._strip())
+        self.strip = [self._mark(row, mark) for row, mark in enumerate(chart.crossovers)]
         self.top = _TOP + _STRIP_ROW * len(self.strip)
         self.bottom = float(self.top + _PLOT_HEIGHT)
         labels = sum(len(tick.label) for tick in chart.x.ticks)
@@ -89,6 +75,26 @@ class SvgChart:
             self.legend += [(series.name, series, "series") for series in chart.series]
         self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
         self.legend.append(("bands and bars: 90 % interval", None, ""))
+        # In words, for those who do not see it.
+        names = ", ".join(series.name for series in chart.series)
+        marks = "; ".join(mark.label for mark in self.strip)
+        self.description = (
+            f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}."
+            + (f" {marks}." if marks else "")
+        )
+        # Each value of the horizontal axis in words, with the points of all series.
+        by_row = [{point.row: point for point in series.points} for series in chart.series]
+        self.rows = [
+            (label, [points.get(row) for points in by_row])
+            for row, label in enumerate(chart.x_labels)
+        ]
+
+    def _mark(self, row: int, mark: CrossoverMark) -> StripMark:
+        low, high = self.x(mark.low), self.x(self.chart.x.high if mark.high is None else mark.high)
+        room = max(int((max(low, WIDTH - high) - 12) / _CHARACTER), 12)
+        label = shorten(f"{mark.label} on", room)
+        y = _TOP + _STRIP_ROW * (row + 0.4)
+        return StripMark(mark.style, y, self.x(mark.x), low, high, label)
 
     def x(self, value: float) -> float:
         """Return the place of a value along the horizontal axis."""
@@ -97,10 +103,6 @@ class SvgChart:
     def y(self, step_ns: float) -> float:
         """Return the place of a step time."""
         return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
-
-    def strip_y(self, row: int) -> float:
-        """Return the place of a row above the plot."""
-        return _TOP + _STRIP_ROW * (row + 0.4)
 
     def line(self, points: Sequence[ChartPoint]) -> str:
         """Return the path from point to point."""
@@ -119,63 +121,10 @@ class SvgChart:
             for point in points
         )
 
-    @property
-    def description(self) -> str:
-        """Return what the chart shows in words, for those who do not see it."""
-        chart, names = self.chart, ", ".join(series.name for series in self.chart.series)
-        marks = "; ".join(mark.short_label for mark in self.strip)
-        return f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}." + (
-            f" {marks}." if marks else ""
-        )
-
-    @property
-    def rows(self) -> list[tuple[str, list[ChartPoint | None]]]:
-        """Return each value of the horizontal axis in words, with the points of all series."""
-        by_row = [{point.row: point for point in series.points} for series in self.chart.series]
-        return [
-            (label, [points.get(row) for points in by_row])
-            for row, label in enumerate(self.chart.x_labels)
-        ]
-
-    def _strip(self) -> Iterator[StripMark]:
-        for mark in self.chart.crossovers:
-            high = self.chart.x.high if mark.high is None else mark.high
-            yield StripMark(
-                label=f"{mark.label} on",
-                x=self.x(mark.x),
-                low=self.x(mark.low),
-                high=self.x(high),
-                style=mark.style,
-            )
-
 
 def _path(places: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
 
-
-def colour_number(style: int) -> int:
-    """Return the number of the colour that a style is drawn in."""
-    return style % NUM_COLOURS
-
-
-def dashes_of(style: SeriesStyle) -> str:
-    """Return the lengths of dashes and gaps as SVG has them."""
-    return " ".join(f"{length:g}" for length in style.dashes)
-
-
-def is_measured(point: ChartPoint) -> bool:
-    """Return whether a point was measured."""
-    return point.source is Source.MEASURED
-
-
-# What templates call.
-CHART_FUNCTIONS = {
-    "colour_number": colour_number,
-    "dashes_of": dashes_of,
-    "is_measured": is_measured,
-    "point_text": point_text,
-    "style_of": style_of,
-}
 
 _TRACK_LEFT, _TRACK_RIGHT = 60, 12
 _TRACK_HEIGHT, _TRACK_GAP = 36, 26
@@ -188,7 +137,7 @@ _NUM_CRITICAL_CELLS = 220
 _MAX_TITLE_CHARACTERS = 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SvgSpan:
     """A span that is wide enough to be pointed at."""
 
@@ -203,35 +152,31 @@ class SvgTimeline:
     """Both timelines with the places of their parts.
 
     Args:
-        timeline: What happens on both; at least one span that ends after 0.
-        description: What they show, for those who do not see it.
+        timeline: What happens on both.
     """
 
     width, row_height = WIDTH, _TRACK_HEIGHT
     height = 6 + 2 * _TRACK_HEIGHT + _TRACK_GAP + 26
 
-    def __init__(self, timeline: Sequence[TimelineSpan], description: str) -> None:
-        self.description = description
-        self._strip = Strip(timeline, _NUM_CRITICAL_CELLS)
+    def __init__(self, timeline: Timeline) -> None:
+        self.description = timeline.description
+        self._strip = Strip(timeline.spans, _NUM_CRITICAL_CELLS)
         self.spans: list[SvgSpan] = []
         # Paths by colour.
         self.small_spans: dict[str, str] = {}
-        for span in timeline:
+        for span in timeline.spans:
             if span.track not in TRACKS or span.end_ns < span.start_ns:
                 continue
             x, y = self.x(span.start_ns), self.row_y(span.track)
             width = max(self.x(span.end_ns) - x, _LEAST_WIDTH)
-            css_class = group_of(span.cause).value.css_class
+            css_class = group_and_words(span.cause)[0].css_class
             if width < _LEAST_TITLED_WIDTH:
                 path = f"M{x:g},{y}h{width:.1f}v{_TRACK_HEIGHT}h-{width:.1f}z"
                 self.small_spans[css_class] = self.small_spans.get(css_class, "") + path
             else:
-                box = SvgSpan(
-                    x=x, y=y, width=round(width, 1), css_class=css_class, title=_title(span)
-                )
-                self.spans.append(box)
-        used = {group_of(span.cause) for span in timeline}
-        self.legend = [group.value for group in CauseGroup if group in used]
+                self.spans.append(SvgSpan(x, y, round(width, 1), css_class, _title(span)))
+        used = {group_and_words(span.cause)[0] for span in timeline.spans}
+        self.legend = [group for group in CauseGroup if group in used]
         times_ns = [self._strip.end_ns * number / _NUM_TICKS for number in range(_NUM_TICKS + 1)]
         self.ticks = [(self.x(ns), format_duration(ns, 2) if ns else "0") for ns in times_ns]
         self.rows = [(track, self.row_y(track) + _TRACK_HEIGHT / 2) for track in TRACKS]
@@ -247,7 +192,7 @@ class SvgTimeline:
 
     @property
     def critical(self) -> str:
-        """Return a line below the host or above the device, whichever is waited for."""
+        """A line below the host or above the device, whichever the end waits for."""
         middle = 6 + _TRACK_HEIGHT + _TRACK_GAP / 2
         cell_ns = self._strip.end_ns / _NUM_CRITICAL_CELLS
         path, last = "", ""
@@ -264,13 +209,12 @@ class SvgTimeline:
 
 
 def _title(span: TimelineSpan) -> str:
-    place = place_of(span.file, span.line)
-    parts = [
+    parts = (
         printable(span.name, 60),
         format_duration(span.end_ns - span.start_ns),
-        cause_words(span.cause),
+        group_and_words(span.cause)[1],
         printable(span.phase, 20),
         shorten(printable(span.module, None), 60),
-        "" if place is None else place.text(60),
-    ]
-    return shorten(" · ".join(part for part in parts if part), _MAX_TITLE_CHARACTERS)
+        place_text(span.file, span.line, 60),
+    )
+    return shorten(" · ".join(filter(None, parts)), _MAX_TITLE_CHARACTERS)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from breakeven.errors import BreakevenError
-from breakeven.report.document import Document, Markdown, Section
-from breakeven.report.phrase import Line
-from breakeven.report.table import Column, Table
+from breakeven.report.document import Column, Document, Line, Markdown, Section, Table
 from breakeven.report.text import printable
 
 if TYPE_CHECKING:
     from breakeven.advise import Rule
 
 RULES_SCHEMA_VERSION = 1
+SECTIONS = ("What it does", "Why it costs time", "Evidence", "Fix", "Known limits")
+_HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})$", re.MULTILINE)
 
 
 class RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,50 +50,6 @@ class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleEntry, ...]
 
 
-def stored_rules(pages: Sequence[RulePage]) -> RulesDocument:
-    """Return rules as a document, texts in Markdown."""
-    entries = (
-        RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
-        for page in pages
-    )
-    return RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries))
-
-
-def rules_document(pages: Sequence[RulePage]) -> Document:
-    """Return a line for each rule: its code, the cause that it detects, and what it finds."""
-    table = Table(
-        (
-            Column("rule", [page.code for page in pages], style="bold magenta"),
-            Column("cause", [page.cause for page in pages], style="dim", optional=1),
-            Column(
-                "what it finds",
-                [page.plain_title for page in pages],
-                folds=True,
-                # With less room, the cause would squeeze the title.
-                least=36,
-            ),
-        ),
-        caption="Rules",
-    )
-    return Document(title="Rules", blocks=(table,))
-
-
-def rule_document(page: RulePage) -> Document:
-    """Return the whole page of a rule."""
-    return Document(
-        title=f"{page.code}: {page.plain_title}",
-        answers=(
-            Line(((page.code, "bold magenta"), "  ", (page.plain_title, "bold"))),
-            Line(f"cause {page.cause}", "dim"),
-        ),
-        blocks=[Section(name, (Markdown(text),)) for name, text in page.sections],
-    )
-
-
-SECTIONS = ("What it does", "Why it costs time", "Evidence", "Fix", "Known limits")
-_HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})$", re.MULTILINE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulePage:
     """What there is to know about a rule.
@@ -114,21 +70,19 @@ class RulePage:
 
     @property
     def plain_title(self) -> str:
-        """Return the title without marks around code."""
+        """The title without marks around code."""
         return self.title.replace("`", "")
 
 
 def rule_page(rule: Rule) -> RulePage:
     """Return the page of a rule."""
     head, *rest = _HEADING.split(rule.page)
-    title = head.strip().partition("\n")[0]
+    texts = (text.strip() for text in rest[1::2])
     return RulePage(
         code=rule.code,
         cause=rule.cause,
-        title=title.removeprefix(f"# {rule.code}: "),
-        sections=tuple(
-            (name, text.strip()) for name, text in zip(rest[::2], rest[1::2], strict=True)
-        ),
+        title=head.strip().partition("\n")[0].removeprefix(f"# {rule.code}: "),
+        sections=tuple(zip(rest[::2], texts, strict=True)),
         markdown=rule.page,
     )
 
@@ -153,13 +107,44 @@ def find_rule_pages(name: str) -> tuple[RulePage, ...]:
     pages = all_rule_pages()
     wanted = name.strip().upper()
     found = tuple(page for page in pages if wanted in (page.code.upper(), page.cause.upper()))
-    if not found:
-        raise BreakevenError(f"there is no rule {printable(name, 60)}", hint=_hint(wanted, pages))
-    return found
-
-
-def _hint(wanted: str, pages: Sequence[RulePage]) -> str:
+    if found:
+        return found
     known = dict.fromkeys(word for page in pages for word in (page.code, page.cause))
     close = difflib.get_close_matches(wanted, known, n=3)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{meant}all rules: breakeven rules"
+    raise BreakevenError(
+        f"there is no rule {printable(name, 60)}", hint=f"{meant}all rules: breakeven rules"
+    )
+
+
+def stored_rules(pages: Sequence[RulePage]) -> RulesDocument:
+    """Return rules as stored, texts in Markdown."""
+    entries = (
+        RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
+        for page in pages
+    )
+    return RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries))
+
+
+def rules_document(pages: Sequence[RulePage]) -> Document:
+    """Return a line for each rule: its code, the cause that it detects, and what it finds."""
+    titles = [page.plain_title for page in pages]
+    columns = (
+        Column("rule", [page.code for page in pages], style="bold magenta"),
+        Column("cause", [page.cause for page in pages], style="dim", optional=1),
+        # With less room, the cause would squeeze the title.
+        Column("what it finds", titles, least=36),
+    )
+    return Document(title="Rules", blocks=(Table(columns),))
+
+
+def rule_document(page: RulePage) -> Document:
+    """Return the whole page of a rule."""
+    return Document(
+        title=f"{page.code}: {page.plain_title}",
+        answers=(
+            Line(((page.code, "bold magenta"), "  ", (page.plain_title, "bold"))),
+            Line(f"cause {page.cause}", "dim"),
+        ),
+        blocks=[Section(name, (Markdown(text),)) for name, text in page.sections],
+    )

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from breakeven.report.charts.causes import TRACKS, CauseGroup, Strip
-from breakeven.report.charts.model import Chart, ChartPoint, value_axis
+from breakeven.report.chart import Chart, ChartPoint, value_axis
 from breakeven.report.text import printable, shorten
+from breakeven.report.timeline import TRACKS, CauseGroup, Strip
 from breakeven.timing import Source
 from breakeven.units import format_duration
 from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, TimelineSpan
@@ -60,9 +60,9 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     def column(x: float) -> int:
         return round(chart.x.position(x) * (width - 1))
 
+    drawn = list(zip(curves, _LETTERS, itertools.cycle(_STYLES), strict=False))
     dots: dict[tuple[int, int], tuple[int, str]] = {}
-    letters: dict[tuple[int, int], tuple[str, str]] = {}
-    for points, style in zip(curves, itertools.cycle(_STYLES), strict=False):
+    for points, _, style in drawn:
         places = [dot(point.x, point.step_ns) for point in points]
         for (x0, y0), (x1, y1) in itertools.pairwise(places):
             num_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
@@ -71,7 +71,8 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
                 bits, _ = dots.get((y // down, x // across), (0, ""))
                 bits |= _DOTS[x % across][y % down]
                 dots[y // down, x // across] = (bits, style)
-    for points, letter, style in zip(curves, _LETTERS, itertools.cycle(_STYLES), strict=False):
+    letters: dict[tuple[int, int], tuple[str, str]] = {}
+    for points, letter, style in drawn:
         last = -_LETTER_GAP
         for point in points:
             if column(point.x) - last >= _LETTER_GAP or point is points[-1]:
@@ -111,9 +112,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     lines += [Text("".join(labels).rstrip(), style="dim")]
     legend = [
         Text.assemble((letter, f"bold {style}"), " ", shorten(series.name, 30))
-        for series, letter, style in zip(
-            chart.series, _LETTERS, itertools.cycle(_STYLES), strict=False
-        )
+        for series, (_, letter, style) in zip(chart.series, drawn, strict=False)
     ]
     if len({point.source for points in curves for point in points}) > 1:
         legend.append(Text("CAPITAL measured, small predicted", style="dim"))
@@ -163,8 +162,7 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
     for track in TRACKS:
         line = Text(track.ljust(_LABEL_CHARACTERS), style="dim")
         for group, busy_fraction in strip.tracks[track]:
-            letter = "." if group is None else group.value.letter
-            style = "" if group is None else f"not dim {group.value.style}"
+            letter, style = (".", "") if group is None else (group.letter, f"not dim {group.style}")
             line.append(letter if busy_fraction >= 0.5 else letter.lower(), style)
         lines.append(line)
     arrows = {HOST_TRACK: up, DEVICE_TRACK: down, "": " "}
@@ -181,7 +179,7 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
         line.no_wrap = True
     shown = {group for cells in strip.tracks.values() for group, _ in cells}
     legend = [
-        Text.assemble((group.value.letter, group.value.style), (f" {group.value.word}", "dim"))
+        Text.assemble((group.letter, group.style), (f" {group.word}", "dim"))
         for group in CauseGroup
         if group in shown
     ]

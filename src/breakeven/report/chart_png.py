@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from breakeven.errors import BreakevenError
-from breakeven.report.charts.model import Chart, Scale, style_of
+from breakeven.report.chart import Chart, Scale, style_of
 from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 
