@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from breakeven.cli.options import add_json
-from breakeven.cli.output import give_answer
+from breakeven.cli.output import print_report
 from breakeven.errors import BreakevenError
 
 SUMMARY = "compare two stored runs: what became faster, slower, or neither"
@@ -64,5 +64,5 @@ def run(args: argparse.Namespace) -> int:
             hint="give two runs of the same command",
         )
     comparison = compare_reports(before, after)
-    give_answer(comparison, is_json=args.json, names=(str(args.before), str(args.after)))
+    print_report(comparison, args, names=(str(args.before), str(args.after)))
     return 0

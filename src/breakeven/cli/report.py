@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from breakeven.cli.options import add_force
 from breakeven.cli.output import ensure_files
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
@@ -37,30 +36,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write a page (.html) or the charts (.png, .svg) to FILE",
     )
-    add_force(parser, "-o replace FILE")
+    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the stored run, or write it where asked."""
-    ensure_files({"-o FILE": args.output}, force=args.force)
+    ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import read_document, show
+    from breakeven.report import chart_document, ensure_can_chart, read_document, show
+    from breakeven.store import write_document
 
     if args.output is None:
         hints = ("As a page with all figures: add -o report.html",)
         show(read_document(args.run_file), CommandConsole(), hints=hints)
-    else:
-        _write(args)
-    return 0
-
-
-def _write(args: argparse.Namespace) -> None:
-    from breakeven.report import chart_document, ensure_can_chart, read_document
-    from breakeven.store import write_document
-
+        return 0
     suffix = args.output.suffix.lower()
     ensure_can_chart(suffix)
     document = chart_document(read_document(args.run_file), suffix)
     write_document(args.output, document, force=args.force)
+    return 0

@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show all rules or one of them."""
     # Imported here, since --help must not wait for the rules and rich.
-    from breakeven.cli.output import give_sheets
+    from breakeven.cli.output import print_sheets
     from breakeven.report import (
         all_rule_pages,
         find_rule_pages,
@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         pages = find_rule_pages(args.name)
         documents = list(map(rule_document, pages))
-    give_sheets(stored_rules(pages), *documents, is_json=args.json)
+    print_sheets(stored_rules(pages), *documents, is_json=args.json)
     return 0

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from breakeven.cli.dispatch import TakesOver
-from breakeven.cli.options import (
-    add_module,
-    add_script_arguments,
-    add_target,
-    duration_s,
-    whole_number,
-)
+from breakeven.cli.options import add_module, add_target, duration_s, whole_number
 from breakeven.cli.output import say
 from breakeven.tune import DEFAULT_BUDGET
 
@@ -94,7 +88,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
     )
-    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> NoReturn:
@@ -154,7 +147,7 @@ def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
     )
     report = tune_alone(
         target.text,
-        target.arguments,
+        arguments=target.arguments,
         is_quiet=args.quiet,
         is_module=target.is_module,
         budget_s=args.budget_s,

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from breakeven.cli.options import add_force, add_json, add_output, add_quiet
-from breakeven.cli.output import ensure_files, write_stdout
+from breakeven.cli.options import add_force, add_output
+from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
 from breakeven.errors import BreakevenError
 
 SUMMARY = "compare predictions with a table of measured steps"
@@ -55,21 +55,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="also predict rows whose device is a CPU: time their steps on one core of this one, "
         "some seconds each",
     )
-    add_json(parser)
     add_output(parser)
     add_force(parser, "-o replace FILE")
-    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the rows of the table, and show how far off they are."""
-    ensure_files({"-o FILE": args.output}, force=args.force)
+    ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.cli.console import CommandConsole
     from breakeven.cli.progress import show_progress
-    from breakeven.report import show, to_json
-    from breakeven.store import write_document
     from breakeven.validate import MeasuredCpus, RowFilter, ShippedPredictor, validate_table
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
@@ -80,17 +75,12 @@ def run(args: argparse.Namespace) -> int:
             only=RowFilter.parse(args.only) if args.only else None,
             progress=progress,
         )
-    document = to_json(report)
-    try:
-        if args.output is not None:
-            write_document(args.output, document, force=args.force)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        if args.json:
-            write_stdout(document)
-        else:
-            where = args.output or "--json, or -o accuracy.json"
-            show(report, CommandConsole(), hints=(f"Every row as JSON: {where}",))
+    print_report(
+        report,
+        args,
+        write=lambda: write_report(report, args),
+        hints=lambda: (json_hint(args, "accuracy.json", "row"),),
+    )
     if report.overall.num_unpredicted == report.overall.num_rows:
         raise BreakevenError(
             "no row could be predicted", hint="the report names the reason of each row"

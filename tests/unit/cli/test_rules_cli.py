@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from breakeven.report.builders.rules import SECTIONS
+from breakeven.report.rules import SECTIONS
 
 from breakeven.advise import all_rules
 from breakeven.cli import main
