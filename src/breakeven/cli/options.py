@@ -66,8 +66,8 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="speed of this script on a GPU elsewhere, such as 'T4: 340 it/s' or 'colab T4: 45 "
-        "s/epoch', which tells how fast the host is there, for later checks too; units: it/s, "
-        "s/it, s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
+        "s/epoch': it shows how fast the host there is, also for later checks; units: it/s, s/it, "
+        "s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
     )
 
 
@@ -100,7 +100,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="let it do so in FOLDER only, as for downloads; may be repeated",
+        help="the same in FOLDER only, as for downloads; may be repeated",
     )
     parser.add_argument(
         "--keep-trackers",

@@ -69,8 +69,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration_s,
         default=0.0,
-        help="where it is tuned first: how long at most, such as 30s or 2m "
-        f"(default: {DEFAULT_BUDGET})",
+        help=f"limit of a tuning before the run, such as 30s or 2m (default: {DEFAULT_BUDGET})",
     )
     parser.add_argument(
         "--exact",
@@ -82,8 +81,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--no-fast-step",
         dest="uses_fast_step",
         action="store_false",
-        help="leave the loop of the script as it is, also where its step as one compiled call is "
-        "faster",
+        help="never replace a step of the loop by one compiled call",
     )
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="write nothing but what the script writes"

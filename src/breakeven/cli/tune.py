@@ -75,8 +75,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=0,
-        help="steps of the run that this is for: what takes time at the start must pay off "
-        "within them (default: those of the script, if it ends within some seconds)",
+        help="steps of the run, within which a slower start must pay off (default: those of the "
+        "script, if it ends within some seconds)",
     )
     parser.add_argument(
         "--exact",
@@ -88,13 +88,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         dest="tries_batch_size",
         action="store_true",
-        help="try larger batches too, where memory allows; this changes the training",
+        help="also try larger batches, which changes the training",
     )
     parser.add_argument(
         "--no-fast-step",
         dest="uses_fast_step",
         action="store_false",
-        help="leave the loop of the script as it is: do not try its step as one compiled call",
+        help="do not try the step as one compiled call",
     )
     add_run(parser)
     add_json(parser, "answer")

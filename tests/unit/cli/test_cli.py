@@ -56,7 +56,11 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     return fake
 
 
-@pytest.mark.parametrize("command", ["", "calibrate", "check", "devices"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "calibrate", "check", "compare", "devices", "report", "sweep", "tune", "validate",
+     "workloads"],
+)  # fmt: skip
 def test_golden_help(
     command: str,
     check_golden: Callable[[str, str], None],

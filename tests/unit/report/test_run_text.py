@@ -1,4 +1,4 @@
-"""What became of a script's files and of what it logs, in words."""
+"""What became of a script's files, in words."""
 
 from __future__ import annotations
 

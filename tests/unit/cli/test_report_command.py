@@ -42,13 +42,6 @@ def run_file(kind: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_golden_help(
-    check_golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--help"]) == 0
-    check_golden("help_report.txt", capsys.readouterr().out)
-
-
 def test_documents_are_told_apart(kind: str, run_file: Path) -> None:
     report = read_document(run_file)
     assert report == REPORTS[kind]
@@ -273,11 +266,6 @@ def test_wrong_command_lines(
     assert captured.out == ""
     assert message in captured.err
     assert [path.name for path in run_file.parent.iterdir()] == ["run.json"]
-
-
-def test_an_absent_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "absent.json")]) == 3
-    assert "cannot read" in capsys.readouterr().err
 
 
 def test_pages_need_neither_torch_nor_matplotlib(tmp_path: Path) -> None:

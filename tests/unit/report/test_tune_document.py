@@ -1,77 +1,27 @@
-"""What a tuning looks like at a terminal and as JSON."""
+"""The document of a tuning."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 
-import jsonschema
-import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.cells import cell_len
 
-from breakeven.errors import Caveat
-from breakeven.report import json_schema, show, to_json
-from breakeven.report.shown import encode_document
+from breakeven.report import show, to_json
 from breakeven.report.tune import (
     OUTCOME_WORDS,
     cost_sentence,
-    headline,
     setting_text,
-    trial_speedup,
 )
-from breakeven.trace import Configuration
-from breakeven.verdict import CodeChange, Machine, Numerics, Outcome, TuneReport, is_undecided
+from breakeven.verdict import CodeChange, Numerics, Outcome, is_undecided
 from factories import terminal
 from factories import tunings as made_up
-from factories.terminal import HOSTILE, flat
+from factories.terminal import flat
 
 shown = partial(
     terminal.shown, shows=partial(show, hints=("Train with it: breakeven run train.py",))
 )
-
-
-def with_names(text: str) -> TuneReport:
-    report = made_up.faster()
-    return replace(
-        report,
-        target=text,
-        machine=Machine(
-            processor=text,
-            num_cores=2,
-            gpu=text,
-            torch_version=text,
-            python_version=text,
-            breakeven_version=text,
-        ),
-        trials=tuple(
-            replace(trial, candidate=text, title=text, reason=text) for trial in report.trials
-        ),
-        code_change=CodeChange(file=text, line=3, diff=f"--- {text}\n+++ {text}\n+{text}\n"),
-        caveats=(Caveat(code=text, message=text),),
-    )
-
-
-@pytest.mark.parametrize("name", made_up.ALL)
-def test_golden_at_80_columns(name: str, check_golden: Callable[[str, str], None]) -> None:
-    check_golden(f"terminal_tune_{name}.txt", shown(made_up.ALL[name]()))
-
-
-@pytest.mark.parametrize("name", made_up.ALL)
-@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
-def test_no_line_is_longer_than_the_terminal(name: str, columns: int) -> None:
-    lines = shown(made_up.ALL[name](), columns=columns).splitlines()
-    assert max(map(cell_len, lines)) <= columns
-
-
-def test_the_first_line_is_the_answer() -> None:
-    lines = shown(made_up.faster()).splitlines()
-    assert lines[0] == "1.84× faster (1.79–1.90×): 168 µs a step instead of 310 µs."
-    assert shown(made_up.nothing_found()).splitlines()[0] == (
-        "Nothing found that is faster than the script as it is: 310 µs a step."
-    )
 
 
 def test_nothing_tried_is_not_nothing_found() -> None:
@@ -141,12 +91,6 @@ def test_when_it_pays_is_not_said_twice() -> None:
     assert text.count("1,823,000") == 1
 
 
-def test_figures_of_a_trial_without_an_interval() -> None:
-    trial = made_up.TRIALS[0]
-    assert trial_speedup(replace(trial, low=None, high=None)) == "1.19×"
-    assert trial_speedup(replace(trial, speedup=None)) == ""
-
-
 def test_settings_read_like_the_file() -> None:
     text = shown(made_up.faster())
     for line in ("  num_threads = 1\n", '  optimizer = "fused"\n', "  gathers_batches = true\n"):
@@ -187,33 +131,6 @@ def test_machine_and_versions() -> None:
     assert f"NVIDIA H200 · {line}" in flat(shown(on_gpu))
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("columns", [30, 80])
-def test_hostile_names_cannot_steer_the_terminal(text: str, columns: int) -> None:
-    said = shown(with_names(text), columns=columns, force_terminal=True, color_system=None)
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert "\u202e" not in said
-    assert "\r" not in said
-    assert max(map(cell_len, said.splitlines())) <= columns
-    if text.startswith("[bold]"):
-        assert text in shown(with_names(text), columns=200)
-
-
-def test_a_terminal_of_ascii_gets_every_figure() -> None:
-    text = shown(made_up.faster(), encoding="ascii")
-    assert "1.84? faster (1.79?1.90?): 168 ?s a step instead of 310 ?s." in text
-
-
-@pytest.mark.parametrize("name", made_up.ALL)
-def test_json_fits_its_schema_and_reads_back(name: str) -> None:
-    report = made_up.ALL[name]()
-    document = to_json(report)
-    jsonschema.Draft202012Validator(json_schema("tune")).validate(json.loads(document))
-    assert msgspec.json.decode(document, type=TuneReport) == report
-    assert document.endswith(b"\n")
-
-
 def test_json_has_the_keys_that_were_promised() -> None:
     document = json.loads(to_json(made_up.faster()))
     assert document["schema_version"] == 2
@@ -233,42 +150,6 @@ def test_json_has_the_keys_that_were_promised() -> None:
     ]
     assert first["reason"]
     assert json.loads(to_json(made_up.nothing_found()))["configuration"] == {}
-
-
-def test_json_of_hostile_names_can_be_read() -> None:
-    for text in HOSTILE:
-        document = json.loads(to_json(with_names(text)))
-        assert document["target"] == text.replace("\udce9", "\ufffd")
-
-
-def test_a_report_that_breaks_its_schema_is_not_written() -> None:
-    with pytest.raises(msgspec.ValidationError):
-        to_json(replace(made_up.faster(), speedup=float("nan")))
-
-
-def test_the_schema_describes_every_key() -> None:
-    definitions = json_schema("tune")["$defs"]
-    assert {"TuneReport", "Trial", "Machine", "CodeChange", "Configuration"} <= set(definitions)
-    for name, definition in definitions.items():
-        for key, value in definition.get("properties", {}).items():
-            assert "const" in value or value.get("description") or "$ref" in value, f"{name}.{key}"
-
-
-def test_the_schema_in_the_docs_is_up_to_date(pytestconfig: pytest.Config) -> None:
-    path = pytestconfig.rootpath / "docs" / "schema" / "tune.schema.json"
-    assert path.read_bytes() == encode_document(json_schema("tune")), (
-        "run: python -m breakeven.report.schema tune > docs/schema/tune.schema.json"
-    )
-
-
-def test_what_was_measured_is_never_called_a_prediction() -> None:
-    text = shown(made_up.faster()) + shown(made_up.nothing_found())
-    assert "predict" not in text.lower()
-
-
-def test_a_kept_setting_alone_makes_the_headline() -> None:
-    report = replace(made_up.nothing_found(), configuration=Configuration(num_threads=2))
-    assert not headline(report).startswith("Nothing")
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,6 @@ def test_force_measures_again_and_a_busy_machine_is_said(
     assert forced == [True]
 
 
-@pytest.mark.usefixtures("forced")
-def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--json", "-q"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["single_thread_speed"] == pytest.approx(2.0, rel=0.001)
-    assert document["is_remembered"] is True
-
-
 def test_hosts_are_listed_and_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--hosts"]) == 0
     assert "EPYC 7763" in capsys.readouterr().out

@@ -7,12 +7,12 @@ import json
 import re
 
 import pytest
-from breakeven.report.rules import SECTIONS
 
 from breakeven.advise import all_rules
 from breakeven.cli import main
 from breakeven.errors import BreakevenError
 from breakeven.report import RulePage, all_rule_pages, find_rule_pages
+from breakeven.report.rules import SECTIONS
 
 
 @pytest.mark.parametrize("page", all_rule_pages(), ids=lambda page: page.code)
@@ -107,8 +107,3 @@ def test_an_unknown_rule_ends_with_3_and_nothing_on_stdout(
     assert "\x1b" not in captured.err
     assert r"there is no rule \x1b[31mSYNC01" in captured.err
     assert "breakeven rules" in captured.err
-
-
-def test_more_than_one_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rules", "SYNC001", "SYNC002"]) == 2
-    assert "unrecognized arguments" in capsys.readouterr().err

@@ -78,14 +78,6 @@ def test_both_sides_have_a_named_thread_and_the_host_comes_first() -> None:
     assert process["args"]["name"] == "examples/rnn_stream.py: one step, predicted for RTX 4090"
 
 
-def test_it_says_what_it_is_of_and_that_it_is_predicted() -> None:
-    other = document(made_up.launch_bound())["otherData"]
-    assert other["source"] == "predicted"
-    assert other["device"] == "RTX 4090"
-    assert other["target"] == "examples/rnn_stream.py"
-    assert (other["low_us"], other["step_us"], other["high_us"]) == (1_100.0, 1_410.0, 1_750.0)
-
-
 def test_a_span_tells_cause_phase_module_line_and_whether_it_is_critical() -> None:
     found = events(made_up.launch_bound())
     kernel = next(event for event in found if event["args"]["cause"] == "device-gemm")

@@ -7,19 +7,27 @@ import hashlib
 import html
 import itertools
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from test_chart_model import contrast
+from msgspec.structs import replace
+from test_chart_axes import contrast
 
 from breakeven.errors import Caveat
 from breakeven.report import chart_document
+from breakeven.report.chart_svg import SvgTimeline
+from breakeven.report.document import Timeline
+from breakeven.report.explain_shares import cause_shares, line_shares
 from breakeven.report.text import duration_with_interval
+from breakeven.simulate import StepCause
 from breakeven.timing import BUSY_MACHINE, Source
+from breakeven.units import format_percent
 from breakeven.verdict import SweepReport
+from factories import explanations, sweeps, tunings
 from factories import reports as made_up
-from factories import sweeps, tunings
 from factories.pages import Reader
 
 HOSTILE = (
@@ -35,9 +43,14 @@ HOSTILE = (
 )
 
 
-ALL: dict[str, Any] = {**{f"check {name}": make for name, make in made_up.ALL.items()}}
+ALL: dict[str, Any] = {f"check {name}": make for name, make in made_up.ALL.items()}
+ALL |= {f"explain {name}": make for name, make in explanations.ALL.items()}
 ALL |= {f"sweep {name}": make for name, make in sweeps.ALL.items()}
 ALL |= {f"tune {name}": make for name, make in tunings.ALL.items()}
+
+
+def page_of(report: Any) -> Reader:
+    return Reader(chart_document(report, ".html"))
 
 
 @pytest.fixture(params=ALL)
@@ -107,11 +120,6 @@ def test_a_check_leads_with_the_verdict_and_names_file_and_line() -> None:
     assert "this CPU (AMD EPYC 7B13)" in reader.text("th")
 
 
-def test_a_device_that_is_too_small_says_so() -> None:
-    text = chart_document(made_up.gpu_wins(), ".html").decode()
-    assert "too big for its memory" in text
-
-
 def test_failures_and_caveats_of_points_are_told() -> None:
     text = chart_document(sweeps.widths(), ".html").decode()
     assert "ValueError: width must be below 2,000" in text
@@ -138,22 +146,6 @@ def test_a_busy_machine_is_told_beside_the_answer_and_only_there() -> None:
         text = chart_document(report, ".html").decode()
         assert text.count(busy.message) == 1
         assert text.index("Careful: other processes") < text.index("<h2")
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_are_text_and_nothing_else(text: str) -> None:
-    clean = Reader(chart_document(_named("plain"), ".html"))
-    document = chart_document(_named(text), ".html")
-    reader = Reader(document)
-    assert [tag for tag, _ in reader.elements] == [tag for tag, _ in clean.elements]
-    # A long word gets a class that breaks it; nothing else may come of a name.
-    assert [set(a) - {"class"} for _, a in reader.elements] == [
-        set(a) - {"class"} for _, a in clean.elements
-    ]
-    shown = document.decode()
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e]", shown)
-    assert "49" not in "".join(reader.text("h1"))
-    assert len(document) < 100_000
 
 
 def _named(text: str) -> SweepReport:
@@ -188,12 +180,6 @@ def test_many_settings_are_capped_and_it_is_said() -> None:
     assert any("The first 24 of 40 charts" in text for text in reader.text("p"))
 
 
-def test_the_page_is_the_same_for_the_same_report() -> None:
-    assert chart_document(made_up.cpu_wins(), ".html") == chart_document(
-        made_up.cpu_wins(), ".html"
-    )
-
-
 def _variables(css: str) -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", css))
 
@@ -220,3 +206,142 @@ def test_lines_of_code_stand_below_each_other() -> None:
     shown = html.unescape(page.partition("<pre>")[2].partition("</pre>")[0])
     assert report.code_change is not None
     assert shown.strip("\n") == report.code_change.diff.strip("\n")
+
+
+@pytest.mark.parametrize("name", explanations.ALL)
+def test_the_page_answers_first_and_has_all_sections(name: str) -> None:
+    report = explanations.ALL[name]()
+    reader = page_of(report)
+    paragraphs = reader.text("p")
+    assert paragraphs[0].startswith(f"{report.target} on RTX 4090: ")
+    assert paragraphs[0].endswith("a step, predicted.")
+    assert paragraphs[1].startswith("Limited by ")
+    headings = reader.text("h2")
+    assert headings[0] == "One step on both sides"
+    assert "What to change, by gain" in headings
+    assert ("The step by module" in headings) == (name != "healthy")
+
+
+def test_every_share_is_in_a_table() -> None:
+    report = explanations.launch_bound()
+    reader = page_of(report)
+    names, cells = reader.text("th"), reader.text("td")
+    for cause in cause_shares(report.attribution):
+        assert cause.name in names
+        assert format_percent(cause.fraction) in cells
+    for line in line_shares(report.attribution, None):
+        assert format_percent(line.fraction) in cells
+    assert "rnn_stream.py:57" in names
+
+
+def test_findings_have_gain_place_fix_and_evidence() -> None:
+    lines = page_of(explanations.launch_bound()).text("p")
+    finding = explanations.FINDINGS[0]
+    start = lines.index("high SYNC001 saves 24 % (18–27 %)")
+    assert lines[start + 1 : start + 4] == [
+        f"examples/rnn_stream.py:61 · {finding.title}",
+        f"fix: {finding.fix}",
+        f"seen: {finding.evidence}",
+    ]
+    # Also of those that a terminal has in a line alone.
+    assert f"fix: {explanations.FINDINGS[-1].fix}" in lines
+
+
+def test_what_a_framework_does_follows_its_line() -> None:
+    reader = page_of(explanations.trainer())
+    names = reader.text("th")
+    start = names.index("finetune.py:46")
+    assert names[start + 1 : start + 3] == ["→ training_step → backward", "→ training_step"]
+    assert "below that line: _maybe_log_save_evaluate" in reader.text("p")
+
+
+def test_the_plan_has_all_devices_with_intervals_and_the_verdict() -> None:
+    reader = page_of(explanations.launch_bound())
+    headings = reader.text("th")
+    start = headings.index("fix")
+    assert headings[start : start + 5] == [
+        "fix",
+        "RTX 4090",
+        "AMD EPYC 7B13",
+        "T4",
+        "verdict",
+    ]
+    cells = reader.text("td")
+    assert "1.4 ms (1.1–1.8)" in cells
+    assert any(re.fullmatch(r"1\.1 ms \(.*\) 1\.3×", cell) for cell in cells)
+    assert any(cell.endswith("measured") and cell.startswith("1.21 ms") for cell in cells)
+    assert sum("turns" in (row.get("class") or "") for row in reader.all("tr")) == 2
+
+
+def test_bars_lie_within_their_cells_and_modules_below_their_parents() -> None:
+    reader = page_of(explanations.launch_bound())
+    paths = [
+        element["d"] for tag, element in reader.elements if tag == "path" and "span" in str(element)
+    ]
+    bars = [re.fullmatch(r"M([\d.]+),0h([\d.]+)v1h-([\d.]+)z", str(path)) for path in paths if path]
+    found = [(float(bar[1]), float(bar[2])) for bar in bars if bar]
+    # One for each cause and module.
+    assert len(found) == len(cause_shares(explanations.launch_bound_attribution())) + 6
+    assert all(start >= 0 and start + length <= 1.0001 for start, length in found)
+    depths = [row.get("class") for row in reader.all("tr")][-7:]
+    assert [depth for depth in depths if str(depth).startswith("depth")] == [
+        "depth1",
+        "depth2",
+        "depth2",
+        "depth1",
+    ]
+
+
+def test_the_timeline_has_a_box_with_a_title_for_what_can_be_seen() -> None:
+    report = explanations.launch_bound()
+    view = SvgTimeline(Timeline(report.timeline, ""))
+    titles = [span.title for span in view.spans]
+    assert "data · 92 µs · loading data · data · examples/rnn_stream.py:52" in titles
+    # Kernels of 2.5 µs are about 1.5 units wide: most of them too narrow to be pointed at.
+    num_small = sum(path.count("M") for path in view.small_spans.values())
+    assert len(view.spans) + num_small == len(report.timeline)
+    assert 0 < num_small <= 96
+    for span in view.spans:
+        assert span.x >= 60
+        assert span.x + span.width <= view.width
+    assert [label for _, label in view.ticks] == ["0", "350 µs", "700 µs", "1.1 ms", "1.4 ms"]
+    assert "One step on both sides" not in page_of(replace(report, timeline=())).text("h2")
+
+
+def test_the_critical_line_goes_from_side_to_side() -> None:
+    spans = (
+        explanations.span("host", "a", "python", "forward", 1, 0, 50),
+        explanations.span("device", "b", "device-convolution", "forward", 1, 50, 100),
+    )
+    view = SvgTimeline(Timeline(spans, ""))
+    heights = re.findall(r"(?:M[\d.]+,|V)([\d.]+)", view.critical)
+    assert len(heights) == 2
+    assert float(heights[0]) < float(heights[1])
+
+
+def test_a_long_timeline_makes_a_file_of_bearable_size() -> None:
+    spans = tuple(
+        explanations.span(track, "aten.addmm.default", cause, "forward", 1, start, start + 0.9)
+        for start in range(2_000)
+        for track, cause in (("host", StepCause.DISPATCHER), ("device", "device-gemm"))
+    )
+    document = chart_document(replace(explanations.launch_bound(), timeline=spans), ".html")
+    assert len(document) < 250_000
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "named", [_named, partial(explanations.with_names, explanations.launch_bound())]
+)
+def test_hostile_names_are_text_and_nothing_else(named: Callable[[str], Any], text: str) -> None:
+    clean = Reader(chart_document(named("plain"), ".html"))
+    document = chart_document(named(text), ".html")
+    reader = Reader(document)
+    assert [tag for tag, _ in reader.elements] == [tag for tag, _ in clean.elements]
+    # A long word gets a class that breaks it; nothing else may come of a name.
+    assert [set(a) - {"class"} for _, a in reader.elements] == [
+        set(a) - {"class"} for _, a in clean.elements
+    ]
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e]", document.decode())
+    assert "49" not in "".join(reader.text("h1"))
+    assert len(document) < 250_000

@@ -19,7 +19,6 @@ from breakeven.cli.dispatch import TakesOver
 from breakeven.errors import Caveat, ScriptError
 from breakeven.store import this_machine, write_tuned
 from breakeven.trace import Configuration
-from breakeven.tune import machine_changes
 from breakeven.verdict import Numerics, TuneReport
 from factories.tuned import report
 
@@ -107,13 +106,6 @@ def test_takes_the_file_of_the_current_folder(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("never_tuned")
-def test_says_nothing_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    write()
-    assert start("train.py", "-q").request.is_quiet
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.usefixtures("never_tuned")
 def test_takes_the_file_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     write("tuned/server.toml", configuration=Configuration(), target="package.train")
     Path("package").mkdir()
@@ -166,13 +158,6 @@ def test_refuses_another_gpu(
     # Which GPU is here, and whether there is one, is nothing to a step on the CPU.
     write(device="cpu")
     assert start("train.py").request.device == "cpu"
-
-
-def test_tells_all_that_differs() -> None:
-    here = this_machine(gpu="")
-    assert machine_changes(here, here) == ()
-    other = replace(here, num_cores=99, torch_version="1.0")
-    assert len(machine_changes(other, here)) == 2
 
 
 @pytest.mark.usefixtures("never_tuned")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ def table(tmp_path: Path) -> str:
     return str(write_table(tmp_path / "steps.csv", {}, {"device": "V100", "value_ms": "50"}))
 
 
-def test_golden_help(
-    check_golden: Callable[[str, str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["validate", "--help"]) == 0
-    check_golden("help_validate.txt", capsys.readouterr().out)
-
-
 def test_answer_on_stdout_progress_on_stderr(
     asked: FakePredictor, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,17 +34,6 @@ def test_answer_on_stdout_progress_on_stderr(
     assert captured.out.rstrip().endswith("Every row as JSON: --json, or -o accuracy.json")
     assert captured.err.splitlines() == [f"reading {table}", "predicting 2 rows"]
     assert asked.calls == [("a", "b")]
-
-
-def test_json_is_one_document(
-    asked: FakePredictor, table: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["validate", table, "--json", "-q"]) == 0
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
-    assert document["protocol"] == "none"
-    assert [row["case_id"] for row in document["rows"]] == ["a", "b"]
-    assert captured.err == ""
 
 
 def test_cpus_are_measured_where_that_is_asked_for(

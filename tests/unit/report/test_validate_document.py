@@ -1,20 +1,15 @@
-"""A validation as JSON, and at a terminal."""
+"""The document of a validation, and what is stored of it."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import jsonschema
 import pytest
-from rich.cells import cell_len
 
 from breakeven.errors import Caveat
-from breakeven.report import json_schema, show, to_json
+from breakeven.report import show, to_json
 from breakeven.report.validate import percent, signed_percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
@@ -26,21 +21,9 @@ from factories import terminal
 from factories.accuracy import mixed, prediction, report_of
 from factories.terminal import flat
 
-SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "schema" / "validate.schema.json"
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
-
 shown = partial(terminal.shown, shows=partial(show, hints=("Every row as JSON: --json",)))
-
-
-def test_golden_at_80_columns(tmp_path: Path, check_golden: Callable[[str, str], None]) -> None:
-    check_golden("terminal_validate.txt", shown(mixed(tmp_path / "t.csv")))
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
-def test_no_line_is_longer_than_the_terminal(columns: int, tmp_path: Path) -> None:
-    lines = shown(mixed(tmp_path / "t.csv"), columns=columns).splitlines()
-    assert max(cell_len(line) for line in lines) <= columns
 
 
 def test_rows_that_were_fitted_on_are_pointed_out(tmp_path: Path) -> None:
@@ -73,15 +56,6 @@ def test_no_more_than_twelve_reasons_are_listed(tmp_path: Path) -> None:
     assert "no model l" in text
     assert "no model m" not in text
     assert "and 4 rows for other reasons: --json" in text
-
-
-def test_text_of_a_table_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    rows = [{"workload": "a\x1b[31mb", "source": "[bold]x", "device": "\u202eabacus"}, {}]
-    text = shown(report_of(tmp_path / "t.csv", rows, {}))
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "[bold]x" in text
-    assert "\\u202e" in text
 
 
 def test_worst_rows_are_those_off_by_the_largest_factor(tmp_path: Path) -> None:
@@ -151,26 +125,3 @@ def test_caveats_of_rows_are_in_the_document(tmp_path: Path) -> None:
     report = report_of(tmp_path / "t.csv", [{}], {"a": outcome})
     (row,) = json.loads(to_json(report))["rows"]
     assert row["caveats"] == [{"code": "uncosted-op", "message": "one op has no cost."}]
-
-
-def test_document_validates_against_the_schema_file(tmp_path: Path) -> None:
-    schema = json.loads(SCHEMA_FILE.read_bytes())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    document = json.loads(to_json(mixed(tmp_path / "t.csv")))
-    validator.validate(document)
-    del document["rows"][0]["reason"]
-    assert not validator.is_valid(document)
-
-
-def test_schema_file_is_the_generated_schema() -> None:
-    command = [sys.executable, "-m", "breakeven.report.schema", "validate"]
-    generated = subprocess.run(command, capture_output=True, check=True).stdout
-    assert SCHEMA_FILE.read_bytes() == generated, "run the command in breakeven/report/schema.py"
-
-
-def test_schema_describes_every_key() -> None:
-    definitions = json_schema("validate")["$defs"]
-    for name in ("ValidationRow", "AccuracySummary", "ValidationSummary"):
-        for key, value in definitions[name]["properties"].items():
-            assert value.get("description"), f"{name}.{key}"

@@ -1,4 +1,4 @@
-"""A measured host and the table of CPUs, as text and as JSON."""
+"""GPUs, CPUs and a measured host, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from breakeven.report import (
     device_document,
     hosts_document,
     render,
-    stored_calibration,
     stored_hosts,
     to_json,
 )
@@ -53,25 +52,6 @@ def test_an_address_is_left_in_one_piece() -> None:
 
 def test_busy_machine_is_said() -> None:
     assert busy_note(0.314).startswith("Other processes used 31 % of the processors")
-
-
-def test_calibration_as_json() -> None:
-    document = json.loads(
-        to_json(
-            stored_calibration(
-                calibration(op=1_000.0),
-                single_thread_speed=2.0,
-                is_remembered=True,
-                other_load_fraction=0.0,
-            )
-        )
-    )
-    assert document["schema_version"] == 1
-    assert document["host"]["op_ns"] == HOST.op_ns
-    assert document["single_thread_speed"] == 2.0
-    assert document["is_remembered"] is True
-    figure = document["figures"][0]
-    assert (figure["code"], figure["low_ns"], figure["high_ns"]) == ("op", 900, 1_200)
 
 
 def test_hosts_as_a_table_and_as_json() -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import breakeven.report
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
-from breakeven.cli.progress import LiveProgress, show_progress
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import to_json
 from breakeven.simulate import Strategy
@@ -87,14 +83,6 @@ def charts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         breakeven.report, "chart_document", lambda report, suffix: suffix.encode(), raising=False
     )
     return asked
-
-
-def test_golden_help(
-    check_golden: Callable[[str, str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["sweep", "--help"]) == 0
-    check_golden("help_sweep.txt", capsys.readouterr().out)
 
 
 def test_defaults(sweep: FakeSweep) -> None:
@@ -208,22 +196,6 @@ def test_a_chart_that_cannot_be_drawn_is_refused_before_the_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
-    sweep: FakeSweep,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def full_disk(*_: object, **__: object) -> None:
-        raise BreakevenError("cannot write: No space left on device")
-
-    monkeypatch.setattr("breakeven.store.write_document", full_disk)
-    assert main([*SWEEP, "-o", str(tmp_path / "r.json")]) == 3
-    captured = capsys.readouterr()
-    assert captured.out.startswith("A GPU pays off")
-    assert "No space left" in captured.err
-
-
 def test_a_sweep_without_any_answer_is_shown_and_no_success(
     sweep: FakeSweep, charts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,11 +260,6 @@ def test_wrong_command_lines_exit_with_2(
     assert sweep.calls == []
 
 
-def test_a_sweep_needs_an_axis(sweep: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "train.py"]) == 2
-    assert "arguments are required: --over" in capsys.readouterr().err
-
-
 def test_hints_fit_the_flags_in_use(sweep: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SWEEP, "-q"]) == 0
     out = capsys.readouterr().out
@@ -300,71 +267,3 @@ def test_hints_fit_the_flags_in_use(sweep: FakeSweep, capsys: pytest.CaptureFixt
     assert "--chart sweep.html" in out
     assert main([*SWEEP, "-q", "--device", "t4"]) == 0
     assert "Other GPUs" not in capsys.readouterr().out
-
-
-class Clock:
-    """A clock that is told the time."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def drawn(progress: LiveProgress) -> list[str]:
-    console = Console(file=io.StringIO(), width=80, record=True)
-    console.print(progress.renderable())
-    return [line.rstrip() for line in console.export_text().splitlines()]
-
-
-def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
-    clock = Clock()
-    progress = LiveProgress(clock, num_rows=10)
-    progress.begin("measuring on this CPU")
-    clock.now_s += 4.0
-    progress.finished(made_up.batch_sizes().points[:8], 2, 10)
-    stage, bar, *rows = drawn(progress)
-    assert stage[2:] == "measuring on this CPU  4.0 s"
-    assert bar.endswith("2 of 10 points, about 16 s left")
-    assert rows == [
-        "batch size 16: CPU 440 µs measured, RTX 4090 1.4 ms predicted",
-        "batch size 32: CPU 480 µs predicted, RTX 4090 1.4 ms predicted",
-    ]
-    progress.finished((), 10, 10)
-    assert drawn(progress)[1].endswith("10 of 10 points")
-
-
-def test_live_progress_keeps_to_the_screen_and_lets_nothing_steer_it() -> None:
-    progress = LiveProgress(Clock(), num_rows=3)
-    for number in range(20):
-        progress.begin(f"stage {number}")
-    points = made_up.hostile().points
-    progress.finished(points, 13, 26)
-    progress.finished(points[:2], 14, 26)
-    lines = drawn(progress)
-    assert len(lines) <= 4 + 1 + 1 + 3
-    assert lines[-1].startswith("n 16, "), "what finished last stands last"
-    assert not any(character in "".join(lines) for character in "\x1b\u202e")
-
-
-def test_a_quiet_sweep_writes_nothing() -> None:
-    stream = io.StringIO()
-    with show_progress(stream, is_quiet=True, has_points=True) as progress:
-        progress.begin("measuring", 5.0)
-        progress.finished(made_up.batch_sizes().points, 13, 13)
-        progress.end()
-    assert stream.getvalue() == ""
-
-
-def test_a_terminal_gets_the_table_and_is_left_clean() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    stream = Terminal()
-    with show_progress(stream, is_quiet=False, has_points=True) as progress:
-        progress.begin("measuring")
-        progress.finished(made_up.batch_sizes().points[:4], 1, 13)
-        assert isinstance(progress, LiveProgress)
-    assert "\x1b[?25h" in stream.getvalue(), "the cursor is back"

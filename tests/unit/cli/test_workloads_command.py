@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     return fake
 
 
-def test_golden_help(
-    check_golden: Callable[[str, str], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["workloads", "--help"]) == 0
-    check_golden("help_workloads.txt", capsys.readouterr().out)
-
-
 def test_without_a_name_they_are_listed_and_none_is_run(
     run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,11 +74,6 @@ def test_all_runs_the_six_and_ends_with_the_table(
     out, err = capsys.readouterr()
     assert "6 claims: agreeing 6" in out.partition("What was published")[2]
     assert err == ""
-
-
-def test_all_and_a_name_are_run_once_each(run: FakeRun) -> None:
-    assert main(["workloads", "--all", "disc-mlp", "-q"]) == 0
-    assert run.names == [entry.name for entry in SYSTEMS]
 
 
 def test_one_that_fails_does_not_stop_the_others(

@@ -97,8 +97,3 @@ def test_a_single_size_is_a_point() -> None:
     assert {line.index(mark) for line in drawn for mark in "Ab" if mark in line} == {
         next(line.index("A") for line in drawn if "A" in line)
     }
-
-
-def test_names_cannot_steer_the_terminal() -> None:
-    text = "\n".join(lines(made_up.hostile()))
-    assert not set("\x1b\u202e\udcff") & set(text)
