@@ -25,17 +25,14 @@ _REMEMBERED = "Remembered; measure again with --force."
 
 SUMMARY = "measure this host and its GPU"
 DESCRIPTION = """\
-Measure what this machine spends to issue an operator, in some 5 s with the start of
-torch, and remember it for this machine, Python and torch: `breakeven check` predicts
-GPUs with these figures.
+Measure in some 5 s what this machine spends to issue an operator, and remember it
+for this machine, Python and torch: predictions of GPUs use these figures.
 
-Where torch sees a GPU (CUDA, ROCm, MPS, XPU), it is measured too, in up to 6 minutes:
-launches, copies, kernels by family and precision, and whole steps. Predictions for it
-then rest on its own file, in the user's configuration folder. What was measured is
-kept when this is interrupted: the same command goes on.
-
-Exit codes: 0 done, 2 wrong command line, 3 could not be done."""
-USAGE = "calibrate [--device NAME] [--quick] [--fp64] [--share] [--json] [--force]"
+If torch sees a GPU (CUDA, ROCm, MPS, XPU), measure it too, in up to 6 minutes:
+launches, copies, kernels by family and precision, and whole steps. Predictions for
+it then use its own file, in the user's configuration folder. After Ctrl-C the same
+command goes on."""
+USAGE = "calibrate [--device NAME] [--quick] [--share] [options]"
 EXAMPLES = """\
 examples:
   breakeven calibrate

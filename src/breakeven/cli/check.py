@@ -28,10 +28,7 @@ DESCRIPTION = """\
 Run an unmodified training script for some steps, and tell whether a GPU would be
 faster, from which batch size on, and why. Times of devices that are here are
 measured, those of all others predicted. The files that the script writes until it
-is ended go to a layer that is thrown away.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
-2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+is ended go to a layer that is thrown away."""
 USAGE = "check TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -51,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_comparison(
         parser,
         ", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
-        "the step on beside them",
+        "the step on too",
     )
     add_measured(parser)
     add_run(parser)
@@ -118,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     from breakeven.verdict import Choice
 
     hints: list[str] = []

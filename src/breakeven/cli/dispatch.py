@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from time import monotonic
 from types import FrameType
 from typing import NoReturn
@@ -48,6 +49,14 @@ _COMMANDS = (
 _SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
 
 
+_EPILOG = """\
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 2 wrong
+command line, 3 no answer (the script failed, an unknown device, ...).
+
+example:
+  breakeven check train.py"""
+
+
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command line; each command's ``run`` is in ``args.run``.
 
@@ -57,7 +66,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser = Parser(
         prog="breakeven",
         description="Does a GPU pay off for your PyTorch training step, and from which size on?",
-        epilog="example:\n  breakeven check train.py",
+        epilog=_EPILOG,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
@@ -112,8 +121,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _fail(error: Exception) -> int:
     """Show why there is no answer, and return its exit code."""
-    from breakeven.cli.console import show_error
-
     is_ours = isinstance(error, BreakevenError)
     if not (is_ours and error.exit_code != EXIT_NO_ANSWER) and not _has_folder():
         reason = error.message if is_ours else traceback.format_exc().splitlines()[-1]
@@ -123,6 +130,8 @@ def _fail(error: Exception) -> int:
             "it, let the script make another one for itself",
         )
     if isinstance(error, BreakevenError):
+        from breakeven.cli.console import show_error
+
         show_error(error)
         return error.exit_code
     _write_line(traceback.format_exc().rstrip())
@@ -234,10 +243,15 @@ class _VersionAction(argparse.Action):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with line breaks kept, and ``-o, --output FILE`` as Python 3.13 and later write it."""
+    """Help with examples as they are, and ``-o, --output FILE`` as Python 3.13 writes it."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # Paragraphs with indented lines are examples and tables.
+        wrapped = partial(fill, width=width, initial_indent=indent, break_on_hyphens=False)
+        return "\n\n".join(part if "\n  " in part else wrapped(part) for part in text.split("\n\n"))
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

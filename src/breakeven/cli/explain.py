@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "tell why a GPU is (not) faster, line by line, with the gain of each fix"
 DESCRIPTION = """\
-Take the training step of a script apart, without a GPU: what each microsecond on
-the GPU is spent on, by cause, line and module; what slows it down, at which line,
-what to change and what that gains; and the step on every device after one fix
-after another. TARGET is a script, or the file that check or explain wrote with
--o, which is explained without running anything.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
-2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+Take the training step of a script apart, without a GPU: its time on the GPU by
+cause, line and module; what slows it down, at which line, and what each fix saves;
+and the step on every device after one fix after another. TARGET is a script, or the
+file that check or explain wrote with -o, which is explained without a run."""
 USAGE = "explain TARGET|RUN.json [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -122,7 +118,7 @@ def _write_files(report: ExplainReport, args: argparse.Namespace) -> None:
 
 
 def next_hints(report: ExplainReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     hints: list[str] = []
     if report.findings:
         code = report.findings[0].code

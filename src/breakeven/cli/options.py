@@ -110,7 +110,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what was said of how to run the script, as a driver takes it by name.
+    """Return how to run the script, as a driver takes it by name.
 
     Raises:
         UsageError: There is no such folder.
@@ -180,7 +180,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def is_stored_run(target: str | Path) -> bool:
-    """Return whether ``explain`` reads a target as a stored run, by its suffix."""
+    """``explain`` reads the target as a stored run, by its suffix."""
     return Path(target).suffix.lower() == ".json"
 
 

@@ -1,4 +1,4 @@
-"""What commands write: the answer to stdout and to files, and what is said beside it."""
+"""What commands write: the answer to stdout and to files, and what is said about the work."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def print_report(
         args: With ``json``: stdout has the answer as JSON.
         write: Writes the files.
         hints: Returns what to do next, if stdout has it for a person.
-        options: What the builder of its document takes besides.
+        options: What the builder of its document takes as well.
     """
     from breakeven.cli.console import CommandConsole
     from breakeven.report import show, to_json
@@ -119,5 +119,5 @@ def print_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) ->
 
 
 def json_hint(args: argparse.Namespace, example: str, what: str = "number") -> str:
-    """Return where every number is to be had as JSON."""
+    """Return the file or the options that have every number as JSON."""
     return f"Every {what} as JSON: {args.output or f'--json, or -o {example}'}"

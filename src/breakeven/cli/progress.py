@@ -142,7 +142,7 @@ class LiveProgress:
         self._num_done, self._num_points = num_done, num_points
 
     def renderable(self) -> Group:
-        """Return what the terminal shows now."""
+        """Return the lines that the terminal shows now."""
         # Drawn by another thread than the one that measures: take what there is at once.
         running, points = self._stage, list(self._points.values())[-self._num_rows :]
         lines: list[RenderableType] = [_line(text, "dim") for text in self._done]

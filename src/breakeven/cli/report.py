@@ -10,12 +10,10 @@ from breakeven.cli.output import ensure_files
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
 Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
--o, as it was shown then. With -o, write it to a file instead: .html is one page
-that needs no network, with all figures, curves to explore by pointer or keyboard,
-and fit to print; .svg and .png are its charts alone (.png needs matplotlib). A run
-of workloads has neither page nor chart.
-
-Exit codes: 0 done, 2 wrong command line, 3 the run cannot be read or written."""
+-o. With -o, write it to a file instead: .html is one page that needs no network,
+with all figures, curves to explore by pointer or keyboard, and fit to print; .svg
+and .png are its charts alone (.png needs matplotlib). A run of workloads has
+neither page nor chart."""
 USAGE = "report RUN.json [-o FILE.html|.png|.svg] [--force]"
 EXAMPLES = """\
 examples:

@@ -8,9 +8,7 @@ SUMMARY = "list what explain finds, or show the page of one rule"
 DESCRIPTION = """\
 List the rules behind the findings of check and explain. With a code or a cause,
 show its page: what it finds, why it costs time, what was seen in public reports,
-the fix with code before and after, and what the rule cannot see.
-
-Exit codes: 0 done, 2 wrong command line, 3 there is no such rule."""
+the fix with code before and after, and what the rule cannot see."""
 USAGE = "rules [CODE|CAUSE] [--json]"
 EXAMPLES = """\
 examples:

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 SUMMARY = "run a training script to its end, under the fastest configuration"
 DESCRIPTION = """\
 Run a script to its end, as python does: its arguments, input, output, signals and
-exit code are its own, and its file is not changed. Around it are put in effect the
-settings that `breakeven tune` wrote to breakeven.toml in the current folder; without
-such a file for this script it is tuned first. Where one of them is fast_step, its loop
-runs in memory with each step as one compiled call: --no-fast-step leaves that out.
-A file for another machine, or for other versions of torch, Python or breakeven, is
-refused.
+exit code are its own, and its file is not changed. The settings that `breakeven
+tune` wrote to breakeven.toml in the current folder are in effect; without such a
+file for this script it is tuned first. If one of them is fast_step, its loop runs in
+memory with each step as one compiled call. A file for another machine, or for other
+versions of torch, Python or breakeven, is refused.
 
-At a terminal the last line tells steps per second, device and time; in the end one
-line on stderr tells what was done. Exit codes: the script's own, or before it begins
+At a terminal the last line shows steps per second, device and time; at the end one
+line on stderr says what was done. Exit codes: the script's own, or before it begins
 2 wrong command line, 3 the file was refused or the tuning failed."""
 _FAST_STEP = (
     "fast_step: each step is one compiled call; the loop is changed in memory, the file is not "

@@ -28,20 +28,18 @@ DESCRIPTION = """\
 Run an unmodified training script along one or more of its knobs, and tell from which
 value on a GPU is faster, for all larger ones. The CPU is measured at as many points
 of the grid as the answer needs, and at text and fractions everywhere; GPUs are
-predicted from a few traced runs, or measured where they are here.
+predicted from a few traced runs, or measured if they are here.
 
 NAME is batch_size (of the script's DataLoader), threads (of torch on the CPU),
 num_devices (GPUs that share the work), or anything that stands as {NAME} in the
-script's arguments. VALUES is one of
+arguments after --, where {{ and }} are braces. VALUES is one of
 
   16..65536       doubling: 16, 32, 64, ... 65536
   2..12+1         in steps of 1; 0.1..0.5+0.1 in steps of 0.1
   1..1000*3       times 3: 1, 3, 9, ... and 1000
   1,2,4  or  relu,tanh    these values; lr=0.1,0.01 too
 
-{NAME} in the arguments after -- becomes the value of --over NAME=...; {{ and }} are
-braces. What is measured is kept: after Ctrl-C the same command goes on from there.
-Exit codes: 0 done, 2 wrong command line, 3 no point of the grid gave an answer."""
+Measurements are kept: after Ctrl-C the same command goes on from there."""
 USAGE = "sweep TARGET --over NAME=VALUES [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -181,7 +179,7 @@ def _write_files(report: SweepReport, args: argparse.Namespace) -> None:
 
 
 def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     hints: list[str] = []
     if report.points and not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")

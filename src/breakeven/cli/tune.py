@@ -34,14 +34,10 @@ SUMMARY = "find the settings under which a script trains fastest, by measurement
 DESCRIPTION = """\
 Try settings around an unmodified training script, such as threads, layout of
 weights, fused optimizers, bfloat16 and torch.compile, and its loop with each step as
-one compiled call: each against the script as it is, in fresh processes, with its
-losses and gradients compared. What is shown to be faster is written to
-breakeven.toml, which `breakeven run TARGET` uses; where nothing is, the file says
-that. The script itself is never changed.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 done, but
---write-patch had nothing to write, 2 wrong command line, 3 no answer (the script
-failed, a file cannot be written, ...)."""
+one compiled call: each against the script as it is, in fresh processes, with losses
+and gradients compared. The faster ones, or that there is none, are written to
+breakeven.toml, which `breakeven run TARGET` uses. The script is never changed.
+Exit code 1: done, but --write-patch had nothing to write."""
 USAGE = "tune TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -160,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     from breakeven.units import NS_PER_S
     from breakeven.verdict import Numerics, Outcome
 
@@ -200,7 +196,7 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _is_of_target(file: Path, target: str) -> bool:
-    """Return whether a file is that of an earlier tuning of the target, to be replaced.
+    """The file is that of an earlier tuning of the target, to be replaced.
 
     Raises:
         BreakevenError: It is of another target, or not known to be of any.
@@ -223,7 +219,7 @@ def _is_of_target(file: Path, target: str) -> bool:
 
 
 def tune_alone(target: str, *, is_quiet: bool, **options: Any) -> TuneReport:
-    """Return what a tuning finds; one that runs already is waited for.
+    """Tune the target, after a tuning that runs already.
 
     Args:
         target: The script.

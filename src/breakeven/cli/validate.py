@@ -14,16 +14,13 @@ SUMMARY = "compare predictions with a table of measured steps"
 DESCRIPTION = """\
 Predict every row of a table of measured steps, and show the errors by split,
 precision, era and regime, how often the 90 % intervals hold the measured time, and
-how often the faster of two devices is predicted to be faster. Nothing is measured,
-but for rows of CPUs with --measure-cpus.
+how often the faster of two devices is predicted to be faster. Only rows of CPUs are
+measured, and these with --measure-cpus alone.
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
 optionally h2d, repeats, memory_format, compile, attention, grad_accum, act_ckpt and
-parallelism. A row that cannot be predicted is listed with the reason.
-
-Exit codes: 0 done, 2 wrong command line, 3 no answer (a missing column, no row that
-can be predicted, ...)."""
+parallelism. A row that cannot be predicted is listed with the reason."""
 USAGE = "validate TABLE.csv [TABLE.csv ...] [options]"
 EXAMPLES = """\
 examples:

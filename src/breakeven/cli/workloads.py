@@ -20,11 +20,8 @@ SUMMARY = "run systems with published figures, and set ours beside them"
 DESCRIPTION = """\
 List the systems with which others asked whether a GPU pays off, or run them: each
 is measured on this CPU, predicted on the GPUs that it names and on those of today,
-and set beside the figures that were published, with what agrees and what does not.
---all runs the six and ends with one table of all claims.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
-2 wrong command line, 3 no system could be run."""
+and compared with the published figures. --all runs the six and ends with one table
+of all claims."""
 USAGE = "workloads [NAME ...] [options]"
 EXAMPLES = """\
 examples:

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from breakeven.report.devices import stored_devices as stored_devices
     from breakeven.report.devices import stored_hosts as stored_hosts
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
-    from breakeven.report.rules import RulePage as RulePage
     from breakeven.report.rules import all_rule_pages as all_rule_pages
     from breakeven.report.rules import find_rule_pages as find_rule_pages
     from breakeven.report.rules import rule_document as rule_document
-    from breakeven.report.rules import rule_page as rule_page
     from breakeven.report.rules import rules_document as rules_document
     from breakeven.report.rules import stored_rules as stored_rules
     from breakeven.report.shown import chart_document as chart_document

@@ -67,7 +67,7 @@ def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
 
 
 def speed_against(result: DeviceResult, other: DeviceResult) -> tuple[float, float, float]:
-    """Return how many times as fast a result is as another, and the ends of the interval."""
+    """Return the speed of a result against another's, and the ends of its interval."""
     ratio = log_ratio(other, result)
     return math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high)
 
@@ -87,7 +87,7 @@ def sample_legend(counts: Sequence[int], *, is_predicted: bool = True) -> str:
 
 
 def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
-    """Yield where to train, why, and what becomes of the whole training."""
+    """Yield the verdict, its reason, and the effect on the whole training."""
     verdict, results = report.verdict, report.results
     yield Line(verdict_sentence(verdict, results), _CHOICE_STYLES[verdict.choice])
     if verdict.because:
@@ -123,7 +123,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
 
 
 def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
-    """Return where to train, and by how much that is faster.
+    """Return the device to train on, and its speedup.
 
     Args:
         verdict: What was decided.
@@ -149,7 +149,7 @@ def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
 
 
 def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary) -> Iterator[Line]:
-    """Yield what becomes of the whole training, if it is more than its steps."""
+    """Yield the effect on the whole training, if it is more than its steps."""
     results, verdict = report.results, report.verdict
     other_ns = program.other_ns or 0.0
     gpu = next(one for one in results if one.device in verdict.pair and one.kind is DeviceKind.GPU)
@@ -183,7 +183,7 @@ def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary)
 
 
 def part_name(part: ProgramPart) -> str:
-    """Return how a part of the training is called: its function, or else its place."""
+    """Return the name of a part of the training: its function, or else its place."""
     return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"
 
 

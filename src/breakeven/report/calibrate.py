@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -54,32 +55,22 @@ class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
     gpu_calibration: str = ""
 
 
-def stored_calibration(
-    calibration: HostCalibration,
-    *,
-    single_thread_speed: float,
-    is_remembered: bool,
-    other_load_fraction: float,
-    gpu_calibration: str = "",
-) -> CalibrationDocument:
-    """Return a measured host as stored; times are in nanoseconds per call."""
+def stored_calibration(calibration: HostCalibration, **found: Any) -> CalibrationDocument:
+    """Return a measured host as stored, with what else was ``found``; times are ns per call."""
     return CalibrationDocument(
         schema_version=CALIBRATION_SCHEMA_VERSION,
         host=calibration.host,
-        single_thread_speed=single_thread_speed,
         figures=calibration.figures,
         num_rounds=calibration.num_rounds,
         device_name=calibration.device_name,
-        is_remembered=is_remembered,
-        other_load_fraction=other_load_fraction,
-        gpu_calibration=gpu_calibration,
+        **found,
     )
 
 
 def calibration_document(
     calibration: HostCalibration, *, single_thread_speed: float, notes: Sequence[str]
 ) -> Document:
-    """Return what was measured of a host, what the model takes from it, and ``notes``."""
+    """Return the figures measured on a host, the costs that predictions use, and ``notes``."""
     host, figures = calibration.host, calibration.figures
     times = [duration_with_interval(one.median_ns, one.low_ns, one.high_ns) for one in figures]
     used_for = [one.used_for or "shown only" for one in figures]
@@ -112,7 +103,7 @@ def calibration_document(
 
 
 def busy_note(other_load_fraction: float) -> str:
-    """Return what to say of figures that were measured on a busy machine."""
+    """Return the note on figures that were measured on a busy machine."""
     return (
         f"Other processes used {format_percent(other_load_fraction)} of the processors, so these "
         "figures are not kept: try again when the machine is quiet."
@@ -120,7 +111,7 @@ def busy_note(other_load_fraction: float) -> str:
 
 
 def gpu_calibration_document(calibration: GpuCalibration, *, notes: Sequence[str]) -> Document:
-    """Return what was measured of a GPU, and ``notes``."""
+    """Return the figures measured on a GPU, and ``notes``."""
     machine, families = calibration.machine, calibration.families
     names = [f"{one.family} {one.variant}".strip().replace("_", " ") for one in families]
     reached = Table(

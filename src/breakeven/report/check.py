@@ -194,7 +194,7 @@ def _speed_text(result: DeviceResult, other: DeviceResult) -> str:
 
 
 def _at_best_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield what generated code makes of the CPU's step, and a CUDA graph of a GPU's."""
+    """Yield the sentences on the CPU's step as generated code and a GPU's as a CUDA graph."""
     step, cpu = report.generated, _generated_result(report)
     if step is not None and cpu is not None:
         gpu = _fastest_gpu(report.results)
@@ -231,7 +231,7 @@ def _at_best_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _compiled_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield what ``torch.compile`` makes of the step on the GPU that the verdict is about."""
+    """Yield the compiled step's time and cost on the GPU of the verdict."""
     steps = report.compiled
     if steps is None or not steps.results:
         return
@@ -242,10 +242,10 @@ def _compiled_sentences(report: CheckReport) -> Iterator[str]:
     if one.pays_after_steps is not None:
         pays = f"paid for after {format_count(one.pays_after_steps, 2)} steps"
     # The verdict of a script that compiles its model is about the step without that.
-    beside = "without it, as the verdict takes it" if steps.is_asked_for_by_script else "written"
+    compared = "without it, as the verdict takes it" if steps.is_asked_for_by_script else "written"
     yield (
         f"Compiled by torch.compile{mode}, a step on {printable(one.device)} is predicted to take "
-        f"{format_duration(one.step_ns, 2)}: {ratio_alone(one.speedup)} as fast as {beside}. "
+        f"{format_duration(one.step_ns, 2)}: {ratio_alone(one.speedup)} as fast as {compared}. "
         f"Compiling takes about {format_duration(steps.compile_ns, 1)}, {pays}."
     )
     if steps.breaks:
@@ -258,7 +258,7 @@ def _compiled_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _absent_cpu_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield what each CPU that was named takes, against this one and the fastest GPU."""
+    """Yield each absent CPU's step time against this CPU and the fastest GPU."""
     others = [reference_cpu(report.results), _fastest_gpu(report.results)]
     for absent in report.absent_cpus:
         against = [_speed_text(absent, other) for other in others if other is not None]
@@ -271,7 +271,7 @@ def _absent_cpu_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _crossover_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield from which size on a GPU wins, or why that is not known; then for generated code."""
+    """Yield the crossover or the reason for none; then the same against generated code."""
     cpu = reference_cpu(report.results)
     for found, rival in (
         (report.crossover, "the CPU" if cpu is None else device_label(cpu)),
@@ -407,7 +407,7 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
 
 
 def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
-    """Return from where on a GPU wins, and how its speed against the CPU's changes on the way."""
+    """Return the crossover, and the GPU's speed against the CPU's at each size."""
     first, *others = sentences
     found = report.crossover if isinstance(report.crossover, Crossover) else None
     lines = [Line(first), *map(Line, others)]

@@ -151,10 +151,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
 
 def _cause_table(report: ExplainReport, medium: Medium) -> Table:
     """Return the causes, the longest first; at a terminal the shortest are summed up."""
-    shares = [
-        (share.name, share.time_ns, share.fraction, share.group)
-        for share in cause_shares(report.attribution)
-    ]
+    shares = cause_shares(report.attribution)
     num_shown = min(sum(fraction >= _LEAST_FRACTION for _, _, fraction, _ in shares), _MAX_CAUSES)
     rest = shares[num_shown:]
     if medium is Medium.TERMINAL and len(rest) > 1:
@@ -352,7 +349,7 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
 
 
 def plan_sentence(plan: Sequence[PlanStep]) -> str:
-    """Return whether the fixes of a plan turn the verdict, and from which on."""
+    """Return the number of fixes after which the verdict turns, in a sentence."""
     after = plan[-1].verdict.choice
     # By the results of the first step: there the CPU is the one that was measured, "this CPU".
     end = verdict_sentence(plan[-1].verdict, plan[0].results)

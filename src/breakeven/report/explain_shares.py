@@ -18,14 +18,13 @@ NO_MODULE = "outside of modules"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one cause takes of the step, or one line of the user.
+    """What one line of the user takes of the step, or what a framework does below it.
 
     Args:
         time_ns: Nanoseconds of the step.
         fraction: The same as a part of the step.
-        name: The cause in words, or the functions of a framework, outermost first:
-            ``training_step → backward``; empty for a line.
-        group: Whose colour a cause has; None for several causes together.
+        name: The functions of a framework, outermost first: ``training_step → backward``; empty
+            for a line.
         file: The user's file; None for what no line of the user stands for.
         line: Its line.
         source: The text of the line; empty if it is not known.
@@ -37,7 +36,6 @@ class Share:
     time_ns: int
     fraction: float
     name: str = ""
-    group: CauseGroup | None = None
     file: str | None = None
     line: int | None = None
     source: str = ""
@@ -52,7 +50,7 @@ class ModuleShare:
     Args:
         name: Its path below its parent's: ``layers.0``.
         depth: 0 for modules without a parent.
-        start_fraction: Where its bar begins, as a part of the step: beside its siblings, within
+        start_fraction: Where its bar begins, as a part of the step: after its siblings, within
             its parent.
         fraction: Length of the bar: the module with all that it contains.
         forward_fraction: Part of the step that is its forward pass.
@@ -67,14 +65,14 @@ class ModuleShare:
     backward_fraction: float
 
 
-def cause_shares(attribution: Attribution) -> tuple[Share, ...]:
-    """Return the step by cause, the longest first."""
-    shares: list[Share] = []
+def cause_shares(attribution: Attribution) -> list[tuple[str, int, float, CauseGroup | None]]:
+    """Return the step by cause, the longest first: words, nanoseconds, share and group."""
+    shares: list[tuple[str, int, float, CauseGroup | None]] = []
     for cause, time_ns in attribution.by(lambda part: part.cause).items():
         if time_ns > 0:
-            (group, name), fraction = group_and_words(cause), _fraction(time_ns, attribution)
-            shares.append(Share(name=name, group=group, time_ns=time_ns, fraction=fraction))
-    return tuple(shares)
+            group, words = group_and_words(cause)
+            shares.append((words, time_ns, _fraction(time_ns, attribution), group))
+    return shares
 
 
 def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
@@ -121,7 +119,7 @@ def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tup
 
 
 def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[Share, ...]:
-    """Return what a framework does below a line, if that is more than one thing."""
+    """Return the parts that a framework does below a line, if there is more than one."""
     by_name: dict[str, list[TimePart]] = {}
     for part in parts:
         by_name.setdefault(frames_text(part.frames), []).append(part)

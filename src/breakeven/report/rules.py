@@ -5,17 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from breakeven.errors import BreakevenError
 from breakeven.report.document import Column, Document, Line, Markdown, Section, Table
 from breakeven.report.text import printable
-
-if TYPE_CHECKING:
-    from breakeven.advise import Rule
 
 RULES_SCHEMA_VERSION = 1
 SECTIONS = ("What it does", "Why it costs time", "Evidence", "Fix", "Known limits")
@@ -37,6 +32,17 @@ class RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     page: str
 
+    @property
+    def plain_title(self) -> str:
+        """The title without marks around code."""
+        return self.title.replace("`", "")
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """Heading and Markdown of each section, in the order of ``SECTIONS``."""
+        _, *rest = _HEADING.split(self.page)
+        return tuple(zip(rest[::2], (text.strip() for text in rest[1::2]), strict=True))
+
 
 class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
     """All rules, or those of one code or cause.
@@ -50,52 +56,20 @@ class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[RuleEntry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulePage:
-    """What there is to know about a rule.
-
-    Args:
-        code: Stable code: ``SYNC001``.
-        cause: Root cause that it detects: ``SYNC_ITEM``.
-        title: What it finds, in one sentence of Markdown without its full stop.
-        sections: Heading and Markdown of each section, in the order of ``SECTIONS``.
-        markdown: All of it.
-    """
-
-    code: str
-    cause: str
-    title: str
-    sections: tuple[tuple[str, str], ...]
-    markdown: str
-
-    @property
-    def plain_title(self) -> str:
-        """The title without marks around code."""
-        return self.title.replace("`", "")
-
-
-def rule_page(rule: Rule) -> RulePage:
-    """Return the page of a rule."""
-    head, *rest = _HEADING.split(rule.page)
-    texts = (text.strip() for text in rest[1::2])
-    return RulePage(
-        code=rule.code,
-        cause=rule.cause,
-        title=head.strip().partition("\n")[0].removeprefix(f"# {rule.code}: "),
-        sections=tuple(zip(rest[::2], texts, strict=True)),
-        markdown=rule.page,
-    )
-
-
-def all_rule_pages() -> tuple[RulePage, ...]:
+def all_rule_pages() -> tuple[RuleEntry, ...]:
     """Return the page of every rule, by code."""
     # Not with the module: what a report shows must not wait for the rules.
     from breakeven.advise import all_rules
 
-    return tuple(sorted(map(rule_page, all_rules()), key=lambda page: page.code))
+    entries: list[RuleEntry] = []
+    for rule in sorted(all_rules(), key=lambda rule: rule.code):
+        heading = rule.page.strip().partition("\n")[0]
+        title = heading.removeprefix(f"# {rule.code}: ")
+        entries.append(RuleEntry(code=rule.code, cause=rule.cause, title=title, page=rule.page))
+    return tuple(entries)
 
 
-def find_rule_pages(name: str) -> tuple[RulePage, ...]:
+def find_rule_pages(name: str) -> tuple[RuleEntry, ...]:
     """Return the pages that a code or a cause means; several rules may detect one cause.
 
     Args:
@@ -117,16 +91,12 @@ def find_rule_pages(name: str) -> tuple[RulePage, ...]:
     )
 
 
-def stored_rules(pages: Sequence[RulePage]) -> RulesDocument:
-    """Return rules as stored, texts in Markdown."""
-    entries = (
-        RuleEntry(code=page.code, cause=page.cause, title=page.title, page=page.markdown)
-        for page in pages
-    )
-    return RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(entries))
+def stored_rules(pages: Sequence[RuleEntry]) -> RulesDocument:
+    """Return rules as stored."""
+    return RulesDocument(schema_version=RULES_SCHEMA_VERSION, rules=tuple(pages))
 
 
-def rules_document(pages: Sequence[RulePage]) -> Document:
+def rules_document(pages: Sequence[RuleEntry]) -> Document:
     """Return a line for each rule: its code, the cause that it detects, and what it finds."""
     titles = [page.plain_title for page in pages]
     columns = (
@@ -138,7 +108,7 @@ def rules_document(pages: Sequence[RulePage]) -> Document:
     return Document(title="Rules", blocks=(Table(columns),))
 
 
-def rule_document(page: RulePage) -> Document:
+def rule_document(page: RuleEntry) -> Document:
     """Return the whole page of a rule."""
     return Document(
         title=f"{page.code}: {page.plain_title}",

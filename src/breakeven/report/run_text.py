@@ -41,7 +41,7 @@ def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def run_facts(report: CheckReport | ExplainReport) -> Iterator[Fact]:
-    """Yield what was run, and where."""
+    """Yield the script, its step and program, and the machine."""
     step = report.step
     batch = "" if step.batch_size is None else f"batch size {step.batch_size:,}"
     parameters = f"{format_count(step.num_parameters)} parameters"
@@ -70,12 +70,12 @@ def run_facts(report: CheckReport | ExplainReport) -> Iterator[Fact]:
         if result.fed_by:
             fed.setdefault(result.fed_by, []).append(printable(result.device, 80))
     if fed:
-        told = "; ".join(f"{', '.join(names)}: {printable(kind)}" for kind, names in fed.items())
-        yield Fact("GPUs in", f"{told} (--host changes that)")
+        kinds = "; ".join(f"{', '.join(names)}: {printable(kind)}" for kind, names in fed.items())
+        yield Fact("GPUs in", f"{kinds} (--host changes that)")
     for result in report.results:
         if result.calibrated_on:
-            told = f"calibrated on this GPU on {printable(result.calibrated_on, 20)}"
-            yield Fact("GPU", f"{printable(result.device, 80)}: {told}")
+            when = f"calibrated on this GPU on {printable(result.calibrated_on, 20)}"
+            yield Fact("GPU", f"{printable(result.device, 80)}: {when}")
 
 
 def _program_parts(program: ProgramSummary) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _program_parts(program: ProgramSummary) -> Iterator[str]:
 
 
 def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
-    """Yield what the machine is.
+    """Yield the machine.
 
     Args:
         host: The machine.
@@ -102,7 +102,7 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
         printable(host.name, 80),
         threads or plural(host.num_threads, "thread"),
         f"torch {printable(host.torch_version)}",
-        # What was assumed beside is in a page and in the JSON report.
+        # Further assumptions are in a page and in the JSON report.
         printable(host.calibration, 120),
     )
     yield Fact("host", " · ".join(parts))
@@ -111,7 +111,7 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
 
 
 def side_effect_facts(writes: FileWrites | None) -> Iterator[Fact]:
-    """Yield what the script wrote, and where that went, if there is something to say."""
+    """Yield the files that the script wrote, and where they went, if there are any."""
     if writes is None:
         return
     if writes.protection is WriteProtection.NONE:
@@ -155,7 +155,7 @@ def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, s
         for result in group:
             for caveat in result.caveats:
                 names.setdefault(caveat, {})[device_label(result)] = None
-        # What holds for all of the absent CPUs is said of them by name too, beside the GPUs.
+        # Name the absent CPUs also if a caveat holds for all of them.
         for caveat, own in names.items():
             if group is absent or caveat not in report.caveats:
                 held[caveat] = ", ".join(own) if len(own) < num_all else ""
@@ -167,7 +167,7 @@ def caveat_section(
 ) -> Iterator[Section]:
     """Yield the section of caveats, if there are any.
 
-    That of a busy machine is left out: ``busy_warnings`` puts it beside the answer.
+    That of a busy machine is left out: ``busy_warnings`` puts it next to the answer.
 
     Args:
         caveats: With what each holds for; empty for everything.

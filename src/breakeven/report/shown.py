@@ -15,7 +15,7 @@ from breakeven.report.chart_png import chart_png, ensure_can_draw
 from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.page import render_page, render_svg
 from breakeven.report.terminal import render
-from breakeven.report.text import printable
+from breakeven.report.text import printable, with_texts
 
 _PAGES = (".html", ".htm")
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
@@ -30,7 +30,7 @@ def show(
         report: What a command found out.
         console: Where to; its size, colours and encoding are honoured.
         hints: Lines at the end that say what to do next.
-        options: What the builder of its kind takes besides.
+        options: What the builder of its kind takes as well.
     """
     kind = kind_of(report)
     documents = list(kind.parts(report)) if kind.parts else []
@@ -124,18 +124,13 @@ def encode_document(value: object) -> bytes:
     try:
         encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+        encoded = msgspec.json.encode(
+            with_texts(
+                msgspec.to_builtins(value),
+                lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+            )
+        )
     return msgspec.json.format(encoded, indent=2) + b"\n"
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(member) for member in value]
-    return value
 
 
 def json_schema(name: str = "check") -> dict[str, Any]:

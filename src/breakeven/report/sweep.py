@@ -89,12 +89,12 @@ def sweep_document(report: SweepReport) -> Document:
 
 
 def sweep_warnings(report: SweepReport) -> tuple[str, ...]:
-    """Return what may turn the answer of a sweep."""
+    """Return the warnings that may turn the answer."""
     return busy_warnings(caveat for held in (*report.points, report) for caveat in held.caveats)
 
 
 def sweep_facts(report: SweepReport) -> Iterator[Fact]:
-    """Yield what was swept, over what, and where."""
+    """Yield the script, the axes, and the machine."""
     command = printable(" ".join([report.target, *report.arguments]), 160)
     yield Fact("target", command, is_bare=True)
     yield Fact("over", " · ".join(_axis_text(axis) for axis in report.axes))
@@ -188,7 +188,7 @@ def _place_text(outcome: Crossover) -> str:
 
 
 def _start_of(crossover: SweepCrossover) -> float:
-    """Return where the GPU begins to win, for sorting: infinity for never."""
+    """Return the value from which on the GPU wins, for sorting: infinity for never."""
     outcome = crossover.outcome
     if isinstance(outcome, Crossover):
         return outcome.value
@@ -302,7 +302,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
 
 
 def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool:
-    """Return whether no setting that both have differs."""
+    """All settings that both have are equal."""
     return all(one[name] == value for name, value in other.items() if name in one)
 
 

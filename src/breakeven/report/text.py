@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from breakeven.units import format_digits, format_duration
 
@@ -64,6 +65,17 @@ def listed(texts: Sequence[str], most: int) -> str:
     """Return ``T4, A100 and 3 more``."""
     rest = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return nested lists and dictionaries with every text in them changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {with_texts(key, change): with_texts(one, change) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_texts(member, change) for member in value]
+    return value
 
 
 def duration_with_interval(value_ns: float, low_ns: float, high_ns: float) -> str:

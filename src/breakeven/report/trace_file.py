@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from breakeven.report.text import with_texts
 from breakeven.report.timeline import TRACKS, group_and_words
 from breakeven.units import NS_PER_US
 from breakeven.verdict import ExplainReport, TimelineSpan
@@ -40,7 +41,9 @@ def chrome_trace(report: ExplainReport) -> bytes:
         },
         "traceEvents": list(_events(report)),
     }
-    return msgspec.json.encode(_encodable(document)) + b"\n"
+    # JSON cannot hold a lone surrogate.
+    encodable = with_texts(document, lambda text: text.encode("utf-8", "backslashreplace").decode())
+    return msgspec.json.encode(encodable) + b"\n"
 
 
 def _events(report: ExplainReport) -> Iterator[dict[str, Any]]:
@@ -106,14 +109,3 @@ def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
 def _us(time_ns: float) -> float:
     """Return microseconds to the nanosecond."""
     return round(time_ns / NS_PER_US, 3)
-
-
-def _encodable(value: Any) -> Any:
-    r"""Return a value without lone surrogates, which JSON cannot hold: ``\udcff`` as text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _encodable(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_encodable(member) for member in value]
-    return value

@@ -98,7 +98,7 @@ def headline(report: TuneReport) -> str:
 
 
 def cost_sentence(report: TuneReport) -> str:
-    """Return how much later a run begins, and from which step on that is earned back.
+    """Return the start-up that the settings add, and the step from which on they pay off.
 
     Empty if it begins as soon as before.
     """

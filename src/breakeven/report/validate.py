@@ -140,7 +140,7 @@ def _row_sections(report: AccuracyReport) -> Iterator[Section]:
 
 
 def is_shown(report: AccuracyReport, by: str) -> bool:
-    """Return whether a grouping says more than the line of all rows."""
+    """A grouping says more than the line of all rows."""
     return by == "split" or len(report.summary[by]) > 1
 
 
@@ -162,7 +162,7 @@ def headline(report: AccuracyReport) -> str:
 
 
 def warnings(report: AccuracyReport) -> tuple[str, ...]:
-    """Return what a reader must know first: rows that count nowhere, or that were learned from."""
+    """Return warnings: rows that count nowhere, or that the calibration has seen."""
     found: list[str] = []
     if report.unread:
         found.append(

@@ -115,7 +115,7 @@ def _table(table: SystemTable) -> Table:
             if not number:
                 cells.append(Cell((_ROW_MARKS[row.source], f"  {text}")))
             elif isinstance(figure, Estimate) and figure.source.value != row.source.value:
-                # A measured CPU beside a predicted GPU: the row's source is that of one of them.
+                # A row of a measured CPU and a predicted GPU has the source of one of them.
                 cells.append(f"{_ROW_MARKS[RowSource(figure.source)][0]} {text}")
             else:
                 cells.append(text)
@@ -192,7 +192,7 @@ def claims_document(report: SystemsReport) -> Document:
 
 
 def claim_counts(report: SystemsReport) -> str:
-    """Return how many claims agree, disagree and are open, in a sentence."""
+    """Return the numbers of claims that agree, disagree and are open, in a sentence."""
     claims = [claim for system in report.systems for claim in system.claims]
     agree, disagree, is_open = (
         sum(claim.outcome is outcome for claim in claims) for outcome in ClaimOutcome

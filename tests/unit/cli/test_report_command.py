@@ -148,16 +148,6 @@ def test_damaged_documents_are_refused_with_the_reason(
         read_document(path)
 
 
-def test_a_row_beside_the_devices_holds_its_time_too(tmp_path: Path) -> None:
-    cpu = next(result for result in CHECK.results if result.kind is DeviceKind.CPU)
-    path = tmp_path / "run.json"
-    path.write_bytes(to_json(replace(CHECK, absent_cpus=(cpu,))))
-    assert read_report(path).absent_cpus == (cpu,)
-    path.write_bytes(to_json(replace(CHECK, absent_cpus=(replace(cpu, low_ns=0.0),))))
-    with pytest.raises(StoredDataError, match="interval from 0 to"):
-        read_document(path)
-
-
 @pytest.mark.parametrize("high", [0.01, 3.0])
 def test_the_interval_of_the_training_holds_its_ratio(high: float, tmp_path: Path) -> None:
     program = program_of(CHECK.verdict, CHECK.results, ProgramFacts())
@@ -167,13 +157,6 @@ def test_the_interval_of_the_training_holds_its_ratio(high: float, tmp_path: Pat
     path.write_bytes(to_json(replace(CHECK, program=replace(program, low=2.9, high=high))))
     with pytest.raises(StoredDataError, match=f"interval from 2.9 to {high:g}"):
         read_document(path)
-
-
-def test_every_damage_is_tried() -> None:
-    assert all(
-        any(damage(document) != document for document in DOCUMENTS.values())
-        for damage, _ in DAMAGES
-    )
 
 
 def test_the_stored_run_is_shown_as_it_was(

@@ -154,15 +154,6 @@ def test_answer_on_stdout_progress_on_stderr(
     ]
 
 
-def test_json_is_one_document_and_quiet_is_silent(
-    sweep: FakeSweep, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    assert main([*SWEEP, "--json", "-q"]) == 0
-    captured = capsysbinary.readouterr()
-    assert captured.out == to_json(made_up.batch_sizes())
-    assert captured.err == b""
-
-
 def test_files(
     sweep: FakeSweep, charts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,12 +249,3 @@ def test_wrong_command_lines_exit_with_2(
     assert message in captured.err
     assert hint is None or hint in captured.err
     assert sweep.calls == []
-
-
-def test_hints_fit_the_flags_in_use(sweep: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SWEEP, "-q"]) == 0
-    out = capsys.readouterr().out
-    assert "Other GPUs: --device NAME" in out
-    assert "--chart sweep.html" in out
-    assert main([*SWEEP, "-q", "--device", "t4"]) == 0
-    assert "Other GPUs" not in capsys.readouterr().out

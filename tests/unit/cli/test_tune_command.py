@@ -17,7 +17,7 @@ from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
 from breakeven.cli.options import duration_s
 from breakeven.cli.tune import DEFAULT_FILE
-from breakeven.errors import BreakevenError, ScriptError
+from breakeven.errors import ScriptError
 from breakeven.store import TUNED_FILE_NAME, machine_lock, read_tuned
 from breakeven.verdict import Numerics, Outcome
 from factories import tunings as made_up
@@ -166,23 +166,6 @@ def test_json_is_one_document_and_the_file_is_written_too(
     assert read_tuned("breakeven.toml").evidence.speedup == 1.842
 
 
-def test_where_nothing_was_kept_the_file_says_so(
-    tune: FakeTune, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tune.outcome = replace(made_up.nothing_found(), target=TARGET)
-    assert main(["tune", TARGET]) == 0
-    assert read_tuned("breakeven.toml").configuration.changes == {}
-    out = " ".join(capsys.readouterr().out.split())
-    assert "breakeven.toml says so, and breakeven run train.py will not tune anew" in out
-
-
-def test_an_earlier_tuning_of_the_target_is_replaced(tune: FakeTune) -> None:
-    assert main(["tune", TARGET]) == 0
-    tune.outcome = replace(made_up.nothing_found(), target=TARGET)
-    assert main(["tune", f"./{TARGET}"]) == 0
-    assert read_tuned("breakeven.toml").configuration.changes == {}
-
-
 def test_that_of_another_target_is_not(tune: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", TARGET]) == 0
     before = Path("breakeven.toml").read_bytes()
@@ -215,19 +198,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
     assert "there is no folder" in capsys.readouterr().err
     assert not tune.calls
     assert files() == []
-
-
-def test_a_full_disk_does_not_lose_the_answer(
-    tune: FakeTune, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise BreakevenError("cannot write breakeven.toml: No space left on device")
-
-    monkeypatch.setattr("breakeven.store.write_tuned", fail)
-    assert main(["tune", TARGET]) == 3
-    said = capsys.readouterr()
-    assert "1.84× faster" in said.out
-    assert "No space left" in said.err
 
 
 def test_the_change_of_the_script_is_written_where_asked_for(

@@ -87,28 +87,6 @@ def test_one_that_fails_does_not_stop_the_others(
     assert "1 system was not run" in text
 
 
-def test_where_none_can_be_run_there_is_no_answer(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("disc-mlp", "rnn-stream"):
-        run.failures[name] = BreakevenError(f"{name} failed")
-    assert main(["workloads", "disc-mlp", "rnn-stream"]) == 3
-    out, err = capsys.readouterr()
-    assert "not run: disc-mlp failed" in out
-    assert "no system could be run" in err
-
-
-def test_the_failure_of_the_only_one_is_its_error(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.failures["neural-ode"] = BreakevenError("it took too long", hint="wait longer")
-    assert main(["workloads", "neural-ode"]) == 3
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "error: it took too long" in err
-    assert "hint: wait longer" in err
-
-
 def test_json_is_one_document_and_the_file_holds_the_same(
     run: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +124,7 @@ def test_an_interrupt_keeps_what_was_shown(
         ("disc-mlp --time-limit inf", "'inf' is not a number of seconds above 0"),
         ("disc-mlp --time-limit soon", "'soon' is not a number of seconds above 0"),
         ("disc-mlp -- --depth 3", "takes nothing after --"),
+        ("--all --host no-such-cpu", "no-such-cpu"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -153,14 +132,6 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     assert main(["workloads", *command.split()]) == 2
     assert message in capsys.readouterr().err
-    assert run.calls == []
-
-
-def test_an_unknown_host_is_told_before_anything_runs(
-    run: FakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["workloads", "--all", "--host", "no-such-cpu"]) == 2
-    assert "no-such-cpu" in capsys.readouterr().err
     assert run.calls == []
 
 
@@ -201,9 +172,23 @@ def test_a_script_of_the_user_is_not_replaced(run: FakeRun, tmp_path: Path) -> N
     assert "argparse" in mine.read_text()
 
 
-def test_a_folder_that_is_not_there_is_told(
-    run: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_where_none_can_be_run_there_is_no_answer(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    absent = str(tmp_path / "absent")
-    assert main(["workloads", "disc-mlp", "--write-script", absent]) == 3
-    assert "there is no folder" in capsys.readouterr().err
+    for name in ("disc-mlp", "rnn-stream"):
+        run.failures[name] = BreakevenError(f"{name} failed")
+    assert main(["workloads", "disc-mlp", "rnn-stream"]) == 3
+    out, err = capsys.readouterr()
+    assert "not run: disc-mlp failed" in out
+    assert "no system could be run" in err
+
+
+def test_the_failure_of_the_only_one_is_its_error(
+    run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.failures["neural-ode"] = BreakevenError("it took too long", hint="wait longer")
+    assert main(["workloads", "neural-ode"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "error: it took too long" in err
+    assert "hint: wait longer" in err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from rich.cells import cell_len
 
 from breakeven.report.chart import Chart
 from breakeven.report.chart_text import chart_text
@@ -25,14 +24,6 @@ def lines(report: SweepReport, *, columns: int = 78, rows: int = 14, **options: 
 
 def column(line: str, character: str) -> int:
     return line.index(character)
-
-
-def test_the_plot_is_as_high_and_wide_as_asked_for() -> None:
-    for columns in (40, 78, 100):
-        drawn = lines(made_up.batch_sizes(), columns=columns)
-        plot = [line for line in drawn if "┤" in line or "│" in line]
-        assert len(plot) == 14
-        assert max(map(cell_len, drawn)) <= columns
 
 
 def test_curves_go_from_the_first_to_the_last_size() -> None:
@@ -89,11 +80,3 @@ def test_what_does_not_fit_is_not_drawn() -> None:
     plot = chart_text(changed, num_columns=78, num_rows=14).plain.split("\n")[:14]
     assert not any("b" in line for line in plot)
     assert any("A" in line for line in plot)
-
-
-def test_a_single_size_is_a_point() -> None:
-    drawn = lines(made_up.batch_sizes(sizes=(64,)))[:14]
-    assert sum("A" in line for line in drawn) == 1
-    assert {line.index(mark) for line in drawn for mark in "Ab" if mark in line} == {
-        next(line.index("A") for line in drawn if "A" in line)
-    }

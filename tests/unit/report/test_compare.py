@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from breakeven.cli import main
 from breakeven.report import show, to_json
-from breakeven.timing import Source
 from breakeven.verdict import (
     Bound,
     Cell,
@@ -162,13 +161,6 @@ def test_compiled_steps_are_compared_beside_the_eager_ones() -> None:
     assert lines[eager + 1].startswith("T4, compiled ")
 
 
-def test_a_compiled_step_of_one_run_alone_is_named() -> None:
-    report = compare_reports(made_up.cpu_wins(), with_compiled(1e6))
-    assert [(name.device, name.variant) for name in report.only_after] == [("T4", "compiled")]
-    assert "Only in B\n  T4, compiled" in shown(report)
-    assert "torch.compile: none → default" in shown(report)
-
-
 def test_step_and_circumstances() -> None:
     report = compare_reports(made_up.cpu_wins(), changed_check())
     assert [(fact.name, fact.before, fact.after) for fact in report.facts] == [
@@ -300,16 +292,6 @@ def test_golden_at_80_columns(check_golden: Callable[[str, str], None]) -> None:
     check = shown(compare_reports(made_up.cpu_wins(), changed_check()))
     sweep = shown(compare_reports(sweeps.batch_sizes(), changed_sweep()))
     check_golden("terminal_compare.txt", f"{check}\n{'=' * 80}\n\n{sweep}")
-
-
-def test_a_source_that_changed_is_told() -> None:
-    before = sweeps.batch_sizes()
-    points = tuple(
-        replace(_scaled(p, 0.1), source=Source.MEASURED) if p.device == "T4" else p
-        for p in before.points
-    )
-    text = shown(compare_reports(before, replace(before, points=points)), 120)
-    assert "measured in B only" in text
 
 
 def test_the_command_compares_files(

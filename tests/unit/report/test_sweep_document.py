@@ -10,7 +10,7 @@ import pytest
 
 from breakeven.errors import Caveat
 from breakeven.report import show
-from breakeven.report.chart import Chart, Scale, value_text
+from breakeven.report.chart import Chart, Scale
 from breakeven.report.check import check_charts
 from breakeven.report.sweep import sweep_charts
 from breakeven.timing import BUSY_MACHINE, Source
@@ -53,13 +53,6 @@ def test_many_sizes_are_thinned_and_many_devices_take_several_tables() -> None:
     assert re.search(r"batch size +GPU 6 +GPU 7 +GPU 8", text)
 
 
-def test_the_sizes_around_the_crossover_are_kept() -> None:
-    text = shown(made_up.large())
-    assert "\n       250  " in text
-    assert "\n       260  " in text
-    assert "\n     1,000  " in text
-
-
 @pytest.mark.parametrize(
     ("report", "first_line"),
     [
@@ -84,16 +77,6 @@ def test_the_sizes_around_the_crossover_are_kept() -> None:
 )
 def test_the_answer_comes_first(report: SweepReport, first_line: str) -> None:
     assert flat(shown(report)).startswith(first_line)
-
-
-def test_crossovers_are_in_words_by_axis_the_earliest_first() -> None:
-    text = flat(shown(made_up.widths()))
-    along_width = text.index("RTX 4090 from width 130 on (104–151) T4 from width 168 on")
-    assert along_width < text.index("RTX 4090 from 17,098 parameters on (11,669–24,008)")
-    # The name before the sentence is not said twice.
-    text = flat(shown(made_up.cpu_wins()))
-    assert "T4 is not faster than AMD EPYC 7B13 at any batch size from 16 to 128" in text
-    assert "T4 T4" not in text
 
 
 def test_several_settings_are_a_table_with_a_block_each_up_to_a_cap() -> None:
@@ -148,12 +131,6 @@ def test_failures_are_grouped_by_reason() -> None:
     assert text.count("out of memory") == 1
 
 
-def test_a_step_that_does_not_fit_has_no_time() -> None:
-    text = shown(made_up.words())
-    assert text.count("too big") == 2
-    assert "○ 2.1 ms" not in text
-
-
 def test_caveats_say_where_they_hold() -> None:
     report = made_up.batch_sizes()
     caveat = Caveat(code="few-steps", message="three steps only.")
@@ -188,17 +165,6 @@ def test_a_check_has_one_chart_along_its_batch_sizes() -> None:
     assert mark.style == chart.series[2].style
 
 
-def test_a_check_without_curves_shows_its_devices_side_by_side() -> None:
-    report = reports.gpu_wins()
-    (chart,) = check_charts(report)
-    assert chart.is_by_device
-    assert chart.x_labels[0] == "H100 SXM5 80GB"
-    assert chart.x_labels[-1] == reports.CPU_NAME
-    assert {len(series.points) for series in chart.series} == {1}
-    too_big = next(series for series in chart.series if series.name == "GTX 1050 Ti")
-    assert too_big.points[0].is_too_big
-
-
 def test_the_cpu_comes_first_and_figures_are_kept() -> None:
     report = made_up.batch_sizes()
     chart = only(report)
@@ -226,11 +192,6 @@ def test_the_parameters_have_a_chart_of_their_own_where_they_grow() -> None:
         "T4",
         "RTX 4090",
     }
-
-
-def test_a_failed_point_is_in_no_chart() -> None:
-    by_width, _ = sweep_charts(made_up.widths())
-    assert "2,048" not in by_width.x_labels
 
 
 def test_threads_share_a_chart_and_a_gpu_is_drawn_once() -> None:
@@ -289,17 +250,3 @@ def test_words_stand_side_by_side() -> None:
 def test_nothing_to_draw() -> None:
     assert sweep_charts(made_up.nothing()) == ()
     assert sweep_charts(msgspec.structs.replace(made_up.batch_sizes(), axes=())) == ()
-
-
-def test_a_check_with_nothing_in_it_has_no_chart() -> None:
-    report = msgspec.structs.replace(reports.cpu_wins(), results=())
-    empty = tuple(msgspec.structs.replace(curve, points=()) for curve in report.curves)
-    assert check_charts(msgspec.structs.replace(report, curves=empty)) == ()
-    assert check_charts(msgspec.structs.replace(report, curves=())) == ()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(65_536, "65,536"), (0.125, "0.125"), ("re\x1blu", "re\\x1blu")]
-)
-def test_values_of_axes(value: int | float | str, text: str) -> None:
-    assert value_text(value) == text

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from breakeven.report import show, to_json
 from breakeven.report.tune import (
-    OUTCOME_WORDS,
     cost_sentence,
-    setting_text,
 )
 from breakeven.verdict import CodeChange, Numerics, Outcome, is_undecided
 from factories import terminal
@@ -63,15 +61,6 @@ def test_each_class_of_numerics_has_its_sentence(numerics: Numerics) -> None:
     assert shown(first) not in others
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_each_outcome_is_a_plain_word(outcome: Outcome) -> None:
-    trial = replace(made_up.TRIALS[0], outcome=outcome)
-    text = shown(replace(made_up.faster(), trials=(trial,)))
-    word = "Does not apply" if outcome is Outcome.NOT_APPLICABLE else OUTCOME_WORDS[outcome]
-    assert word in text
-    assert len(set(OUTCOME_WORDS.values())) == len(Outcome)
-
-
 def test_each_trial_says_what_came_of_it_and_why() -> None:
     text = flat(shown(made_up.faster()))
     for trial in made_up.TRIALS:
@@ -82,20 +71,6 @@ def test_each_trial_says_what_came_of_it_and_why() -> None:
     assert order == sorted(order)
     # What the start costs decided, so the reason says when it pays.
     assert "31 s later; pays off after 1,823,000 steps; this run has 100,000" in text
-
-
-def test_when_it_pays_is_not_said_twice() -> None:
-    reason = "pays off after 1,823,000 steps, this run has 100,000"
-    trial = replace(made_up.TRIALS[3], reason=reason)
-    text = flat(shown(replace(made_up.faster(), trials=(trial,))))
-    assert text.count("1,823,000") == 1
-
-
-def test_settings_read_like_the_file() -> None:
-    text = shown(made_up.faster())
-    for line in ("  num_threads = 1\n", '  optimizer = "fused"\n', "  gathers_batches = true\n"):
-        assert line in text
-    assert setting_text("compile_mode", "default") == 'compile_mode = "default"'
 
 
 def test_the_change_of_the_script_is_shown_as_it_is() -> None:
@@ -115,13 +90,6 @@ def test_a_long_change_is_cut_and_says_so() -> None:
     assert "+line 80\n" not in text
     assert "and 120 more lines" in text
     assert "10 steps a call" in flat(text)
-
-
-def test_a_busy_machine_stands_beside_the_answer_and_only_there() -> None:
-    text = shown(made_up.faster())
-    assert text.count("other processes took 12 %") == 1
-    assert text.index("Careful") < text.index(made_up.TARGET)
-    assert "few-steps" in text
 
 
 def test_machine_and_versions() -> None:

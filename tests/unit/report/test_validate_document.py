@@ -10,10 +10,9 @@ import pytest
 
 from breakeven.errors import Caveat
 from breakeven.report import show, to_json
-from breakeven.report.validate import percent, signed_percent, worst_rows
+from breakeven.report.validate import percent, worst_rows
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
-    LeaveOut,
     RowPrediction,
     Unpredictable,
 )
@@ -24,18 +23,6 @@ from factories.terminal import flat
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")
 
 shown = partial(terminal.shown, shows=partial(show, hints=("Every row as JSON: --json",)))
-
-
-def test_rows_that_were_fitted_on_are_pointed_out(tmp_path: Path) -> None:
-    report = report_of(
-        tmp_path / "t.csv",
-        [{}, {}],
-        {"a": prediction(100, is_calibrated_on=True)},
-        protocol=LeaveOut.NONE,
-    )
-    text = flat(shown(report))
-    assert "Careful: The calibration has seen 1 row of this table" in text
-    assert "the calibration that ships with breakeven predicts every row" in text
 
 
 def test_a_table_without_any_prediction(tmp_path: Path) -> None:
@@ -85,11 +72,6 @@ def test_worst_rows_are_those_off_by_the_largest_factor(tmp_path: Path) -> None:
 )
 def test_percentages(fraction: float | None, text: str) -> None:
     assert percent(fraction) == text
-
-
-def test_signs_of_percentages() -> None:
-    biases = (0.12, -0.034, 0.0, None)
-    assert [signed_percent(bias) for bias in biases] == ["+12 %", "-3.4 %", "0 %", "-"]
 
 
 def test_document_has_the_agreed_keys_in_milliseconds(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from breakeven.verdict import (
 )
 from factories import systems as made_up
 from factories import terminal
-from factories.terminal import flat
 
 
 def show_all(report: SystemsReport, console: Console) -> None:
@@ -77,14 +76,6 @@ def test_a_figure_of_another_source_than_its_row_says_so() -> None:
     assert "●  this CPU" in line
     assert "○ 3" in line
     assert "● measured   ○ predicted" in text
-
-
-def test_every_claim_is_in_the_last_table_with_what_agrees_and_why() -> None:
-    text = flat(shown(made_up.report()).partition("What was published")[2])
-    for claim in ("agrees: The hosts", "disagrees: The", "open: The hosts"):
-        assert claim in text
-    assert "not run: neural_ode.py took" in text
-    assert "3 claims: agreeing 1, disagreeing 1, open 1. 1 system was not run." in text
 
 
 def test_a_repeated_caveat_is_shown_once() -> None:
