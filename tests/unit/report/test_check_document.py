@@ -31,8 +31,6 @@ from breakeven.verdict import (
     NoCrossover,
     ProgramFacts,
     ProgramPart,
-    ProgramSummary,
-    TrainingTime,
     decide,
     generated_step,
     program_of,
@@ -285,25 +283,6 @@ def with_absent(step_ns: float = 100 * US) -> CheckReport:
         peak_memory_bytes=None, fits=None, caveats=(CAVEAT,),
     )  # fmt: skip
     return replace(made_up.cpu_wins(), absent_cpus=(absent,))
-
-
-def test_the_whole_training_there_is_among_the_others() -> None:
-    plain = with_absent()
-    names = [one.device for one in (*plain.results, *plain.absent_cpus)]
-    times = tuple(
-        TrainingTime(device=name, total_ns=3e9 + i, low_ns=2e9, high_ns=4e9)
-        for i, name in enumerate(names)
-    )
-    program = ProgramSummary(
-        startup_ns=1e9, data_ns=0.0, other_ns=0.0, other_low_ns=0.0, other_high_ns=0.0,
-        step_fraction=1.0, parts=(), unevenness=1.0, speedup=1.0, low=1.0, high=1.0,
-        num_steps=1_000, times=times,
-    )  # fmt: skip
-    text = wide(replace(plain, program=program))
-
-    rows = [line for line in text.splitlines() if "3 s (2 s–4 s)" in line]
-    assert len(rows) == len(names)
-    assert sum(NAME in row for row in rows) == 1
 
 
 EVALUATE = ProgramPart(file="/home/me/train.py", line=52, function="evaluate", time_ns=6 * S)

@@ -23,7 +23,7 @@ from breakeven.report.explain_shares import (
 from breakeven.report.timeline import CauseGroup, Strip, group_and_words
 from breakeven.simulate import Severity, StepCause
 from breakeven.trace import SourceText
-from breakeven.verdict import Choice, DeviceKind, PlanStep, RecordedStep
+from breakeven.verdict import DeviceKind, PlanStep, RecordedStep
 from factories import explanations as made_up
 from factories import terminal
 from factories.pages import Reader
@@ -239,24 +239,6 @@ def test_a_device_that_is_too_small_has_no_time_in_the_plan() -> None:
     plan = (replace(report.plan[0], results=results), *report.plan[1:])
     page = Reader(chart_document(replace(report, plan=plan), ".html"))
     assert "too big for its memory" in page.text("td")
-
-
-@pytest.mark.parametrize(
-    ("choice", "words"),
-    [
-        (Choice.CPU, "CPU 1.2×"),
-        (Choice.GPU, "GPU 1.2×"),
-        (Choice.TOO_CLOSE, "too close"),
-        (Choice.UNDECIDED, "undecided"),
-    ],
-)
-def test_a_verdict_takes_a_word_or_two(choice: Choice, words: str) -> None:
-    report = made_up.launch_bound()
-    as_it_is = report.plan[0]
-    step = replace(as_it_is, verdict=replace(as_it_is.verdict, choice=choice))
-    lines = shown(replace(report, plan=(step,))).splitlines()
-    (row,) = (line.rstrip() for line in lines if "as it is " in line)
-    assert row.endswith(f"  {words}")
 
 
 module_shares = partial(explain_shares.module_shares, max_depth=12)
