@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for rich.
     from breakeven.calibrate import calibrate_here
-    from breakeven.calibrate.gpu import find_gpu
     from breakeven.capture import Launcher
     from breakeven.cli.progress import show_progress
     from breakeven.cost import measured_speed
@@ -85,8 +84,11 @@ def run(args: argparse.Namespace) -> int:
         with Launcher() as launcher:
             progress.begin("starting torch")
             has_gpu = bool(launcher.ready().gpu)
-            is_for_host = args.device == "none" or (args.device == "auto" and not has_gpu)
-            device = None if is_for_host else find_gpu(args.device)
+            device = None
+            if args.device not in ("none", "auto") or (args.device == "auto" and has_gpu):
+                from breakeven.calibrate.gpu import find_gpu
+
+                device = find_gpu(args.device)
             if args.share and device is None:
                 raise BreakevenError(
                     "there is no GPU here to share a calibration of", hint=_SEE_WHICH_TORCH
