@@ -492,3 +492,18 @@ def test_a_cpu_that_is_not_here() -> None:
     assert "The verdict compares GPUs with this CPU alone, which was measured." in said
     assert f"carried over from this CPU ({NAME})" in said
     assert "The verdict compares" not in wide(made_up.cpu_wins())
+
+
+def test_wide_terminal_shows_all_columns() -> None:
+    text = shown(made_up.gpu_wins(), columns=120)
+    header = next(line for line in text.splitlines() if "step time" in line)
+    for name in ("device", "step time", "faster", "samples/s", "vs CPU", "bound", "memory"):
+        assert name in header
+
+
+def test_report_without_a_cpu_has_no_ratio_column() -> None:
+    report = made_up.cpu_wins()
+    gpus = tuple(result for result in report.results if result.device != made_up.CPU_NAME)
+    lines = shown(msgspec.structs.replace(report, results=gpus)).splitlines()
+    (header,) = (line for line in lines if line.startswith("  device"))
+    assert "vs CPU" not in header

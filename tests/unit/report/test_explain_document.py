@@ -336,3 +336,11 @@ def test_every_cause_has_words_and_a_colour() -> None:
     assert group_and_words("of a later version\x1b")[1] == r"of a later version\x1b"
     letters = [group.letter for group in CauseGroup]
     assert len(set(letters)) == len(letters)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 130])
+def test_figures_are_whole_at_any_width(columns: int) -> None:
+    text = shown(made_up.launch_bound(), columns=columns)
+    assert "…  " not in text
+    for figure in ("30 %", "420 µs", "rnn_stream.py:57", "1.41 ms", "780 µs", "GPU 1.4×"):
+        assert figure in text
