@@ -27,7 +27,8 @@ import numpy as np
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
 from breakeven.report import printable
-from breakeven.report.builders.validate import (
+from breakeven.report.text import plural
+from breakeven.report.validate import (
     GROUPING_TITLES,
     HEADERS,
     PROTOCOL_SENTENCES,
@@ -42,7 +43,6 @@ from breakeven.report.builders.validate import (
     warnings,
     worst_rows,
 )
-from breakeven.report.text import plural
 from breakeven.simulate import Bound
 from breakeven.units import NS_PER_MS, format_duration
 from breakeven.validate import RowFilter, validate_table

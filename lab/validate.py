@@ -24,7 +24,7 @@ from breakeven.cli.console import CommandConsole
 from breakeven.cli.progress import show_progress
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
-from breakeven.report import print_accuracy, printable, to_json
+from breakeven.report import printable, show, to_json
 from breakeven.store import ensure_writable, write_document
 from breakeven.units import format_digits
 from breakeven.validate import GROUPINGS, Predictor, RowFilter, ShippedPredictor, validate_table
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 only=RowFilter.parse(args.only) if args.only else None,
                 progress=progress,
             )
-        print_accuracy(report, CommandConsole())
+        show(report, CommandConsole())
         if args.output is not None:
             write_document(args.output, to_json(report), force=args.force)
         if report.overall.num_unpredicted == report.overall.num_rows:

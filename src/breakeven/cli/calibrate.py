@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli.options import add_quiet
-from breakeven.cli.output import write_stdout
+from breakeven.cli.output import print_sheets, write_stdout
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +21,18 @@ if TYPE_CHECKING:
 
 _SEE_WHICH_TORCH = "see whether torch was built for it: python -m torch.utils.collect_env"
 
+_REMEMBERED = "Remembered; measure again with --force."
+
 SUMMARY = "measure this host and its GPU"
 DESCRIPTION = """\
-Measure what this machine spends to issue an operator, in some 5 s with the start of
-torch, and remember it for this machine, Python and torch: `breakeven check` predicts
-GPUs with these figures.
+Measure in some 5 s what this machine spends to issue an operator, and remember it
+for this machine, Python and torch: predictions of GPUs use these figures.
 
-Where torch sees a GPU (CUDA, ROCm, MPS, XPU), it is measured too, in up to 6 minutes:
-launches, copies, kernels by family and precision, and whole steps. Predictions for it
-then rest on its own file, in the user's configuration folder. What was measured is
-kept when this is interrupted: the same command goes on.
-
-Exit codes: 0 done, 2 wrong command line, 3 could not be done."""
-USAGE = "calibrate [--device NAME] [--quick] [--fp64] [--share] [--json] [--force]"
+If torch sees a GPU (CUDA, ROCm, MPS, XPU), measure it too, in up to 6 minutes:
+launches, copies, kernels by family and precision, and whole steps. Predictions for
+it then use its own file, in the user's configuration folder. After Ctrl-C the same
+command goes on."""
+USAGE = "calibrate [--device NAME] [--quick] [--share] [options]"
 EXAMPLES = """\
 examples:
   breakeven calibrate
@@ -70,22 +68,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure this host and its GPU, and describe them."""
-    if args.device == "none":
-        for option, is_given in (
-            ("--quick", args.quick),
-            ("--fp64", args.fp64),
-            ("--share", args.share),
-        ):
-            if is_given:
-                raise UsageError(f"{option} is about a GPU, and --device none measures none")
-    return _measure(args)
+    for option in ("quick", "fp64", "share"):
+        if args.device == "none" and getattr(args, option):
+            raise UsageError(f"--{option} is about a GPU, and --device none measures none")
 
-
-def _measure(args: argparse.Namespace) -> int:
     # Imported here, since --help must not wait for rich.
     from breakeven.calibrate import calibrate_here
     from breakeven.capture import Launcher
-    from breakeven.cli.output import give_sheets
     from breakeven.cli.progress import show_progress
     from breakeven.cost import measured_speed
     from breakeven.report import busy_note, calibration_document, stored_calibration
@@ -94,7 +83,12 @@ def _measure(args: argparse.Namespace) -> int:
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         with Launcher() as launcher:
             progress.begin("starting torch")
-            device = _wanted_gpu(args.device, has_gpu=bool(launcher.ready().gpu))
+            has_gpu = bool(launcher.ready().gpu)
+            device = None
+            if args.device not in ("none", "auto") or (args.device == "auto" and has_gpu):
+                from breakeven.calibrate.gpu import find_gpu
+
+                device = find_gpu(args.device)
             if args.share and device is None:
                 raise BreakevenError(
                     "there is no GPU here to share a calibration of", hint=_SEE_WHICH_TORCH
@@ -111,42 +105,20 @@ def _measure(args: argparse.Namespace) -> int:
         single_thread_speed=speed,
         is_remembered=here.is_remembered,
         other_load_fraction=here.other_load_fraction,
-        gpu_calibration="" if gpu is None else str(gpu.path),
+        gpu_calibration="" if gpu is None else str(gpu[0]),
     )
     notes: list[str] = []
     if here.is_remembered:
-        notes.append("Remembered; measure again with --force.")
+        notes.append(_REMEMBERED)
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
     if gpu is None and args.device == "auto":
         notes.append(f"torch sees no GPU here. Where there is one, {_SEE_WHICH_TORCH}.")
     shown = [calibration_document(here.calibration, single_thread_speed=speed, notes=notes)]
-    if gpu is not None:
-        shown.append(gpu.document)
-    give_sheets(stored, *shown, is_json=args.json)
+    print_sheets(stored, *shown, *([] if gpu is None else [gpu[1]]), is_json=args.json)
     if gpu is not None and args.share and not args.json:
-        write_stdout(f"\n{gpu.sharing}".encode())
+        write_stdout(f"\n{gpu[2]}".encode())
     return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GpuSheet:
-    path: Path
-    document: Document
-    sharing: str
-
-
-def _wanted_gpu(name: str, *, has_gpu: bool) -> torch.device | None:
-    """Return the GPU to measure; None for the host alone.
-
-    Raises:
-        BreakevenError: There is no such GPU.
-    """
-    if name == "none" or (name == "auto" and not has_gpu):
-        return None
-    from breakeven.calibrate.gpu import find_gpu
-
-    return find_gpu(name)
 
 
 def _measure_gpu(
@@ -155,8 +127,12 @@ def _measure_gpu(
     progress: Progress,
     host: HostSpec,
     begun_s: float,
-) -> _GpuSheet:
-    """Measure the GPU, or what is left of it to measure, and write its file."""
+) -> tuple[Path, Document, str]:
+    """Measure the GPU, or what is left of it to measure.
+
+    Returns:
+        Its file, its sheet, and how to share the file.
+    """
     from breakeven.calibrate.gpu import (
         GpuRequest,
         calibrate_gpu,
@@ -176,11 +152,8 @@ def _measure_gpu(
     path = save_calibration(result.calibration)
     notes = [f"Predictions for this GPU use {path}"]
     if not result.num_new:
-        notes.append("Remembered; measure again with --force.")
+        notes.append(_REMEMBERED)
     if result.num_left:
         notes.append(f"No time for {result.num_left} measurements: the same command goes on.")
-    return _GpuSheet(
-        path=path,
-        document=gpu_calibration_document(result.calibration, notes=notes),
-        sharing=sharing_text(path, result.calibration),
-    )
+    document = gpu_calibration_document(result.calibration, notes=notes)
+    return path, document, sharing_text(path, result.calibration)

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING
 from breakeven.cli.options import (
     add_comparison,
     add_force,
-    add_json,
-    add_keep,
     add_measured,
-    add_quiet,
-    add_script_arguments,
-    add_stored_run,
+    add_output,
+    add_run,
     add_target,
-    add_time_limit,
-    ensure_output,
     is_stored_run,
     session_options,
     whole_number,
 )
-from breakeven.cli.output import ensure_files, give_answer, write_stored_run
+from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
 
 if TYPE_CHECKING:
     from breakeven.verdict import CheckReport
@@ -33,10 +28,7 @@ DESCRIPTION = """\
 Run an unmodified training script for some steps, and tell whether a GPU would be
 faster, from which batch size on, and why. Times of devices that are here are
 measured, those of all others predicted. The files that the script writes until it
-is ended go to a layer that is thrown away.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
-2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+is ended go to a layer that is thrown away."""
 USAGE = "check TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -55,12 +47,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_comparison(
         parser,
-        more=", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
-        "the step on beside them",
+        ", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
+        "the step on too",
     )
     add_measured(parser)
-    add_time_limit(parser)
-    add_keep(parser)
+    add_run(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--steps",
@@ -78,7 +69,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--no-fast-step",
         action="store_false",
         dest="tries_generated",
-        help="do not time a short step as generated code too, which takes some seconds",
+        help="skip timing a generated C version of a short step, which takes some seconds",
     )
     parser.add_argument(
         "--compile",
@@ -90,17 +81,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="also predict the step as torch.compile would make it on each GPU: default (the "
         "default), reduce-overhead or max-autotune",
     )
-    add_json(parser)
-    add_stored_run(parser, document="report")
+    add_output(parser, has_recording=True)
     add_force(parser, "-o replace FILE")
-    add_quiet(parser)
-    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the target, show the report, and write it where asked."""
-    ensure_output(args)
-    ensure_files({"-o FILE": args.output}, force=args.force)
+    ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
@@ -117,22 +104,28 @@ def run(args: argparse.Namespace) -> int:
             measured=tuple(args.measured),
             **session_options(args),
         )
-    give_answer(
+    print_report(
         report,
-        lambda: write_stored_run(report, args),
-        is_json=args.json,
+        args,
+        write=lambda: write_report(report, args),
         hints=lambda: next_hints(report, args),
     )
     return 0
 
 
 def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     from breakeven.verdict import Choice
 
     hints: list[str] = []
     if report.findings:
-        hints.append(f"Where the time goes, and what each fix gains: {_explain_command(args)}")
+        # A stored run is explained without running anything.
+        again = ("breakeven", "explain", str(args.output))
+        if args.output is None or not is_stored_run(args.output):
+            arguments = ("--", *args.script_arguments) if args.script_arguments else ()
+            module = ("-m",) if args.is_module else ()
+            again = ("breakeven", "explain", *module, args.target, *arguments)
+        hints.append(f"Where the time goes, and what each fix gains: {shlex.join(again)}")
     if report.verdict.choice is Choice.TOO_CLOSE:
         hints.append(
             f"To settle it, run the same command on a machine with the {report.verdict.device}: "
@@ -142,17 +135,4 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
         hints.append("To settle it, run the same command again, on a machine that is not busy.")
     if not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
-    if args.output is not None:
-        hints.append(f"Every number as JSON: {args.output}")
-    else:
-        hints.append("Every number as JSON: --json, or -o report.json")
-    return tuple(hints)
-
-
-def _explain_command(args: argparse.Namespace) -> str:
-    """Return the command that explains the same step, without a run where it was stored."""
-    if args.output is not None and is_stored_run(args.output):
-        return shlex.join(("breakeven", "explain", str(args.output)))
-    module = ("-m",) if args.is_module else ()
-    arguments = ("--", *args.script_arguments) if args.script_arguments else ()
-    return shlex.join(("breakeven", "explain", *module, args.target, *arguments))
+    return (*hints, json_hint(args, "report.json"))

@@ -6,19 +6,16 @@ import argparse
 from pathlib import Path
 
 from breakeven.cli.options import add_json
-from breakeven.cli.output import give_answer
+from breakeven.cli.output import print_report
 from breakeven.errors import BreakevenError
 
 SUMMARY = "compare two stored runs: what became faster, slower, or neither"
 DESCRIPTION = """\
 Compare two runs of one command, stored with -o. Each step time in B is divided
-by that in A: a device is faster or slower where the 90 % interval of this ratio
+by that in A: a device is faster or slower if the 90 % interval of this ratio
 leaves out 1, else a change is not shown. Of a sweep, every point is compared, and
-the median of each device is told. A different machine, torch or target is said
-first, since it may be why.
-
-Exit codes: 0 done, 2 wrong command line, 3 a run cannot be read, or the two are
-of different commands."""
+the median of each device is shown. A different machine, torch or target comes
+first, since it may be why."""
 USAGE = "compare A.json B.json [--json]"
 EXAMPLES = """\
 examples:
@@ -64,5 +61,5 @@ def run(args: argparse.Namespace) -> int:
             hint="give two runs of the same command",
         )
     comparison = compare_reports(before, after)
-    give_answer(comparison, is_json=args.json, names=(str(args.before), str(args.after)))
+    print_report(comparison, args, names=(str(args.before), str(args.after)))
     return 0

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Show the catalogue or one device, or the same of hosts."""
     # Imported here, since --help must not wait for the catalogue and rich.
     from breakeven.calibrate import as_measured
-    from breakeven.cli.output import give_sheets
+    from breakeven.cli.output import print_sheets
     from breakeven.device import (
         find_device,
         find_host_cpu,
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if args.hosts:
         cpus = load_host_cpus() if args.name is None else (find_host_cpu(args.name),)
         kinds = tuple(map(as_measured, load_host_kinds())) if args.name is None else ()
-        give_sheets(stored_hosts(cpus, kinds), hosts_document(cpus, kinds), is_json=args.json)
+        print_sheets(stored_hosts(cpus, kinds), hosts_document(cpus, kinds), is_json=args.json)
     elif args.name is None:
         devices = load_catalogue()
-        give_sheets(stored_devices(devices), devices_document(devices), is_json=args.json)
+        print_sheets(stored_devices(devices), devices_document(devices), is_json=args.json)
     else:
         device = find_device(args.name)
-        give_sheets(stored_devices((device,)), device_document(device), is_json=args.json)
+        print_sheets(stored_devices((device,)), device_document(device), is_json=args.json)
     return 0

@@ -17,14 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from time import monotonic
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from breakeven import __version__
 from breakeven.errors import BreakevenError, UsageError
 
-EXIT_BUG = EXIT_NO_ANSWER = 3
+EXIT_NO_ANSWER = 3
 # What is wrong where stdout cannot take the answer, as on a full disk.
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
 # What a shell reports for a program ended by SIGPIPE.
@@ -48,6 +49,14 @@ _COMMANDS = (
 _SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
 
 
+_EPILOG = """\
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 2 wrong
+command line, 3 no answer (the script failed, an unknown device, ...).
+
+example:
+  breakeven check train.py"""
+
+
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command line; each command's ``run`` is in ``args.run``.
 
@@ -57,7 +66,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser = Parser(
         prog="breakeven",
         description="Does a GPU pay off for your PyTorch training step, and from which size on?",
-        epilog="example:\n  breakeven check train.py",
+        epilog=_EPILOG,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
@@ -92,6 +101,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         exit_code = _run_command(argv)
         sys.stdout.flush()
+        return exit_code
     except SystemExit as ended:  # argparse after --help and --version
         return ended.code if isinstance(ended.code, int) else 0
     except BrokenPipeError:
@@ -101,31 +111,35 @@ def main(argv: Sequence[str]) -> int:
         number = interrupt.number if isinstance(interrupt, EndingSignal) else signal.SIGINT
         _write_line("interrupted" if number == signal.SIGINT else "terminated")
         return 128 + number
-    except BreakevenError as error:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            _discard_stdout()
+            _write_line(f"error: cannot write the answer to stdout: {error.strerror}")
+            return EXIT_NO_ANSWER
         return _fail(error)
-    except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
-            return _bug()
-        _discard_stdout()
-        _write_line(f"error: cannot write the answer to stdout: {error.strerror}")
-        return EXIT_NO_ANSWER
-    except Exception:
-        return _bug()
-    return exit_code
 
 
-def _fail(error: BreakevenError) -> int:
-    """Show an error, and return its exit code."""
-    from breakeven.cli.console import show_error
-
-    if error.exit_code == EXIT_NO_ANSWER and not _has_folder():
+def _fail(error: Exception) -> int:
+    """Show why there is no answer, and return its exit code."""
+    is_ours = isinstance(error, BreakevenError)
+    if not (is_ours and error.exit_code != EXIT_NO_ANSWER) and not _has_folder():
+        reason = error.message if is_ours else traceback.format_exc().splitlines()[-1]
         error = BreakevenError(
-            f"the current folder is gone: it was deleted or moved; then: {error.message}",
+            f"the current folder is gone: it was deleted or moved; then: {reason}",
             hint="change to a folder that stays, and start again; if the script itself removes "
             "it, let the script make another one for itself",
         )
-    show_error(error)
-    return error.exit_code
+    if isinstance(error, BreakevenError):
+        from breakeven.cli.console import show_error
+
+        show_error(error)
+        return error.exit_code
+    _write_line(traceback.format_exc().rstrip())
+    _write_line(
+        f"error: this is a bug in breakeven {__version__}; "
+        "please report it with the lines above and your command"
+    )
+    return EXIT_NO_ANSWER
 
 
 def _has_folder() -> bool:
@@ -134,18 +148,6 @@ def _has_folder() -> bool:
     except OSError:
         return False
     return True
-
-
-def _bug() -> int:
-    """Show the exception that is being handled as what it is."""
-    if not _has_folder():
-        return _fail(BreakevenError(traceback.format_exc().splitlines()[-1]))
-    _write_line(traceback.format_exc().rstrip())
-    _write_line(
-        f"error: this is a bug in breakeven {__version__}; "
-        "please report it with the lines above and your command"
-    )
-    return EXIT_BUG
 
 
 class TakesOver(BaseException):
@@ -175,7 +177,7 @@ def entry_point() -> None:
         script = taken.script
     else:
         signals.ignore()
-        # What fails on the way out, as where the terminal is gone, is not why the program ends.
+        # What fails on the way out, as after the terminal is gone, is not why the program ends.
         sys.exit(signals.exit_code or exit_code)
     # Put all back as Python has it at its start. What the script raises has no context of ours.
     signals.leave()
@@ -188,33 +190,29 @@ def entry_point() -> None:
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    own, script_arguments = _split_at_dashes(argv)
+    own, script_arguments = list(argv), ()
+    if "--" in own:
+        position = own.index("--")
+        own, script_arguments = own[:position], tuple(own[position + 1 :])
     parser = build_parser(own[0] if own else "")
     args, unknown = parser.parse_known_args(own)
-    if args.command is None and not unknown and not script_arguments:
+    if args.command is None:
+        if unknown or script_arguments:
+            parser.error("the following arguments are required: COMMAND")
         parser.print_help()
         return 0
-    if args.command is None:
-        parser.error("the following arguments are required: COMMAND")
     if unknown:
         given = shlex.join(unknown)
         hint = f"see: breakeven {args.command} --help"
         if args.command in _SCRIPT_COMMANDS:
             axes = [word for axis in getattr(args, "over", ()) for word in ("--over", axis)]
-            own = shlex.join(["breakeven", args.command, args.target, *axes])
-            hint = f"what is meant for the script goes after --: {own} -- {given}"
+            command = shlex.join(["breakeven", args.command, args.target, *axes])
+            hint = f"what is meant for the script goes after --: {command} -- {given}"
         raise UsageError(f"unrecognized arguments: {given}", hint=hint)
     if script_arguments and args.command not in _SCRIPT_COMMANDS:
         raise UsageError(f"{args.command} takes nothing after --")
     args.script_arguments = script_arguments
     return int(args.run(args))
-
-
-def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    if "--" not in argv:
-        return list(argv), ()
-    position = argv.index("--")
-    return list(argv[:position]), tuple(argv[position + 1 :])
 
 
 def _write_line(text: str) -> None:
@@ -231,13 +229,7 @@ def _discard_stdout() -> None:
 
 
 class _VersionAction(argparse.Action):
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         # Slow to import, and needed here only.
         from importlib.metadata import PackageNotFoundError, version
 
@@ -245,17 +237,21 @@ class _VersionAction(argparse.Action):
             torch_version = version("torch")
         except PackageNotFoundError:
             torch_version = "not installed"
-        sys.stdout.write(
-            f"breakeven {__version__} (torch {torch_version}, Python {platform.python_version()})\n"
-        )
+        python = platform.python_version()
+        sys.stdout.write(f"breakeven {__version__} (torch {torch_version}, Python {python})\n")
         parser.exit()
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with line breaks kept, and ``-o, --output FILE`` as Python 3.13 and later write it."""
+    """Help with examples as they are, and ``-o, --output FILE`` as Python 3.13 writes it."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        # Paragraphs with indented lines are examples and tables.
+        wrapped = partial(fill, width=width, initial_indent=indent, break_on_hyphens=False)
+        return "\n\n".join(part if "\n  " in part else wrapped(part) for part in text.split("\n\n"))
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -277,9 +273,8 @@ class Parser(argparse.ArgumentParser):
 _CLEAN_UP_S = 10.0
 # A signal that no exception could tell of comes again after so long.
 _AGAIN_S = 0.01
-_ENDING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_ENDING = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 class EndingSignal(KeyboardInterrupt):
@@ -303,13 +298,9 @@ class EndingSignals:
 
     def __init__(self) -> None:
         self._deaf_until_s = 0.0
-        self._first = 0
+        # What a shell reports for a program that such a signal ended; 0 without one.
+        self.exit_code = 0
         self._before = {number: signal.getsignal(number) for number in _ENDING}
-
-    @property
-    def exit_code(self) -> int:
-        """Return what a shell reports for a program that such a signal ended; 0 without one."""
-        return 128 + self._first if self._first else 0
 
     def listen(self) -> None:
         """Heed all that are not ignored, as SIGHUP is under ``nohup``."""
@@ -333,11 +324,10 @@ class EndingSignals:
 
     def _raise(self, number: int, _: FrameType | None) -> None:
         now_s = monotonic()
-        if now_s < self._deaf_until_s:
-            return
-        self._deaf_until_s = now_s + _CLEAN_UP_S
-        self._first = self._first or number
-        raise EndingSignal(number)
+        if now_s >= self._deaf_until_s:
+            self._deaf_until_s = now_s + _CLEAN_UP_S
+            self.exit_code = self.exit_code or 128 + number
+            raise EndingSignal(number)
 
     def _raise_again(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Send a signal again that came where Python drops exceptions, as in a finalizer."""
@@ -346,9 +336,8 @@ class EndingSignals:
             sys.__unraisablehook__(unraisable)
             return
         self._deaf_until_s = 0.0
+        send = partial(signal.raise_signal, ending.number)
         main_thread = threading.main_thread().ident
         if hasattr(signal, "pthread_kill") and main_thread:  # so that it waits no longer
-            again = partial(signal.pthread_kill, main_thread, ending.number)
-        else:
-            again = partial(signal.raise_signal, ending.number)
-        threading.Timer(_AGAIN_S, again).start()
+            send = partial(signal.pthread_kill, main_thread, ending.number)
+        threading.Timer(_AGAIN_S, send).start()

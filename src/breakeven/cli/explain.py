@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING
 from breakeven.cli.options import (
     add_comparison,
     add_force,
-    add_json,
-    add_keep,
     add_measured,
-    add_quiet,
-    add_script_arguments,
-    add_stored_run,
+    add_output,
+    add_run,
     add_target,
-    add_time_limit,
-    ensure_output,
     is_stored_run,
     session_options,
 )
-from breakeven.cli.output import ensure_files, give_answer, write_stored_run
+from breakeven.cli.output import ensure_files, print_report, write_report
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,14 +26,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "tell why a GPU is (not) faster, line by line, with the gain of each fix"
 DESCRIPTION = """\
-Take the training step of a script apart, without a GPU: what each microsecond on
-the GPU is spent on, by cause, line and module; what slows it down, at which line,
-what to change and what that gains; and the step on every device after one fix
-after another. TARGET is a script, or the file that check or explain wrote with
--o, which is explained without running anything.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done,
-2 wrong command line, 3 no answer (the script failed, an unknown device, ...)."""
+Take the training step of a script apart, without a GPU: its time on the GPU by
+cause, line and module; what slows it down, at which line, and what each fix saves;
+and the step on every device after one fix after another. TARGET is a script, or the
+file that check or explain wrote with -o, which is explained without a run."""
 USAGE = "explain TARGET|RUN.json [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -50,7 +41,7 @@ examples:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``explain``."""
-    add_target(parser, more="; or a RUN.json that check or explain wrote")
+    add_target(parser, "; or a RUN.json that check or explain wrote")
     add_comparison(parser)
     parser.add_argument(
         "--rule",
@@ -62,30 +53,50 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "(all rules: breakeven rules)",
     )
     add_measured(parser)
-    add_time_limit(parser)
-    add_keep(parser)
+    add_run(parser)
     parser.add_argument(
         "--trace",
         metavar="FILE",
         type=Path,
         help="write both timelines of the step to FILE, for ui.perfetto.dev or chrome://tracing",
     )
-    add_json(parser, "explanation")
-    add_stored_run(parser, document="explanation")
+    add_output(parser, "explanation", has_recording=True)
     add_force(parser, "-o and --trace replace FILE")
-    add_quiet(parser)
-    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain the target, show the explanation, and write it where asked."""
-    ensure_output(args)
-    ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, force=args.force)
-    report = _explain(args)
-    give_answer(
+    ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, args)
+
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.cli.progress import show_progress
+    from breakeven.studies import explain_run, explain_target
+
+    if is_stored_run(args.target) and not args.is_module:
+        stored = f"{args.target} is a stored run: "
+        if args.script_arguments:
+            raise UsageError(f"{stored}nothing after -- can reach its script")
+        if args.host != "auto" or args.measured:
+            option = "--measured" if args.measured else "--host"
+            raise UsageError(
+                f"{stored}its host is the one that it was recorded on",
+                hint=f"explain the script itself with {option}",
+            )
+        devices, rules = tuple(args.devices), tuple(args.rules)
+        report = explain_run(args.target, devices=devices, rules=rules)
+    else:
+        with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+            report = explain_target(
+                args.target,
+                rules=tuple(args.rules),
+                measured=tuple(args.measured),
+                progress=progress,
+                **session_options(args),
+            )
+    print_report(
         report,
-        lambda: _write_files(report, args),
-        is_json=args.json,
+        args,
+        write=lambda: _write_files(report, args),
         hints=lambda: next_hints(report, args),
         # Who asks for one rule wants to know what it saw.
         shows_evidence=bool(args.rules),
@@ -94,58 +105,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_files(report: ExplainReport, args: argparse.Namespace) -> None:
-    # Imported here, since --help must not wait for torch and rich.
-    from breakeven.store import write_document
-
-    write_stored_run(report, args)
-    if args.trace is not None:
-        write_document(args.trace, _trace(report), force=args.force)
-
-
-def _explain(args: argparse.Namespace) -> ExplainReport:
-    if is_stored_run(args.target) and not args.is_module:
-        return _explain_stored(args)
-
-    from breakeven.cli.progress import show_progress
-    from breakeven.studies import explain_target
-
-    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
-        return explain_target(
-            args.target, rules=tuple(args.rules), measured=tuple(args.measured),
-            progress=progress, **session_options(args),
-        )  # fmt: skip
-
-
-def _explain_stored(args: argparse.Namespace) -> ExplainReport:
-    from breakeven.studies import explain_run
-
-    if args.script_arguments:
-        raise UsageError(f"{args.target} is a stored run: nothing after -- can reach its script")
-    if args.host != "auto" or args.measured:
-        raise UsageError(
-            f"{args.target} is a stored run: its host is the one that it was recorded on",
-            hint=f"explain the script itself with {'--measured' if args.measured else '--host'}",
-        )
-    return explain_run(args.target, devices=tuple(args.devices), rules=tuple(args.rules))
-
-
-def _trace(report: ExplainReport) -> bytes:
     from msgspec.structs import replace
 
     from breakeven.report import chrome_trace
+    from breakeven.store import write_document
     from breakeven.studies import full_timeline
 
-    return chrome_trace(replace(report, timeline=full_timeline(report)))
+    write_report(report, args)
+    if args.trace is not None:
+        trace = chrome_trace(replace(report, timeline=full_timeline(report)))
+        write_document(args.trace, trace, force=args.force)
 
 
 def next_hints(report: ExplainReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     hints: list[str] = []
-    codes = list(dict.fromkeys(finding.code for finding in report.findings))
-    if codes:
-        hints.append(
-            f"What a finding means, with code before and after: breakeven rules {codes[0]}"
-        )
+    if report.findings:
+        code = report.findings[0].code
+        hints.append(f"What a finding means, with code before and after: breakeven rules {code}")
     if not args.devices:
         hints.append("Another GPU: --device NAME (all names: breakeven devices)")
     if args.trace is not None:

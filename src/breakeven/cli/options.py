@@ -7,28 +7,21 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from breakeven.errors import UsageError
-
-if TYPE_CHECKING:
-    from breakeven.capture import Keep
 
 # A real script may take minutes to its first step; what it does is shown meanwhile.
 _SCRIPT_LIMIT_S = 300.0
 
 
-def add_target(parser: argparse.ArgumentParser, *, more: str = "") -> None:
-    """Add the script that a command runs.
-
-    Args:
-        parser: Of the command.
-        more: What else it takes, for the help.
-    """
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="script.py, or path.py:function, or with -m a module's name" + more,
+def add_target(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add the script that a command runs, and ``more`` that it may be."""
+    what = "script.py, or path.py:function, or with -m a module's name"
+    parser.add_argument("target", metavar="TARGET", help=what + more)
+    parser.add_argument_group(
+        "arguments of the script",
+        "-- ARGS ...  everything after -- is passed on to the script",
     )
 
 
@@ -43,13 +36,8 @@ def add_module(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_comparison(parser: argparse.ArgumentParser, *, more: str = "") -> None:
-    """Add what is compared with, and how the script is started.
-
-    Args:
-        parser: Of the command.
-        more: What else may be named, for the help.
-    """
+def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add what is compared with, ``more`` that may be named, and how the script is started."""
     parser.add_argument(
         "--device",
         dest="devices",
@@ -71,20 +59,35 @@ def add_comparison(parser: argparse.ArgumentParser, *, more: str = "") -> None:
 
 
 def add_measured(parser: argparse.ArgumentParser) -> None:
-    """Add speeds that were seen elsewhere."""
+    """Add speeds that were measured elsewhere."""
     parser.add_argument(
         "--measured",
         metavar="SPEED",
         action="append",
         default=[],
         help="speed of this script on a GPU elsewhere, such as 'T4: 340 it/s' or 'colab T4: 45 "
-        "s/epoch', which tells how fast the host is there, for later checks too; units: it/s, "
-        "s/it, s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
+        "s/epoch': it shows how fast the host there is, also for later checks; units: it/s, s/it, "
+        "s, ms, us, s/epoch, min/epoch, samples/s; may be repeated",
     )
 
 
-def add_keep(parser: argparse.ArgumentParser) -> None:
-    """Add which of the script's side effects are to be real."""
+def add_time_limit(
+    parser: argparse.ArgumentParser, default_s: float = _SCRIPT_LIMIT_S, script: str = "the script"
+) -> None:
+    """Add the limit of a run of ``script``."""
+    parser.add_argument(
+        "--time-limit",
+        dest="time_limit_s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=default_s,
+        help=f"give up on a run of {script} after that long (default: {default_s:g})",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the limit of a run, and which of the script's side effects are to be real."""
+    add_time_limit(parser)
     parser.add_argument(
         "--keep-writes",
         action="store_true",
@@ -97,7 +100,7 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="let it do so in FOLDER only, as for downloads; may be repeated",
+        help="the same in FOLDER only, as for downloads; may be repeated",
     )
     parser.add_argument(
         "--keep-trackers",
@@ -106,8 +109,8 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def keep_of(args: argparse.Namespace) -> Keep:
-    """Return which of the script's side effects are to be real.
+def run_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how to run the script, as a driver takes it by name.
 
     Raises:
         UsageError: There is no such folder.
@@ -119,30 +122,17 @@ def keep_of(args: argparse.Namespace) -> Keep:
         if not folder.is_dir():
             raise UsageError(f"--keep-writes-in: there is no folder {str(folder)!r}")
     folders = tuple(os.fsencode(folder.resolve()) for folder in args.kept_folders)
-    return Keep(writes=args.keep_writes, trackers=args.keep_trackers, raw_folders=folders)
+    return {
+        "arguments": args.script_arguments,
+        "is_module": args.is_module,
+        "time_limit_s": args.time_limit_s,
+        "keep": Keep(writes=args.keep_writes, trackers=args.keep_trackers, raw_folders=folders),
+    }
 
 
-def add_time_limit(
-    parser: argparse.ArgumentParser,
-    *,
-    default_s: float = _SCRIPT_LIMIT_S,
-    script: str = "the script",
-) -> None:
-    """Add the limit of a run.
-
-    Args:
-        parser: Of the command.
-        default_s: Limit where none is given, in seconds.
-        script: What runs, for the help.
-    """
-    parser.add_argument(
-        "--time-limit",
-        dest="time_limit_s",
-        metavar="SECONDS",
-        type=_seconds,
-        default=default_s,
-        help=f"give up on a run of {script} after that long (default: {default_s:g})",
-    )
+def session_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the same with what is compared with."""
+    return {**run_options(args), "devices": tuple(args.devices), "host": args.host}
 
 
 def add_json(parser: argparse.ArgumentParser, document: str = "report") -> None:
@@ -150,9 +140,38 @@ def add_json(parser: argparse.ArgumentParser, document: str = "report") -> None:
     parser.add_argument("--json", action="store_true", help=f"print the {document} as JSON")
 
 
+def add_output(
+    parser: argparse.ArgumentParser, document: str = "report", *, has_recording: bool = False
+) -> None:
+    """Add where the answer goes.
+
+    Args:
+        parser: Of the command.
+        document: The answer, for the help.
+        has_recording: The file holds the recorded step too.
+    """
+    add_json(parser, document)
+    more = ", with the recorded step, the source of the script and the paths of its files"
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help=f"also write the {document} as JSON to FILE{more if has_recording else ''}",
+    )
+    if has_recording:
+        parser.add_argument(
+            "--no-source",
+            dest="has_source",
+            action="store_false",
+            help="leave the source out of FILE, and the folders that its files lie in",
+        )
+
+
 def add_force(parser: argparse.ArgumentParser, replaced: str) -> None:
-    """Add that files may be replaced."""
+    """Add that files may be replaced, and that progress is not shown."""
     parser.add_argument("--force", action="store_true", help=f"let {replaced}")
+    add_quiet(parser)
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -160,64 +179,8 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add where the answer is written."""
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
-    )
-
-
-def add_script_arguments(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add that everything after two dashes is for the script."""
-    parser.add_argument_group(
-        "arguments of the script",
-        f"-- ARGS ...  everything after -- is passed on to the script{more}",
-    )
-
-
-def add_stored_run(parser: argparse.ArgumentParser, *, document: str) -> None:
-    """Add where the answer is written, with the step that it rests on.
-
-    Args:
-        parser: Of the command.
-        document: What is written, for the help.
-    """
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help=f"also write the {document} as JSON to FILE, with the recorded step, the source of "
-        "the script and the paths of its files",
-    )
-    parser.add_argument(
-        "--no-source",
-        dest="has_source",
-        action="store_false",
-        help="leave the source out of FILE, and the folders that its files lie in",
-    )
-
-
-def ensure_output(args: argparse.Namespace) -> None:
-    """Refuse, before the work, what is about the file of the answer where none is asked for."""
-    if args.output is None and not args.has_source:
-        raise UsageError("--no-source is about -o FILE, which was not given")
-
-
-def session_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what was said of the target and how to run it, as a session takes it by name."""
-    return {
-        "arguments": args.script_arguments,
-        "is_module": args.is_module,
-        "devices": tuple(args.devices),
-        "host": args.host,
-        "time_limit_s": args.time_limit_s,
-        "keep": keep_of(args),
-    }
-
-
 def is_stored_run(target: str | Path) -> bool:
-    """Return whether ``explain`` reads a target as a stored run, by its suffix."""
+    """``explain`` reads the target as a stored run, by its suffix."""
     return Path(target).suffix.lower() == ".json"
 
 
@@ -242,7 +205,7 @@ def duration_s(text: str) -> float:
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|m|h|)", text)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, such as 30s or 2m")
     return seconds
 

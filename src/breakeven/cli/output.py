@@ -1,4 +1,4 @@
-"""What commands write: the answer to stdout and to files, and what is said beside it."""
+"""What commands write: the answer to stdout and to files, and what is said about the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_stdout(document: bytes) -> None:
-    """Write a UTF-8 document to stdout, byte by byte as it is where stdout takes bytes."""
+    """Write a UTF-8 document to stdout, byte by byte as it is if stdout takes bytes."""
     buffer = getattr(sys.stdout, "buffer", None)
     if buffer is None:  # replaced by a text-only stream, as in a notebook
         sys.stdout.write(document.decode())
@@ -28,83 +28,82 @@ def write_stdout(document: bytes) -> None:
 
 
 def say(text: str, *, is_quiet: bool) -> None:
-    """Write a line about the work to stderr, unless nobody wants to know."""
+    """Write a line about the work to stderr."""
     if not is_quiet:
         from breakeven.report import printable
 
         sys.stderr.write(f"breakeven: {printable(text, None)}\n")
 
 
-def ensure_files(files: Mapping[str, Path | None], *, force: bool) -> None:
+def ensure_files(files: Mapping[str, Path | None], args: argparse.Namespace) -> None:
     """Refuse, before the work, files that could not be written after it.
 
     Args:
-        files: By the option that names each, such as ``-o FILE``; None where it was not given. That
-            of a folder, such as ``--report DIR``, is left to the command.
-        force: Whether files that are there may be replaced.
+        files: By the option that names each, such as ``-o FILE``; None if it was not given.
+        args: With ``force``: files that are there may be replaced.
 
     Raises:
-        UsageError: ``--force`` is about nothing, or two options name one file.
+        UsageError: An option is about a file that was not given, or two options name one file.
         BreakevenError: A file is there already, or cannot be written.
     """
     # Imported here, since --help must not wait for it.
     from breakeven.store import ensure_writable
 
     given = {option: file for option, file in files.items() if file is not None}
-    if force and not given:
+    if not getattr(args, "has_source", True) and args.output is None:
+        raise UsageError("--no-source is about -o FILE, which was not given")
+    if args.force and not given:
         were = "were" if len(files) > 1 else "was"
         raise UsageError(f"--force is about {' and '.join(files)}, which {were} not given")
     if len({file.resolve() for file in given.values()}) < len(given):
         flags = " and ".join(option.split()[0] for option in given)
         raise UsageError(f"{flags} name the same file")
-    for option, file in given.items():
-        if not option.endswith("DIR"):
-            ensure_writable(file, force=force)
+    for file in given.values():
+        ensure_writable(file, force=args.force)
 
 
-def write_stored_run(report: Any, args: argparse.Namespace) -> None:
-    """Write a check or an explanation where it was asked for, with the step that it rests on."""
+def write_report(report: Any, args: argparse.Namespace) -> None:
+    """Write the answer to ``-o FILE``, with the step that it rests on."""
     from breakeven.report import to_json
     from breakeven.store import write_document
     from breakeven.verdict import without_source
 
     if args.output is not None:
-        stored = report if args.has_source else without_source(report)
+        stored = report if getattr(args, "has_source", True) else without_source(report)
         write_document(args.output, to_json(stored, with_recording=True), force=args.force)
 
 
-def give_answer(
+def print_report(
     report: msgspec.Struct,
-    write_files: Callable[[], None] | None = None,
+    args: argparse.Namespace,
     *,
-    is_json: bool,
+    write: Callable[[], None] = lambda: None,
     hints: Callable[[], Sequence[str]] = tuple,
     **options: object,
 ) -> None:
-    """Write the files that were asked for, and the answer to stdout.
+    """Write files, and the answer to stdout.
 
     Args:
         report: The answer.
-        write_files: Writes the files.
-        is_json: Whether stdout has the answer as JSON.
-        hints: Returns what to do next, where stdout has it for a person.
-        options: What the builder of its document takes besides.
+        args: With ``json``: stdout has the answer as JSON.
+        write: Writes the files.
+        hints: Returns what to do next, if stdout has it for a person.
+        options: What the builder of its document takes as well.
     """
     from breakeven.cli.console import CommandConsole
     from breakeven.report import show, to_json
 
     try:
-        if write_files is not None:
-            write_files()
+        write()
     finally:
         # The answer took the user's time: a full disk must not lose it.
-        if is_json:
+        if args.json:
             write_stdout(to_json(report))
         else:
             show(report, CommandConsole(), hints=hints(), **options)
 
 
-def give_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) -> None:
+def print_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) -> None:
     """Write what is known beforehand to stdout: as it is stored, or sheets below one another."""
     from breakeven.cli.console import CommandConsole
     from breakeven.report import render, to_json
@@ -117,3 +116,8 @@ def give_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) -> 
         if number:
             console.line(2)
         render(document, console)
+
+
+def json_hint(args: argparse.Namespace, example: str, what: str = "number") -> str:
+    """Return the file or the options that have every number as JSON."""
+    return f"Every {what} as JSON: {args.output or f'--json, or -o {example}'}"

@@ -50,20 +50,19 @@ def show_progress(
     live = LiveProgress(num_rows=num_rows)
     if is_quiet:  # nothing draws it
         yield live
-        return
-    if not console.is_terminal or console.is_dumb_terminal:
+    elif not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(stream)
-        return
-    with Live(
-        get_renderable=live.renderable,
-        console=console,
-        refresh_per_second=_REFRESHES_PER_S,
-        transient=True,
+    else:
         # The user's answer and our errors have their own streams.
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ):
-        yield live
+        with Live(
+            get_renderable=live.renderable,
+            console=console,
+            refresh_per_second=_REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ):
+            yield live
 
 
 class PlainProgress:
@@ -97,6 +96,8 @@ class PlainProgress:
 class LiveProgress:
     """The stages so far and the running one, redrawn in place; of a grid, its last points too.
 
+    Our own, since the progress of rich has neither stages that stay nor a list of points.
+
     Args:
         now_s: Clock, in seconds.
         num_rows: Points shown at once, and with them the last stages alone; 0 without a grid.
@@ -111,13 +112,14 @@ class LiveProgress:
         self._spinner = Spinner("dots", style="cyan")
         self._done: list[str] = []
         # Name, begin, and what it is expected to take.
-        self._stage: tuple[str, float, float | None] | None = None
+        self._stage: tuple[str, float, str] | None = None
         self._detail = ""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
         """Show the stage as running, the one before it as done."""
         self.end()
-        self._stage = (printable(stage), self._now_s(), expected_s)
+        about = "" if expected_s is None else f" of about {_seconds(expected_s)}"
+        self._stage = (printable(stage), self._now_s(), about)
         self._detail = ""
 
     def detail(self, text: str) -> None:
@@ -140,17 +142,14 @@ class LiveProgress:
         self._num_done, self._num_points = num_done, num_points
 
     def renderable(self) -> Group:
-        """Return what the terminal shows now."""
+        """Return the lines that the terminal shows now."""
         # Drawn by another thread than the one that measures: take what there is at once.
         running, points = self._stage, list(self._points.values())[-self._num_rows :]
         lines: list[RenderableType] = [_line(text, "dim") for text in self._done]
         if running is not None:
-            stage, begun_s, expected_s = running
-            clock = _seconds(self._now_s() - begun_s)
-            about = "" if expected_s is None else f" of about {_seconds(expected_s)}"
-            row = Table.grid(padding=(0, 1, 0, 0))
-            row.add_row(self._spinner, _line(f"{stage}  {clock}{about}  {self._detail}".rstrip()))
-            lines.append(row)
+            stage, begun_s, about = running
+            text = f"{stage}  {_seconds(self._now_s() - begun_s)}{about}  {self._detail}"
+            lines.append(_row(self._spinner, text.rstrip()))
         if not self._num_rows:
             return Group(*lines)
         lines = lines[-_MAX_STAGES:]
@@ -160,10 +159,8 @@ class LiveProgress:
             if self._num_done and num_left > 0:
                 left_s = (self._now_s() - self._begun_s) / self._num_done * num_left
                 text += f", about {format_duration(max(left_s, 1) * NS_PER_S, 2)} left"
-            row = Table.grid(padding=(0, 1, 0, 0))
             bar = ProgressBar(self._num_points, self._num_done, width=_BAR_CHARACTERS)
-            row.add_row(bar, _line(text))
-            lines.append(row)
+            lines.append(_row(bar, text))
         return Group(*lines, *map(_line, points))
 
 
@@ -185,6 +182,12 @@ def _point_lines(points: Sequence[SweepPoint]) -> dict[str, str]:
         settings = printable(settings_text(dict(key)), 60)
         lines[settings] = f"{settings}: {', '.join(parts)}"
     return lines
+
+
+def _row(first: RenderableType, text: str) -> Table:
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_row(first, _line(text))
+    return row
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from breakeven.cli.options import add_force
 from breakeven.cli.output import ensure_files
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
 Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
--o, as it was shown then. With -o, write it to a file instead: .html is one page
-that needs no network, with all figures, curves to explore by pointer or keyboard,
-and fit to print; .svg and .png are its charts alone (.png needs matplotlib). A run
-of workloads has neither page nor chart.
-
-Exit codes: 0 done, 2 wrong command line, 3 the run cannot be read or written."""
+-o. With -o, write it to a file instead: .html is one page that needs no network,
+with all figures, curves to explore by pointer or keyboard, and fit to print; .svg
+and .png are its charts alone (.png needs matplotlib). A run of workloads has
+neither page nor chart."""
 USAGE = "report RUN.json [-o FILE.html|.png|.svg] [--force]"
 EXAMPLES = """\
 examples:
@@ -37,30 +34,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write a page (.html) or the charts (.png, .svg) to FILE",
     )
-    add_force(parser, "-o replace FILE")
+    parser.add_argument("--force", action="store_true", help="let -o replace FILE")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the stored run, or write it where asked."""
-    ensure_files({"-o FILE": args.output}, force=args.force)
+    ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import read_document, show
+    from breakeven.report import chart_document, ensure_can_chart, read_document, show
+    from breakeven.store import write_document
 
     if args.output is None:
         hints = ("As a page with all figures: add -o report.html",)
         show(read_document(args.run_file), CommandConsole(), hints=hints)
-    else:
-        _write(args)
-    return 0
-
-
-def _write(args: argparse.Namespace) -> None:
-    from breakeven.report import chart_document, ensure_can_chart, read_document
-    from breakeven.store import write_document
-
+        return 0
     suffix = args.output.suffix.lower()
     ensure_can_chart(suffix)
     document = chart_document(read_document(args.run_file), suffix)
     write_document(args.output, document, force=args.force)
+    return 0

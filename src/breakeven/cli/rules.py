@@ -8,9 +8,7 @@ SUMMARY = "list what explain finds, or show the page of one rule"
 DESCRIPTION = """\
 List the rules behind the findings of check and explain. With a code or a cause,
 show its page: what it finds, why it costs time, what was seen in public reports,
-the fix with code before and after, and what the rule cannot see.
-
-Exit codes: 0 done, 2 wrong command line, 3 there is no such rule."""
+the fix with code before and after, and what the rule cannot see."""
 USAGE = "rules [CODE|CAUSE] [--json]"
 EXAMPLES = """\
 examples:
@@ -33,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show all rules or one of them."""
     # Imported here, since --help must not wait for the rules and rich.
-    from breakeven.cli.output import give_sheets
+    from breakeven.cli.output import print_sheets
     from breakeven.report import (
         all_rule_pages,
         find_rule_pages,
@@ -48,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     else:
         pages = find_rule_pages(args.name)
         documents = list(map(rule_document, pages))
-    give_sheets(stored_rules(pages), *documents, is_json=args.json)
+    print_sheets(stored_rules(pages), *documents, is_json=args.json)
     return 0

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec.structs import replace
 
 from breakeven.cli.dispatch import TakesOver
-from breakeven.cli.options import (
-    add_module,
-    add_script_arguments,
-    add_target,
-    duration_s,
-    whole_number,
-)
+from breakeven.cli.options import add_module, add_target, duration_s, whole_number
 from breakeven.cli.output import say
 from breakeven.tune import DEFAULT_BUDGET
 
@@ -28,15 +22,14 @@ if TYPE_CHECKING:
 SUMMARY = "run a training script to its end, under the fastest configuration"
 DESCRIPTION = """\
 Run a script to its end, as python does: its arguments, input, output, signals and
-exit code are its own, and its file is not changed. Around it are put in effect the
-settings that `breakeven tune` wrote to breakeven.toml in the current folder; without
-such a file for this script it is tuned first. Where one of them is fast_step, its loop
-runs in memory with each step as one compiled call: --no-fast-step leaves that out.
-A file for another machine, or for other versions of torch, Python or breakeven, is
-refused.
+exit code are its own, and its file is not changed. The settings that `breakeven
+tune` wrote to breakeven.toml in the current folder are in effect; without such a
+file for this script it is tuned first. If one of them is fast_step, its loop runs in
+memory with each step as one compiled call. A file for another machine, or for other
+versions of torch, Python or breakeven, is refused.
 
-At a terminal the last line tells steps per second, device and time; in the end one
-line on stderr tells what was done. Exit codes: the script's own, or before it begins
+At a terminal the last line shows steps per second, device and time; at the end one
+line on stderr says what was done. Exit codes: the script's own, or before it begins
 2 wrong command line, 3 the file was refused or the tuning failed."""
 _FAST_STEP = (
     "fast_step: each step is one compiled call; the loop is changed in memory, the file is not "
@@ -75,8 +68,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration_s,
         default=0.0,
-        help="where it is tuned first: how long at most, such as 30s or 2m "
-        f"(default: {DEFAULT_BUDGET})",
+        help=f"limit of a tuning before the run, such as 30s or 2m (default: {DEFAULT_BUDGET})",
     )
     parser.add_argument(
         "--exact",
@@ -88,13 +80,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--no-fast-step",
         dest="uses_fast_step",
         action="store_false",
-        help="leave the loop of the script as it is, also where its step as one compiled call is "
-        "faster",
+        help="never replace a step of the loop by one compiled call",
     )
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
     )
-    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> NoReturn:
@@ -154,7 +144,7 @@ def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
     )
     report = tune_alone(
         target.text,
-        target.arguments,
+        arguments=target.arguments,
         is_quiet=args.quiet,
         is_module=target.is_module,
         budget_s=args.budget_s,

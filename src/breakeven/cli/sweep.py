@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from breakeven.cli.options import (
     add_comparison,
     add_force,
-    add_json,
-    add_keep,
     add_output,
-    add_quiet,
-    add_script_arguments,
+    add_run,
     add_target,
-    add_time_limit,
-    keep_of,
     session_options,
 )
-from breakeven.cli.output import ensure_files, give_answer
+from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
 from breakeven.errors import BreakevenError, UsageError
 
 if TYPE_CHECKING:
-    from breakeven.studies import Engine, SweepProgress
+    from breakeven.studies import SweepProgress
     from breakeven.verdict import SweepReport
 
 SUMMARY = "find from which batch size, width, ... on a GPU pays off"
@@ -33,19 +28,18 @@ DESCRIPTION = """\
 Run an unmodified training script along one or more of its knobs, and tell from which
 value on a GPU is faster, for all larger ones. The CPU is measured at as many points
 of the grid as the answer needs, and at text and fractions everywhere; GPUs are
-predicted from a few traced runs, or measured where they are here.
+predicted from a few traced runs, or measured if they are here.
 
 NAME is batch_size (of the script's DataLoader), threads (of torch on the CPU),
 num_devices (GPUs that share the work), or anything that stands as {NAME} in the
-script's arguments. VALUES is one of
+arguments after --, where {{ and }} are braces. VALUES is one of
 
   16..65536       doubling: 16, 32, 64, ... 65536
   2..12+1         in steps of 1; 0.1..0.5+0.1 in steps of 0.1
   1..1000*3       times 3: 1, 3, 9, ... and 1000
   1,2,4  or  relu,tanh    these values; lr=0.1,0.01 too
 
-What is measured is kept: after Ctrl-C the same command goes on from there. Exit
-codes: 0 done, 2 wrong command line, 3 no point of the grid gave an answer."""
+Measurements are kept: after Ctrl-C the same command goes on from there."""
 USAGE = "sweep TARGET --over NAME=VALUES [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -78,20 +72,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how several GPUs share the work: DistributedDataParallel or nn.DataParallel "
         "(default: ddp)",
     )
-    add_time_limit(parser)
-    add_keep(parser)
+    add_run(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="measure again what was measured before"
     )
-    _add_engine_options(parser)
-    _add_output_options(parser)
-    add_script_arguments(
-        parser,
-        ", {NAME} replaced by the\n             value of --over NAME=...; {{ and }} are braces",
-    )
-
-
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         metavar="local|ray",
@@ -110,10 +94,6 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="measure only on nodes of the cluster that carry this custom resource",
     )
-
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
     add_output(parser)
     parser.add_argument(
         "--chart",
@@ -123,26 +103,33 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "matplotlib)",
     )
     add_force(parser, "-o and --chart replace files")
-    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Sweep the target, show the report, and write it where asked."""
-    _ensure_sensible(args)
+    if args.engine != "ray":
+        for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
+            if value is not None:
+                raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
+    ensure_files({"-o FILE": args.output, "--chart FILE": args.chart}, args)
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
+    from breakeven.report import ensure_can_chart
 
+    if args.chart is not None:
+        ensure_can_chart(args.chart.suffix.lower())
     try:
         with show_progress(sys.stderr, is_quiet=args.quiet, has_points=True) as progress:
             report = _sweep(args, progress)
     except KeyboardInterrupt:
-        _say_what_is_kept(args)
+        same = "the same command without --fresh" if args.fresh else "the same command"
+        sys.stderr.write(f"What was measured is kept: {same} goes on from there.\n")
         raise
-    give_answer(
+    print_report(
         report,
-        lambda: _write_files(report, args),
-        is_json=args.json,
+        args,
+        write=lambda: _write_files(report, args),
         hints=lambda: next_hints(report, args),
     )
     if not report.points:
@@ -157,7 +144,19 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
     from breakeven.studies import parse_axis, sweep_target
 
     axes = tuple(parse_axis(text) for text in args.over)
-    with _engine(args, progress) as engine:
+    options = session_options(args)
+    # On this machine the driver makes its own engine.
+    used = nullcontext()
+    if args.engine == "ray":
+        from breakeven.studies import RayEngine
+
+        used = RayEngine(
+            address=args.ray_address,
+            machine=args.machine or "",
+            keep=options["keep"],
+            progress=progress,
+        )
+    with used as engine:
         return sweep_target(
             args.target,
             axes=axes,
@@ -165,69 +164,29 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
             strategy=Strategy(args.strategy),
             is_fresh=args.fresh,
             progress=progress,
-            **session_options(args),
+            **options,
         )
 
 
-def _engine(
-    args: argparse.Namespace, progress: SweepProgress
-) -> AbstractContextManager[Engine | None]:
-    """Return the engine asked for; ``None`` for this machine, whose engine the driver makes."""
-    if args.engine == "local":
-        return nullcontext()
-    from breakeven.studies import RayEngine
-
-    return RayEngine(
-        address=args.ray_address, machine=args.machine or "", keep=keep_of(args), progress=progress
-    )
-
-
-def _ensure_sensible(args: argparse.Namespace) -> None:
-    if args.engine != "ray":
-        for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
-            if value is not None:
-                raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
-    ensure_files({"-o FILE": args.output, "--chart FILE": args.chart}, force=args.force)
-    if args.chart is not None:
-        from breakeven.report import ensure_can_chart
-
-        ensure_can_chart(args.chart.suffix.lower())
-
-
 def _write_files(report: SweepReport, args: argparse.Namespace) -> None:
-    from breakeven.report import chart_document, to_json
+    from breakeven.report import chart_document
     from breakeven.store import write_document
 
-    if args.output is not None:
-        write_document(args.output, to_json(report), force=args.force)
+    write_report(report, args)
     if args.chart is not None and report.points:
         chart = chart_document(report, args.chart.suffix.lower())
         write_document(args.chart, chart, force=args.force)
 
 
 def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     hints: list[str] = []
     if report.points and not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
-    if report.points and args.chart is None:
-        hints.append("The curves to explore in a browser: --chart sweep.html")
-    elif report.points:
-        hints.append(f"The curves: {args.chart}")
-    if args.output is not None:
-        hints.append(f"Every number as JSON: {args.output}")
-    else:
-        hints.append("Every number as JSON: --json, or -o sweep.json")
-    return tuple(hints)
-
-
-def _say_what_is_kept(args: argparse.Namespace) -> None:
-    from breakeven.cli.console import CommandConsole
-
-    same = "the same command without --fresh" if args.fresh else "the same command"
-    CommandConsole(stderr=True).print(
-        f"What was measured is kept: {same} goes on from there.", soft_wrap=True, markup=False
-    )
+    if report.points:
+        explore = "The curves to explore in a browser: --chart sweep.html"
+        hints.append(explore if args.chart is None else f"The curves: {args.chart}")
+    return (*hints, json_hint(args, "sweep.json"))
 
 
 def _chart_file(text: str) -> Path:

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 from breakeven.cli.options import (
     add_force,
     add_json,
-    add_keep,
     add_module,
-    add_quiet,
-    add_script_arguments,
+    add_run,
     add_target,
-    add_time_limit,
     duration_s,
-    keep_of,
+    run_options,
     whole_number,
 )
-from breakeven.cli.output import give_answer, say
+from breakeven.cli.output import print_report, say
 from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.tune import DEFAULT_BUDGET, default_budget_s
 
@@ -38,14 +34,10 @@ SUMMARY = "find the settings under which a script trains fastest, by measurement
 DESCRIPTION = """\
 Try settings around an unmodified training script, such as threads, layout of
 weights, fused optimizers, bfloat16 and torch.compile, and its loop with each step as
-one compiled call: each against the script as it is, in fresh processes, with its
-losses and gradients compared. What is shown to be faster is written to
-breakeven.toml, which `breakeven run TARGET` uses; where nothing is, the file says
-that. The script itself is never changed.
-
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 done, but
---write-patch had nothing to write, 2 wrong command line, 3 no answer (the script
-failed, a file cannot be written, ...)."""
+one compiled call: each against the script as it is, in fresh processes, with losses
+and gradients compared. The faster ones, or that there is none, are written to
+breakeven.toml, which `breakeven run TARGET` uses. The script is never changed.
+Exit code 1: done, but --write-patch had nothing to write."""
 USAGE = "tune TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -79,8 +71,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=0,
-        help="steps of the run that this is for: what takes time at the start must pay off "
-        "within them (default: those of the script, if it ends within some seconds)",
+        help="steps of the run, within which a slower start must pay off (default: those of the "
+        "script, if it ends within some seconds)",
     )
     parser.add_argument(
         "--exact",
@@ -92,16 +84,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         dest="tries_batch_size",
         action="store_true",
-        help="try larger batches too, where memory allows; this changes the training",
+        help="also try larger batches, which changes the training",
     )
     parser.add_argument(
         "--no-fast-step",
         dest="uses_fast_step",
         action="store_false",
-        help="leave the loop of the script as it is: do not try its step as one compiled call",
+        help="do not try the step as one compiled call",
     )
-    add_time_limit(parser)
-    add_keep(parser)
+    add_run(parser)
     add_json(parser, "answer")
     parser.add_argument(
         "-o",
@@ -120,14 +111,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="write the lines that breakeven.fast_step takes in the script to FILE, for patch -p0",
     )
     add_force(parser, "-o and --write-patch replace any FILE")
-    add_quiet(parser)
-    add_script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Tune the target, write what was found, and show it."""
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.store import ensure_writable
+    from breakeven.store import ensure_writable, write_document, write_tuned
 
     if args.patch is not None and args.patch.resolve() == args.output.resolve():
         raise UsageError("-o and --write-patch name the same file")
@@ -136,30 +125,47 @@ def run(args: argparse.Namespace) -> int:
     if args.patch is not None:
         ensure_writable(args.patch, force=args.force)
 
-    report = _tune(args)
-    has_patch = args.patch is None or report.code_change is not None
-    give_answer(
-        report,
-        lambda: _write_files(report, args, may_replace=may_replace),
-        is_json=args.json,
-        hints=lambda: next_hints(report, args),
+    report = tune_alone(
+        args.target,
+        is_quiet=args.quiet,
+        device=args.device,
+        budget_s=args.budget_s,
+        num_steps=args.num_steps,
+        is_exact_only=args.is_exact_only,
+        tries_batch_size=args.tries_batch_size,
+        uses_fast_step=args.uses_fast_step,
+        **run_options(args),
     )
+
+    def write_files() -> None:
+        write_tuned(args.output, report, force=may_replace)
+        if args.patch is not None and report.code_change is not None:
+            diff = report.code_change.diff.encode(errors="surrogateescape")
+            write_document(args.patch, diff, force=args.force)
+
+    print_report(report, args, write=write_files, hints=lambda: next_hints(report, args))
     if args.json:
         say(f"wrote {args.output}", is_quiet=args.quiet)
-    if not has_patch:
-        say(
-            f"{args.patch} is not written: no change of the script was shown to be faster",
-            is_quiet=args.quiet,
-        )
-    return 0 if has_patch else 1
+    if args.patch is None or report.code_change is not None:
+        return 0
+    say(
+        f"{args.patch} is not written: no change of the script was shown to be faster",
+        is_quiet=args.quiet,
+    )
+    return 1
 
 
 def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
-    """Return what to do next, given the answer and the flags in use."""
+    """Return the next commands, given the answer and the flags in use."""
     from breakeven.units import NS_PER_S
     from breakeven.verdict import Numerics, Outcome
 
-    command = _run_command(args)
+    words = ["breakeven", "run", *(["-m"] if args.is_module else []), args.target]
+    if args.output != DEFAULT_FILE:
+        words += ["--config", str(args.output)]
+    if args.script_arguments:
+        words += ["--", *args.script_arguments]
+    command = shlex.join(words)
     hints: list[str] = []
     if report.configuration.changes:
         hints.append(f"Train with it: {command}   (settings: {args.output})")
@@ -190,7 +196,7 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _is_of_target(file: Path, target: str) -> bool:
-    """Return whether a file is that of an earlier tuning of the target, to be replaced.
+    """The file is that of an earlier tuning of the target, to be replaced.
 
     Raises:
         BreakevenError: It is of another target, or not known to be of any.
@@ -212,49 +218,11 @@ def _is_of_target(file: Path, target: str) -> bool:
     return True
 
 
-def _tune(args: argparse.Namespace) -> TuneReport:
-    return tune_alone(
-        args.target,
-        args.script_arguments,
-        is_quiet=args.quiet,
-        is_module=args.is_module,
-        device=args.device,
-        budget_s=args.budget_s,
-        num_steps=args.num_steps,
-        is_exact_only=args.is_exact_only,
-        tries_batch_size=args.tries_batch_size,
-        uses_fast_step=args.uses_fast_step,
-        time_limit_s=args.time_limit_s,
-        keep=keep_of(args),
-    )
-
-
-def _write_files(report: TuneReport, args: argparse.Namespace, *, may_replace: bool) -> None:
-    from breakeven.store import write_document, write_tuned
-
-    write_tuned(args.output, report, force=may_replace)
-    if args.patch is not None and report.code_change is not None:
-        diff = report.code_change.diff.encode(errors="surrogateescape")
-        write_document(args.patch, diff, force=args.force)
-
-
-def _run_command(args: argparse.Namespace) -> str:
-    words = ["breakeven", "run", *(["-m"] if args.is_module else []), args.target]
-    if args.output != DEFAULT_FILE:
-        words += ["--config", str(args.output)]
-    if args.script_arguments:
-        words += ["--", *args.script_arguments]
-    return shlex.join(words)
-
-
-def tune_alone(
-    target: str, arguments: Sequence[str], *, is_quiet: bool, **options: Any
-) -> TuneReport:
-    """Return what a tuning finds; one that runs already is waited for.
+def tune_alone(target: str, *, is_quiet: bool, **options: Any) -> TuneReport:
+    """Tune the target, after a tuning that runs already.
 
     Args:
         target: The script.
-        arguments: ``sys.argv[1:]`` of it.
         is_quiet: Show no progress.
         options: As ``tune_target`` takes them.
     """
@@ -262,10 +230,9 @@ def tune_alone(
     from breakeven.store import machine_lock
     from breakeven.tune import tune_target
 
-    with show_progress(sys.stderr, is_quiet=is_quiet) as progress:
-
-        def tell_wait() -> None:
-            progress.begin("the machine is busy: waiting for another breakeven to finish")
-
-        with machine_lock(tell_wait):
-            return tune_target(target, arguments=arguments, progress=progress, **options)
+    busy = "the machine is busy: waiting for another breakeven to finish"
+    with (
+        show_progress(sys.stderr, is_quiet=is_quiet) as progress,
+        machine_lock(lambda: progress.begin(busy)),
+    ):
+        return tune_target(target, progress=progress, **options)

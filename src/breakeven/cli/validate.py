@@ -6,24 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from breakeven.cli.options import add_force, add_json, add_output, add_quiet
-from breakeven.cli.output import ensure_files, write_stdout
+from breakeven.cli.options import add_force, add_output
+from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
 from breakeven.errors import BreakevenError
 
 SUMMARY = "compare predictions with a table of measured steps"
 DESCRIPTION = """\
 Predict every row of a table of measured steps, and show the errors by split,
 precision, era and regime, how often the 90 % intervals hold the measured time, and
-how often the faster of two devices is predicted to be faster. Nothing is measured,
-but for rows of CPUs with --measure-cpus.
+how often the faster of two devices is predicted to be faster. Only rows of CPUs are
+measured, and these with --measure-cpus alone.
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
 optionally h2d, repeats, memory_format, compile, attention, grad_accum, act_ckpt and
-parallelism. A row that cannot be predicted is listed with the reason.
-
-Exit codes: 0 done, 2 wrong command line, 3 no answer (a missing column, no row that
-can be predicted, ...)."""
+parallelism. A row that cannot be predicted is listed with the reason."""
 USAGE = "validate TABLE.csv [TABLE.csv ...] [options]"
 EXAMPLES = """\
 examples:
@@ -55,21 +52,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="also predict rows whose device is a CPU: time their steps on one core of this one, "
         "some seconds each",
     )
-    add_json(parser)
     add_output(parser)
     add_force(parser, "-o replace FILE")
-    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the rows of the table, and show how far off they are."""
-    ensure_files({"-o FILE": args.output}, force=args.force)
+    ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.
-    from breakeven.cli.console import CommandConsole
     from breakeven.cli.progress import show_progress
-    from breakeven.report import print_accuracy, to_json
-    from breakeven.store import write_document
     from breakeven.validate import MeasuredCpus, RowFilter, ShippedPredictor, validate_table
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
@@ -80,17 +72,12 @@ def run(args: argparse.Namespace) -> int:
             only=RowFilter.parse(args.only) if args.only else None,
             progress=progress,
         )
-    document = to_json(report)
-    try:
-        if args.output is not None:
-            write_document(args.output, document, force=args.force)
-    finally:
-        # The answer took the user's time: a full disk must not lose it.
-        if args.json:
-            write_stdout(document)
-        else:
-            where = args.output or "--json, or -o accuracy.json"
-            print_accuracy(report, CommandConsole(), hints=(f"Every row as JSON: {where}",))
+    print_report(
+        report,
+        args,
+        write=lambda: write_report(report, args),
+        hints=lambda: (json_hint(args, "accuracy.json", "row"),),
+    )
     if report.overall.num_unpredicted == report.overall.num_rows:
         raise BreakevenError(
             "no row could be predicted", hint="the report names the reason of each row"

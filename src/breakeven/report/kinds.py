@@ -8,27 +8,27 @@ from typing import Any
 
 import msgspec
 
-from breakeven.report.builders.check import check_document
-from breakeven.report.builders.compare import comparison_document
-from breakeven.report.builders.devices import (
-    CALIBRATION_SCHEMA_VERSION,
+from breakeven.report.calibrate import CALIBRATION_SCHEMA_VERSION, CalibrationDocument
+from breakeven.report.check import check_document
+from breakeven.report.compare import comparison_document
+from breakeven.report.devices import (
     DEVICES_SCHEMA_VERSION,
     HOSTS_SCHEMA_VERSION,
-    CalibrationDocument,
     DevicesDocument,
     HostsDocument,
 )
-from breakeven.report.builders.explain import explain_document
-from breakeven.report.builders.rules import RULES_SCHEMA_VERSION, RulesDocument
-from breakeven.report.builders.sweep import sweep_document
-from breakeven.report.builders.systems import system_documents
-from breakeven.report.builders.tune import tune_document
-from breakeven.report.builders.validate_stored import (
+from breakeven.report.document import Document
+from breakeven.report.explain import explain_document
+from breakeven.report.rules import RULES_SCHEMA_VERSION, RulesDocument
+from breakeven.report.sweep import sweep_document
+from breakeven.report.tune import tune_document
+from breakeven.report.validate import (
     VALIDATION_SCHEMA_VERSION,
     ValidationDocument,
+    accuracy_document,
     stored_validation,
 )
-from breakeven.report.document import Document
+from breakeven.report.workloads import system_documents
 from breakeven.verdict import (
     COMPARISON_SCHEMA_VERSION,
     EXPLAIN_SCHEMA_VERSION,
@@ -46,157 +46,146 @@ from breakeven.verdict import (
 )
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of document. All of its schema versions so far are read.
 
     Args:
-        command: Prints it with ``--json``.
+        schema: Name of its schema, and of the command that prints it with ``--json``.
         type: Of the report.
         version: Of its schema.
-        description: How its figures are to be read.
-        key: A key that no kind after it has, which tells a stored one; empty where it is not
-            read back.
-        rerun: What writes a stored one anew, after ``breakeven``.
-        schema: Name of its schema, where that is not the command's.
-        title: What it is, where that is not the report of the command.
-        stored: Its type in JSON, where that is not the report's.
+        units: How its figures are to be read.
         build: Makes the document to be shown of a report.
-        parts: Makes those that a terminal shows one after the other, where that is not one.
+        parts: Makes those that a terminal shows one after the other.
+        key: A key that no kind after it has, which tells a stored one; empty if it is not read
+            back.
+        rerun: What writes a stored one again, after ``breakeven``.
+        command: The command, if its name is not that of the schema.
+        options: Of the command, besides ``--json``.
+        title: What it is, if that is not the report of the command.
+        stored: Its type in JSON, if that is not the report's.
         write: Turns a report into what is stored.
     """
 
-    command: str
+    schema: str
     type: type[msgspec.Struct]
     version: int
-    description: str
-    key: str = ""
-    rerun: str = ""
-    schema: str = ""
-    title: str = ""
-    stored: type[msgspec.Struct] = None  # type: ignore[assignment]
+    units: str
     build: Callable[..., Document] | None = None
     parts: Callable[[Any], Iterable[Document]] | None = None
-    write: Callable[[Any], Any] = _same
+    key: str = ""
+    rerun: str = ""
+    command: str = ""
+    options: str = ""
+    title: str = ""
+    stored: type[msgspec.Struct] = None  # type: ignore[assignment]
+    write: Callable[[Any], Any] = lambda report: report
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", self.schema or self.command)
-        object.__setattr__(self, "title", self.title or f"Report of breakeven {self.command}")
-        object.__setattr__(self, "stored", self.stored or self.type)
+        defaults = {
+            "command": self.schema,
+            "rerun": f"{self.schema} TARGET -o FILE --force",
+            "title": f"Report of breakeven {self.schema}",
+            "stored": self.type,
+        }
+        for name, value in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
+
+    @property
+    def description(self) -> str:
+        """What prints it, and how its figures are to be read."""
+        return f"What `breakeven {self.command}{self.options} --json` prints{self.units}"
 
 
 _FRACTIONS = "shares between 0 and 1; low and high bound a 90 % interval."
-_OF_A_STEP = f"Times are in nanoseconds, sizes in bytes, {_FRACTIONS}"
+_OF_A_STEP = f". Times are in nanoseconds, sizes in bytes, {_FRACTIONS}"
 
 KINDS = (
     # Before check, since an explanation has a verdict too.
     Kind(
-        command="explain",
-        build=explain_document,
-        type=ExplainReport,
-        version=EXPLAIN_SCHEMA_VERSION,
-        description=f"What `breakeven explain --json` prints. {_OF_A_STEP}",
+        "explain",
+        ExplainReport,
+        EXPLAIN_SCHEMA_VERSION,
+        _OF_A_STEP,
+        explain_document,
         key="attribution",
-        rerun="explain TARGET -o FILE --force",
     ),
+    Kind("check", CheckReport, SCHEMA_VERSION, _OF_A_STEP, check_document, key="verdict"),
     Kind(
-        command="check",
-        build=check_document,
-        type=CheckReport,
-        version=SCHEMA_VERSION,
-        description=f"What `breakeven check --json` prints. {_OF_A_STEP}",
-        key="verdict",
-        rerun="check TARGET -o FILE --force",
-    ),
-    Kind(
-        command="sweep",
-        build=sweep_document,
-        type=SweepReport,
-        version=SWEEP_SCHEMA_VERSION,
-        description=(
-            "What `breakeven sweep --json` prints. Times are in nanoseconds; low and high bound "
-            "a 90 % interval."
-        ),
+        "sweep",
+        SweepReport,
+        SWEEP_SCHEMA_VERSION,
+        ". Times are in nanoseconds; low and high bound a 90 % interval.",
+        sweep_document,
         key="axes",
-        rerun="sweep TARGET -o FILE --force",
     ),
     Kind(
-        command="workloads",
+        "workloads",
+        SystemsReport,
+        SYSTEMS_SCHEMA_VERSION,
+        f"{_OF_A_STEP} The unit of a table's column is its kind; an estimate has the unit of its "
+        "column, whatever its keys are called.",
         parts=system_documents,
-        type=SystemsReport,
-        version=SYSTEMS_SCHEMA_VERSION,
-        description=(
-            f"What `breakeven workloads NAME --json` prints. {_OF_A_STEP} The unit of a "
-            "table's column is its kind; an estimate has the unit of its column, whatever its "
-            "keys are called."
-        ),
         key="systems",
         rerun="workloads NAME -o FILE --force",
+        options=" NAME",
     ),
     Kind(
-        command="tune",
-        build=tune_document,
-        type=TuneReport,
-        version=TUNE_SCHEMA_VERSION,
-        description=(
-            "What `breakeven tune --json` prints. Times are in nanoseconds; low and high bound a "
-            "95 % interval of the ratio of two step times."
-        ),
+        "tune",
+        TuneReport,
+        TUNE_SCHEMA_VERSION,
+        ". Times are in nanoseconds; low and high bound a 95 % interval of the ratio of two step "
+        "times.",
+        tune_document,
         key="trials",
         rerun="tune TARGET --json > FILE",
     ),
     Kind(
-        command="compare",
-        build=comparison_document,
-        type=ComparisonReport,
-        version=COMPARISON_SCHEMA_VERSION,
-        description=(
-            "What `breakeven compare --json` prints. Times are in nanoseconds, ratios are those "
-            "of the second run to the first; low and high bound a 90 % interval."
-        ),
+        "compare",
+        ComparisonReport,
+        COMPARISON_SCHEMA_VERSION,
+        ". Times are in nanoseconds, ratios are those of the second run to the first; low and high "
+        "bound a 90 % interval.",
+        comparison_document,
     ),
     Kind(
-        command="validate",
-        type=AccuracyReport,
-        version=VALIDATION_SCHEMA_VERSION,
-        description=(
-            "What `breakeven validate --json` prints. Times are in milliseconds, as in tables, "
-            "errors and shares are fractions; low and high bound a 90 % interval."
-        ),
+        "validate",
+        AccuracyReport,
+        VALIDATION_SCHEMA_VERSION,
+        ". Times are in milliseconds, as in tables, errors and shares are fractions; low and high "
+        "bound a 90 % interval.",
+        accuracy_document,
         stored=ValidationDocument,
         write=stored_validation,
     ),
     Kind(
-        command="calibrate",
-        type=CalibrationDocument,
-        version=CALIBRATION_SCHEMA_VERSION,
-        description="What `breakeven calibrate --json` prints. Times are in nanoseconds per call.",
+        "calibrate",
+        CalibrationDocument,
+        CALIBRATION_SCHEMA_VERSION,
+        ". Times are in nanoseconds per call.",
         title="Host of breakeven calibrate",
     ),
     Kind(
-        command="devices",
-        type=DevicesDocument,
-        version=DEVICES_SCHEMA_VERSION,
-        description="What `breakeven devices --json` prints. Sizes are in bytes, rates per second.",
+        "devices",
+        DevicesDocument,
+        DEVICES_SCHEMA_VERSION,
+        ". Sizes are in bytes, rates per second.",
         title="Devices of breakeven devices",
     ),
     Kind(
+        "hosts",
+        HostsDocument,
+        HOSTS_SCHEMA_VERSION,
+        ". Clocks are in hertz.",
         command="devices",
-        type=HostsDocument,
-        version=HOSTS_SCHEMA_VERSION,
-        description="What `breakeven devices --hosts --json` prints. Clocks are in hertz.",
-        schema="hosts",
+        options=" --hosts",
         title="Hosts of breakeven devices",
     ),
     Kind(
-        command="rules",
-        type=RulesDocument,
-        version=RULES_SCHEMA_VERSION,
-        description="What `breakeven rules --json` prints; texts are in Markdown.",
+        "rules",
+        RulesDocument,
+        RULES_SCHEMA_VERSION,
+        "; texts are in Markdown.",
         title="Rules of breakeven rules",
     ),
 )

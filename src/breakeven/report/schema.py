@@ -14,7 +14,6 @@ from breakeven.report.shown import encode_document, json_schema
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print the JSON Schema of a document.")
-    names = tuple(kinds_by_schema())
-    parser.add_argument("document", nargs="?", choices=names, default="check")
+    parser.add_argument("document", nargs="?", choices=kinds_by_schema(), default="check")
     schema = json_schema(parser.parse_args().document)
     sys.stdout.write(encode_document(schema).decode())

@@ -11,13 +11,14 @@ import msgspec
 from rich.console import Console
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report.backends.html import render_page, render_svg
-from breakeven.report.backends.terminal import render
-from breakeven.report.charts.png import chart_png, ensure_can_draw
+from breakeven.report.chart_png import chart_png, ensure_can_draw
 from breakeven.report.kinds import kind_of, kinds_by_schema
-from breakeven.report.text import printable
+from breakeven.report.page import render_page, render_svg
+from breakeven.report.terminal import render
+from breakeven.report.text import printable, with_texts
 
 _PAGES = (".html", ".htm")
+_REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 
 
 def show(
@@ -29,11 +30,12 @@ def show(
         report: What a command found out.
         console: Where to; its size, colours and encoding are honoured.
         hints: Lines at the end that say what to do next.
-        options: What the builder of its kind takes besides.
+        options: What the builder of its kind takes as well.
     """
     kind = kind_of(report)
-    build = kind.parts or (lambda report: [kind.build(report, **options)] if kind.build else [])
-    documents = list(build(report))
+    documents = list(kind.parts(report)) if kind.parts else []
+    if kind.build:
+        documents.append(kind.build(report, **options))
     for number, document in enumerate(documents, start=1):
         is_last = number == len(documents)
         render(document, console, hints=hints if is_last else ())
@@ -60,7 +62,7 @@ def ensure_can_chart(suffix: str) -> None:
         )
 
 
-def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
+def chart_document(report: Any, suffix: str) -> bytes:
     """Return a report as the bytes of a file: charts alone as an image, everything as a page.
 
     Args:
@@ -91,10 +93,7 @@ def chart_document(report: msgspec.Struct, suffix: str) -> bytes:
             "there is no step time to draw", hint="breakeven report FILE shows all else"
         )
     draw = chart_png if suffix.lower() == ".png" else render_svg
-    return draw(document.charts, heading=document.heading)
-
-
-_REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
+    return draw(document.charts, heading=report.target)
 
 
 def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
@@ -116,6 +115,24 @@ def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
     return document
 
 
+def encode_document(value: object) -> bytes:
+    """Return any value as an indented JSON document, ending in a newline.
+
+    A byte of a file name that is not UTF-8 reaches Python as a lone surrogate, which JSON cannot
+    hold: it comes out as U+FFFD.
+    """
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(
+            with_texts(
+                msgspec.to_builtins(value),
+                lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+            )
+        )
+    return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
 def json_schema(name: str = "check") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document, with what docstrings say of its keys.
 
@@ -128,7 +145,14 @@ def json_schema(name: str = "check") -> dict[str, Any]:
     root = kind.stored.__name__
     _hide_recording(definitions, root)
     for definition in definitions.values():
-        _describe_fields(definition)
+        # Move the ``Args`` of a type's docstring to the properties that they describe.
+        summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
+        if summary:
+            definition["description"] = summary
+        # An argument's first line is indented by four, the lines that go on with it by eight.
+        for argument in re.split(r"^ {4}(?! )", arguments, flags=re.MULTILINE)[1:]:
+            key, _, text = argument.partition(": ")
+            definition["properties"][key]["description"] = " ".join(text.split())
     definitions[root]["properties"]["schema_version"] = {"const": kind.version}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -137,19 +161,6 @@ def json_schema(name: str = "check") -> dict[str, Any]:
         "description": kind.description,
         **described,
     }
-
-
-def encode_document(value: object) -> bytes:
-    """Return any value as an indented JSON document, ending in a newline.
-
-    A byte of a file name that is not UTF-8 reaches Python as a lone surrogate, which JSON cannot
-    hold: it comes out as U+FFFD.
-    """
-    try:
-        encoded = msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
-    return msgspec.json.format(encoded, indent=2) + b"\n"
 
 
 def _hide_recording(definitions: dict[str, Any], document: str) -> None:
@@ -161,35 +172,12 @@ def _hide_recording(definitions: dict[str, Any], document: str) -> None:
     if "recording" not in properties:
         return
     properties["recording"] = {"anyOf": [{"type": "object"}, {"type": "null"}], "default": None}
-    reachable: dict[str, None] = {}
+    reachable: set[str] = set()
     waiting = [document]
     while waiting:
         name = waiting.pop()
-        reachable[name] = None
+        reachable.add(name)
         found = _REFERENCE.findall(msgspec.json.encode(definitions[name]).decode())
         waiting += [other for other in found if other not in reachable]
-    for name in definitions.keys() - reachable.keys():
+    for name in definitions.keys() - reachable:
         del definitions[name]
-
-
-def _describe_fields(definition: dict[str, Any]) -> None:
-    """Move the ``Args`` of a type's docstring to the properties that they describe."""
-    summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
-    if summary:
-        definition["description"] = summary
-    # An argument's first line is indented by four, the lines that go on with it by eight.
-    for argument in re.split(r"^ {4}(?! )", arguments, flags=re.MULTILINE)[1:]:
-        name, _, text = argument.partition(": ")
-        definition["properties"][name]["description"] = " ".join(text.split())
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {
-            _without_surrogates(key): _without_surrogates(member) for key, member in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(member) for member in value]
-    return value

@@ -68,17 +68,18 @@ def read_document(path: str | os.PathLike[str]) -> Any:
     if not document.strip():
         raise StoredDataError(f"{path} is cut off: it is empty", hint=_RERUN)
     kind = _kind(path, document)
+    again = f"write it again: breakeven {kind.rerun}"
     try:
         report = _decode(document, kind.stored)
         _ensure_whole(report)
         return with_fields(report)
     except msgspec.ValidationError as error:
         raise StoredDataError(
-            f"{path} was edited or damaged: it does not fit its schema: {error}", hint=_rerun(kind)
+            f"{path} was edited or damaged: it does not fit its schema: {error}", hint=again
         ) from error
     except msgspec.DecodeError as error:
         # Such as a name that is not UTF-8, which the look at its keys has skipped.
-        raise StoredDataError(f"{path} is not JSON: {error}", hint=_rerun(kind)) from error
+        raise StoredDataError(f"{path} is not JSON: {error}", hint=again) from error
 
 
 def report_command(report: msgspec.Struct) -> str:
@@ -91,27 +92,29 @@ class _Version(msgspec.Struct):
 
 
 def _kind(path: Path, document: bytes) -> Kind:
-    """Return which command wrote a document, by its keys, and check its schema version."""
+    """Return the kind of a document, by its keys, and check its schema version."""
+    read_back = [kind for kind in KINDS if kind.key]
+    commands = [kind.command for kind in read_back]
+    writers = f"reports are written by: breakeven {', '.join(commands[:-1])} or {commands[-1]}"
     try:
         version = _decode(document, _Version).schema_version
         keys = _decode(document, dict[str, msgspec.Raw]).keys()
     except msgspec.ValidationError as error:
-        raise StoredDataError(
-            f"{path} is no report of breakeven: {error}", hint=_writers()
-        ) from error
+        raise StoredDataError(f"{path} is no report of breakeven: {error}", hint=writers) from error
     except msgspec.DecodeError as error:
         state = "is cut off" if "truncated" in str(error) else "is not JSON"
         raise StoredDataError(f"{path} {state}: {error}", hint=_RERUN) from error
-    kind = next((kind for kind in KINDS if kind.key in keys), None)
+    kind = next((kind for kind in read_back if kind.key in keys), None)
     if kind is None:
-        wanted = ", ".join(kind.key for kind in KINDS if kind.key)
+        wanted = ", ".join(kind.key for kind in read_back)
         raise StoredDataError(
-            f"{path} is no report of breakeven: it has none of the keys {wanted}", hint=_writers()
+            f"{path} is no report of breakeven: it has none of the keys {wanted}", hint=writers
         )
     if not 1 <= version <= kind.version:
         raise StoredDataError(
             f"{path} has schema version {version}; this breakeven reads version {kind.version}",
-            hint=f"read it with the breakeven that wrote it, or {_rerun(kind)}",
+            hint="read it with the breakeven that wrote it, or write it again: "
+            f"breakeven {kind.rerun}",
         )
     return kind
 
@@ -130,48 +133,53 @@ def _ensure_whole(report: Any) -> None:
     Raises:
         msgspec.ValidationError: A part is missing.
     """
+
+    def ensure(is_right: bool, message: str) -> None:
+        if not is_right:
+            raise msgspec.ValidationError(message)
+
     for found in _structs(report):
+        times = None
         match found:
             # 0 is a time, too, of a figure in a table.
             case Estimate(value_ns=value) if value:
-                _ensure_time(found.low_ns, value, found.high_ns)
+                times = found.low_ns, value, found.high_ns
             case _ if {"low_ns", "step_ns", "high_ns"} <= set(found.__struct_fields__):
-                _ensure_time(found.low_ns, found.step_ns, found.high_ns)  # type: ignore[attr-defined]
+                times = found.low_ns, found.step_ns, found.high_ns  # type: ignore[attr-defined]
             case Verdict() | ProgramSummary():
                 low, ratio, high = found.low, found.speedup, found.high
-                if not 0 < low <= ratio * _ROUNDING <= high * _ROUNDING**2:
-                    raise msgspec.ValidationError(
-                        f"a ratio of {ratio:g} with an interval from {low:g} to {high:g}"
-                    )
+                ensure(
+                    0 < low <= ratio * _ROUNDING <= high * _ROUNDING**2,
+                    f"a ratio of {ratio:g} with an interval from {low:g} to {high:g}",
+                )
             case SweepReport():
-                if not found.axes:
-                    raise msgspec.ValidationError("a sweep without an axis")
+                ensure(bool(found.axes), "a sweep without an axis")
                 for point in found.points:
                     missing = [one.name for one in found.axes if one.name not in point.settings]
-                    if missing:
-                        raise msgspec.ValidationError(f"a point without a value of {missing[0]}")
+                    ensure(not missing, f"a point without a value of {', '.join(missing)}")
             case SystemTable():
                 for row in found.rows:
-                    if len(row.cells) != len(found.columns):
-                        raise msgspec.ValidationError(
-                            f"a row of {len(row.cells)} cells in a table of "
-                            f"{len(found.columns)} columns"
-                        )
+                    ensure(
+                        len(row.cells) == len(found.columns),
+                        f"a row of {len(row.cells)} cells in a table of {len(found.columns)} "
+                        "columns",
+                    )
             case _:
                 pass
-    if isinstance(report, CheckReport | ExplainReport) and not report.results:
+        if times is not None:
+            low, value, high = times
+            ensure(
+                0 < low <= value <= high < _LONGEST_NS,
+                f"a time of {value:g} ns with an interval from {low:g} to {high:g} ns",
+            )
+    if isinstance(report, CheckReport | ExplainReport):
         what = "a check" if isinstance(report, CheckReport) else "an explanation"
-        raise msgspec.ValidationError(f"{what} without a device")
+        ensure(bool(report.results), f"{what} without a device")
     if isinstance(report, ExplainReport):
         attribution = report.attribution
-        if sum(part.time_ns for part in attribution.parts) != attribution.step_ns:
-            raise msgspec.ValidationError("parts of the step that do not add up to it")
-
-
-def _ensure_time(low_ns: float, value_ns: float, high_ns: float) -> None:
-    if not 0 < low_ns <= value_ns <= high_ns < _LONGEST_NS:
-        raise msgspec.ValidationError(
-            f"a time of {value_ns:g} ns with an interval from {low_ns:g} to {high_ns:g} ns"
+        ensure(
+            sum(part.time_ns for part in attribution.parts) == attribution.step_ns,
+            "parts of the step that do not add up to it",
         )
 
 
@@ -185,15 +193,6 @@ def _structs(value: object) -> Iterator[msgspec.Struct]:
     elif isinstance(value, tuple):
         for member in value:  # pyright: ignore[reportUnknownVariableType]
             yield from _structs(member)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _rerun(kind: Kind) -> str:
-    return f"write it again: breakeven {kind.rerun}"
-
-
-def _writers() -> str:
-    commands = [kind.command for kind in KINDS if kind.key]
-    return f"reports are written by: breakeven {', '.join(commands[:-1])} or {commands[-1]}"
 
 
 def with_fields(report: Any) -> Any:
@@ -218,18 +217,13 @@ def _host(host: HostSummary) -> HostSummary:
 
 
 def _sweep(report: SweepReport) -> SweepReport:
-    threads = next((axis.name for axis in report.axes if axis.role is AxisRole.THREADS), None)
-    report = replace(report, host=_host(report.host))
-    if threads is None:
-        return report
-    return replace(report, points=tuple(_point(point, threads) for point in report.points))
-
-
-def _point(point: SweepPoint, threads: str) -> SweepPoint:
-    number = point.settings[threads]
-    if point.kind is not DeviceKind.CPU or point.processor or not isinstance(number, int):
-        return point
-    ending = cpu_on_threads("", number)
-    if not point.device.endswith(ending):
-        return point
-    return replace(point, processor=point.device.removesuffix(ending))
+    threads = next((axis.name for axis in report.axes if axis.role is AxisRole.THREADS), "")
+    points: list[SweepPoint] = []
+    for point in report.points:
+        number = point.settings.get(threads)
+        if point.kind is DeviceKind.CPU and not point.processor and isinstance(number, int):
+            ending = cpu_on_threads("", number)
+            if point.device.endswith(ending):
+                point = replace(point, processor=point.device.removesuffix(ending))
+        points.append(point)
+    return replace(report, host=_host(report.host), points=tuple(points))

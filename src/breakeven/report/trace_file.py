@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from breakeven.report.charts.causes import TRACKS, group_of
+from breakeven.report.text import with_texts
+from breakeven.report.timeline import TRACKS, group_and_words
 from breakeven.units import NS_PER_US
 from breakeven.verdict import ExplainReport, TimelineSpan
 
@@ -38,47 +39,65 @@ def chrome_trace(report: ExplainReport) -> bytes:
             "high_us": _us(report.high_ns),
             "bound": report.bound.value,
         },
-        "traceEvents": [*_names(report), *_spans(report.timeline)],
+        "traceEvents": list(_events(report)),
     }
-    return msgspec.json.encode(_encodable(document)) + b"\n"
+    # JSON cannot hold a lone surrogate.
+    encodable = with_texts(document, lambda text: text.encode("utf-8", "backslashreplace").decode())
+    return msgspec.json.encode(encodable) + b"\n"
 
 
-def _names(report: ExplainReport) -> Iterator[dict[str, Any]]:
+def _events(report: ExplainReport) -> Iterator[dict[str, Any]]:
+    """Yield the names of process and threads, and the spans."""
+
+    def metadata(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": arguments}
+
     title = f"{report.target}: one step, predicted for {report.device}"
-    yield _metadata("process_name", 0, name=title)
-    for track, lanes in _tracks(report.timeline).items():
-        what = {"host": report.host.name, "device": report.device}[track]
-        for number in range(len(lanes)):
-            thread = _thread(track, number)
-            more = f" ({number + 1})" if number else ""
-            yield _metadata("thread_name", thread, name=f"{track}{more}: {what}")
-            yield _metadata("thread_sort_index", thread, sort_index=thread)
+    yield metadata("process_name", 0, name=title)
+    for number, (track, what) in enumerate(
+        zip(TRACKS, (report.host.name, report.device), strict=True)
+    ):
+        spans = [span for span in report.timeline if span.track == track]
+        for lane, own in enumerate(_lanes(spans)):
+            # Lanes lie below one another in a viewer, those of the host above the device's.
+            thread = number * 1_000 + lane + 1
+            more = f" ({lane + 1})" if lane else ""
+            yield metadata("thread_name", thread, name=f"{track}{more}: {what}")
+            yield metadata("thread_sort_index", thread, sort_index=thread)
+            for span in own:
+                yield _event(span, thread)
 
 
-def _metadata(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": arguments}
+def _lanes(spans: Sequence[TimelineSpan]) -> list[list[TimelineSpan]]:
+    """Return spans in lanes: those of one lane follow one another.
+
+    Viewers stack spans that overlap as calls within calls, which kernels and copies that run at
+    the same time are not.
+    """
+    lanes: list[list[TimelineSpan]] = [[]]
+    for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
+        start_us = _us(span.start_ns)
+        for lane in lanes:
+            if not lane or _us(lane[-1].end_ns) <= start_us:
+                lane.append(span)
+                break
+        else:
+            lanes.append([span])
+    return lanes
 
 
-def _spans(timeline: Sequence[TimelineSpan]) -> Iterator[dict[str, Any]]:
-    for track, lanes in _tracks(timeline).items():
-        for number, lane in enumerate(lanes):
-            for span in lane:
-                yield _span(span, _thread(track, number))
-
-
-def _span(span: TimelineSpan, thread: int) -> dict[str, Any]:
-    place = None if span.file is None else f"{span.file}:{span.line}"
+def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
     arguments = {
         "cause": span.cause,
         "phase": span.phase,
         "module": span.module,
-        "line": place,
+        "line": None if span.file is None else f"{span.file}:{span.line}",
         "critical": span.is_critical,
     }
     return {
         "ph": "X",
         "name": span.name,
-        "cat": group_of(span.cause).value.word,
+        "cat": group_and_words(span.cause)[0].word,
         "pid": _PROCESS,
         "tid": thread,
         "ts": _us(span.start_ns),
@@ -87,46 +106,6 @@ def _span(span: TimelineSpan, thread: int) -> dict[str, Any]:
     }
 
 
-def _tracks(timeline: Sequence[TimelineSpan]) -> dict[str, list[list[TimelineSpan]]]:
-    """Return the spans of each track in lanes: those of one lane follow one another.
-
-    Viewers stack spans that overlap as calls within calls, which kernels and copies that run at
-    the same time are not.
-    """
-    tracks: dict[str, list[list[TimelineSpan]]] = {track: [[]] for track in TRACKS}
-    ordered = sorted(timeline, key=lambda span: (span.start_ns, span.end_ns))
-    for span in ordered:
-        if span.track not in tracks:
-            continue
-        lanes = tracks[span.track]
-        free = next((lane for lane in lanes if not lane or _ends_before(lane[-1], span)), None)
-        if free is None:
-            lanes.append([span])
-        else:
-            free.append(span)
-    return tracks
-
-
-def _ends_before(earlier: TimelineSpan, later: TimelineSpan) -> bool:
-    return _us(earlier.end_ns) <= _us(later.start_ns)
-
-
-def _thread(track: str, number: int) -> int:
-    # Lanes of a track lie below one another in a viewer, those of the host above the device's.
-    return TRACKS.index(track) * 1_000 + number + 1
-
-
 def _us(time_ns: float) -> float:
     """Return microseconds to the nanosecond."""
     return round(time_ns / NS_PER_US, 3)
-
-
-def _encodable(value: Any) -> Any:
-    r"""Return a value without lone surrogates, which JSON cannot hold: ``\udcff`` as text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {key: _encodable(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_encodable(member) for member in value]
-    return value

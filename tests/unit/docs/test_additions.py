@@ -23,7 +23,7 @@ from breakeven.cli import main
 from breakeven.cost import lower, reference_host
 from breakeven.device import find_device
 from breakeven.report import read_document, show, to_json
-from breakeven.report.builders.prices import PricesReport
+from breakeven.report.prices import PricesReport
 from breakeven.settings import SETTINGS
 from breakeven.simulate import predict_steps
 from breakeven.trace import Configuration, Op, Settings, StepTrace, TensorSpec

@@ -13,7 +13,7 @@ import pytest
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report import chart_document, ensure_can_chart
-from breakeven.report.charts.png import MAX_CHARTS
+from breakeven.report.chart_png import MAX_CHARTS
 from factories import reports as made_up
 from factories import sweeps
 

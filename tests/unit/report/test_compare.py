@@ -7,16 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import jsonschema
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from breakeven.cli import main
-from breakeven.report import json_schema, show, to_json
-from breakeven.timing import Source
+from breakeven.report import show, to_json
 from breakeven.verdict import (
     Bound,
     Cell,
@@ -164,13 +161,6 @@ def test_compiled_steps_are_compared_beside_the_eager_ones() -> None:
     assert lines[eager + 1].startswith("T4, compiled ")
 
 
-def test_a_compiled_step_of_one_run_alone_is_named() -> None:
-    report = compare_reports(made_up.cpu_wins(), with_compiled(1e6))
-    assert [(name.device, name.variant) for name in report.only_after] == [("T4", "compiled")]
-    assert "Only in B\n  T4, compiled" in shown(report)
-    assert "torch.compile: none → default" in shown(report)
-
-
 def test_step_and_circumstances() -> None:
     report = compare_reports(made_up.cpu_wins(), changed_check())
     assert [(fact.name, fact.before, fact.after) for fact in report.facts] == [
@@ -298,77 +288,10 @@ def test_a_time_of_zero_is_set_apart() -> None:
     assert "Not to be compared" in shown(report)
 
 
-def test_runs_of_different_kinds() -> None:
-    with pytest.raises(ValueError, match="different kinds"):
-        compare_reports(made_up.cpu_wins(), sweeps.widths())
-
-
 def test_golden_at_80_columns(check_golden: Callable[[str, str], None]) -> None:
     check = shown(compare_reports(made_up.cpu_wins(), changed_check()))
     sweep = shown(compare_reports(sweeps.batch_sizes(), changed_sweep()))
     check_golden("terminal_compare.txt", f"{check}\n{'=' * 80}\n\n{sweep}")
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_no_line_is_longer_than_the_terminal(columns: int) -> None:
-    for report in (
-        compare_reports(made_up.cpu_wins(), changed_check()),
-        compare_reports(sweeps.grid(), sweeps.hostile()),
-        compare_reports(systems.report(), systems.report()),
-    ):
-        lines = shown(report, columns).splitlines()
-        assert max(cell_len(line) for line in lines) <= columns
-
-
-def test_what_else_differs_comes_first() -> None:
-    lines = shown(compare_reports(made_up.cpu_wins(), changed_check())).splitlines()
-    assert lines[:2] == ["A: before.json", "B: after.json"]
-    assert lines[3:5] == ["More than the answers differs:", "  torch: 2.13.0 → 2.14.0"]
-    assert "Verdict: train on the CPU (AMD EPYC 7B13) → a GPU pays off (T4)." in lines
-
-
-def test_names_cannot_steer_the_terminal() -> None:
-    text = shown(compare_reports(sweeps.hostile(), sweeps.batch_sizes()))
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "[red]" in text or "[/red]" in text or "evil" in text
-
-
-def test_a_source_that_changed_is_told() -> None:
-    before = sweeps.batch_sizes()
-    points = tuple(
-        replace(_scaled(p, 0.1), source=Source.MEASURED) if p.device == "T4" else p
-        for p in before.points
-    )
-    text = shown(compare_reports(before, replace(before, points=points)), 120)
-    assert "measured in B only" in text
-
-
-@pytest.mark.parametrize(
-    "report",
-    [
-        compare_reports(made_up.cpu_wins(), changed_check()),
-        compare_reports(sweeps.batch_sizes(), changed_sweep()),
-        compare_reports(systems.report(), systems.report()),
-    ],
-)
-def test_the_document_fits_its_schema(report: ComparisonReport) -> None:
-    schema = json_schema("compare")
-    jsonschema.Draft202012Validator.check_schema(schema)
-    document = json.loads(to_json(report))
-    assert document["schema_version"] == 1
-    jsonschema.Draft202012Validator(schema).validate(document)
-    assert msgspec.convert(document, ComparisonReport) == report
-
-
-def test_golden_help(
-    check_golden: Callable[[str, str], None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["compare", "--help"]) == 0
-    check_golden("help_compare.txt", capsys.readouterr().out)
 
 
 def test_the_command_compares_files(

@@ -8,8 +8,7 @@ import pytest
 
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
-from breakeven.report.builders.validate import unread_reasons, warnings
-from breakeven.report.builders.validate_stored import stored_validation
+from breakeven.report.validate import stored_validation, unread_reasons, warnings
 from breakeven.trace import Attention
 from breakeven.validate import MeasuredRow, read_table, validate_table
 from breakeven.validate.traced_rows import TracedRows

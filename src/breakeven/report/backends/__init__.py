@@ -1,1 +1,0 @@
-"""Back-ends: a document at a terminal, as HTML and as Markdown."""

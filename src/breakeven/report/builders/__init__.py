@@ -1,1 +1,0 @@
-"""A builder for each kind of report: from what was found out to a document."""

@@ -1,0 +1,220 @@
+"""Charts and timelines as SVG: the places of their parts, for the templates.
+
+Places are in the units of the view box, which is `WIDTH` wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from breakeven.report.chart import Chart, ChartPoint, ChartSeries, CrossoverMark, Scale
+from breakeven.report.document import Timeline
+from breakeven.report.text import place_text, printable, shorten
+from breakeven.report.timeline import TRACKS, CauseGroup, Strip, group_and_words
+from breakeven.units import format_duration
+from breakeven.verdict import HOST_TRACK, TimelineSpan
+
+WIDTH = 880
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50
+_PLOT_HEIGHT = 380
+_STRIP_ROW = 21
+# About how wide a character is, to keep a label within the drawing.
+_CHARACTER = 6.4
+_ENOUGH_TURNED_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StripMark:
+    """A row above the plot: a crossover with its interval.
+
+    Args:
+        style: That of its series.
+        y: Place of the row.
+        x: Place of the crossover.
+        low: Where its interval begins.
+        high: Where that ends.
+        label: What it is, as far as it has room.
+    """
+
+    style: int
+    y: float
+    x: float
+    low: float
+    high: float
+    label: str
+
+    @property
+    def is_label_left(self) -> bool:
+        """There is more room for the label on the left."""
+        return self.low > WIDTH - self.high
+
+
+class SvgChart:
+    """A chart with the places of its parts.
+
+    Args:
+        chart: What to draw.
+    """
+
+    left, right = _LEFT, WIDTH - _RIGHT
+
+    def __init__(self, chart: Chart) -> None:
+        self.chart = chart
+        self.strip = [self._mark(row, mark) for row, mark in enumerate(chart.crossovers)]
+        self.top = _TOP + _STRIP_ROW * len(self.strip)
+        self.bottom = float(self.top + _PLOT_HEIGHT)
+        labels = sum(len(tick.label) for tick in chart.x.ticks)
+        self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
+        self.height = self.bottom + _BOTTOM + (60 if self.are_x_labels_turned else 0)
+        # Nothing lies between two words or devices, so no line joins them.
+        self.has_lines = chart.x.scale is not Scale.CATEGORY
+        # Text, series, and what the mark beside it shows.
+        self.legend: list[tuple[str, ChartSeries | None, str]] = []
+        if not chart.is_by_device:
+            self.legend += [(series.name, series, "series") for series in chart.series]
+        self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
+        self.legend.append(("bands and bars: 90 % interval", None, ""))
+        # In words, for those who do not see it.
+        names = ", ".join(series.name for series in chart.series)
+        marks = "; ".join(mark.label for mark in self.strip)
+        self.description = (
+            f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}."
+            + (f" {marks}." if marks else "")
+        )
+        # Each value of the horizontal axis in words, with the points of all series.
+        by_row = [{point.row: point for point in series.points} for series in chart.series]
+        self.rows = [
+            (label, [points.get(row) for points in by_row])
+            for row, label in enumerate(chart.x_labels)
+        ]
+
+    def _mark(self, row: int, mark: CrossoverMark) -> StripMark:
+        low, high = self.x(mark.low), self.x(self.chart.x.high if mark.high is None else mark.high)
+        room = max(int((max(low, WIDTH - high) - 12) / _CHARACTER), 12)
+        label = shorten(f"{mark.label} on", room)
+        y = _TOP + _STRIP_ROW * (row + 0.4)
+        return StripMark(mark.style, y, self.x(mark.x), low, high, label)
+
+    def x(self, value: float) -> float:
+        """Return the place of a value along the horizontal axis."""
+        return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(self, step_ns: float) -> float:
+        """Return the place of a step time."""
+        return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
+
+    def line(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path from point to point."""
+        return _path((self.x(point.x), self.y(point.step_ns)) for point in points)
+
+    def band(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path around the intervals."""
+        highs = [(self.x(point.x), self.y(point.high_ns)) for point in points]
+        lows = [(self.x(point.x), self.y(point.low_ns)) for point in points]
+        return _path([*highs, *reversed(lows)]) + "Z"
+
+    def whiskers(self, points: Sequence[ChartPoint]) -> str:
+        """Return the path of intervals that no band joins."""
+        return "".join(
+            f"M{self.x(point.x):g},{self.y(point.low_ns):g}V{self.y(point.high_ns):g}"
+            for point in points
+        )
+
+
+def _path(places: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
+
+
+_TRACK_LEFT, _TRACK_RIGHT = 60, 12
+_TRACK_HEIGHT, _TRACK_GAP = 36, 26
+# A narrower box can neither be seen nor pointed at alone: those of one colour are one path.
+_LEAST_TITLED_WIDTH = 1.5
+_LEAST_WIDTH = 0.3
+_NUM_TICKS = 4
+# Corners of the line that tells which side the end waits for.
+_NUM_CRITICAL_CELLS = 220
+_MAX_TITLE_CHARACTERS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class SvgSpan:
+    """A span that is wide enough to be pointed at."""
+
+    x: float
+    y: float
+    width: float
+    css_class: str
+    title: str
+
+
+class SvgTimeline:
+    """Both timelines with the places of their parts.
+
+    Args:
+        timeline: What happens on both.
+    """
+
+    width, row_height = WIDTH, _TRACK_HEIGHT
+    height = 6 + 2 * _TRACK_HEIGHT + _TRACK_GAP + 26
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.description = timeline.description
+        self._strip = Strip(timeline.spans, _NUM_CRITICAL_CELLS)
+        self.spans: list[SvgSpan] = []
+        # Paths by colour.
+        self.small_spans: dict[str, str] = {}
+        for span in timeline.spans:
+            if span.track not in TRACKS or span.end_ns < span.start_ns:
+                continue
+            x, y = self.x(span.start_ns), self.row_y(span.track)
+            width = max(self.x(span.end_ns) - x, _LEAST_WIDTH)
+            css_class = group_and_words(span.cause)[0].css_class
+            if width < _LEAST_TITLED_WIDTH:
+                path = f"M{x:g},{y}h{width:.1f}v{_TRACK_HEIGHT}h-{width:.1f}z"
+                self.small_spans[css_class] = self.small_spans.get(css_class, "") + path
+            else:
+                self.spans.append(SvgSpan(x, y, round(width, 1), css_class, _title(span)))
+        used = {group_and_words(span.cause)[0] for span in timeline.spans}
+        self.legend = [group for group in CauseGroup if group in used]
+        times_ns = [self._strip.end_ns * number / _NUM_TICKS for number in range(_NUM_TICKS + 1)]
+        self.ticks = [(self.x(ns), format_duration(ns, 2) if ns else "0") for ns in times_ns]
+        self.rows = [(track, self.row_y(track) + _TRACK_HEIGHT / 2) for track in TRACKS]
+
+    def x(self, time_ns: float) -> float:
+        """Return the place of a point in time."""
+        share = time_ns / self._strip.end_ns
+        return round(_TRACK_LEFT + share * (WIDTH - _TRACK_LEFT - _TRACK_RIGHT), 1)
+
+    def row_y(self, track: str) -> int:
+        """Return the upper end of a track."""
+        return 6 + TRACKS.index(track) * (_TRACK_HEIGHT + _TRACK_GAP)
+
+    @property
+    def critical(self) -> str:
+        """A line below the host or above the device, whichever the end waits for."""
+        middle = 6 + _TRACK_HEIGHT + _TRACK_GAP / 2
+        cell_ns = self._strip.end_ns / _NUM_CRITICAL_CELLS
+        path, last = "", ""
+        for number, track in enumerate(self._strip.critical):
+            y = middle - 8 if track == HOST_TRACK else middle + 8
+            if track and not last:
+                path += f"M{self.x(number * cell_ns):g},{y:g}"
+            elif track and track != last:
+                path += f"V{y:g}"
+            if track:
+                path += f"H{self.x((number + 1) * cell_ns):g}"
+            last = track
+        return path
+
+
+def _title(span: TimelineSpan) -> str:
+    parts = (
+        printable(span.name, 60),
+        format_duration(span.end_ns - span.start_ns),
+        group_and_words(span.cause)[1],
+        printable(span.phase, 20),
+        shorten(printable(span.module, None), 60),
+        place_text(span.file, span.line, 60),
+    )
+    return shorten(" · ".join(filter(None, parts)), _MAX_TITLE_CHARACTERS)

@@ -1,1 +1,0 @@
-"""Charts: one description of each, drawn for terminals, pages and images."""

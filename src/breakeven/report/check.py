@@ -1,0 +1,484 @@
+"""The document of a check: the verdict, the curves, every device, every finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from breakeven.report.answer_text import (
+    SOURCE_MARKS,
+    device_label,
+    named_label,
+    reference_cpu,
+    sample_legend,
+    sort_results,
+    speed_against,
+    verdict_lines,
+)
+from breakeven.report.chart import (
+    Chart,
+    axis_word,
+    category_axis,
+    chart_point,
+    crossover_interval,
+    size_axis,
+    step_chart,
+)
+from breakeven.report.document import (
+    Cell,
+    Column,
+    Document,
+    Interval,
+    Line,
+    Medium,
+    Section,
+    Table,
+    evenly_spread,
+)
+from breakeven.report.run_text import (
+    busy_warnings,
+    caveat_section,
+    caveats_of_results,
+    fix_texts,
+    run_facts,
+)
+from breakeven.report.text import (
+    duration_with_interval,
+    place_text,
+    plural,
+    printable,
+    ratio_alone,
+    ratio_with_interval,
+    shorten,
+)
+from breakeven.timing import Source
+from breakeven.units import (
+    NS_PER_S,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_time,
+)
+from breakeven.verdict import (
+    CheckReport,
+    Choice,
+    Crossover,
+    DeviceKind,
+    DeviceResult,
+    NoCrossover,
+    Verdict,
+    cpu_result,
+)
+
+# An axis shorter than a decade would show a difference of 5 % as wide as one of 500 %.
+_SHORTEST_AXIS = 10.0
+_MAX_FINDINGS = 8
+# A fix that saves less than this part of the step is not worth the reader's time.
+_LEAST_GAIN = 0.005
+_MAX_SIZES = 9
+_MOST_BREAKS = 3
+
+
+def check_document(report: CheckReport) -> Document:
+    """Return the document of a check."""
+    charts = check_charts(report)
+    crossovers = list(_crossover_sentences(report))
+    too_big: list[Line] = []
+    for result in report.results:
+        if result.fits is False:
+            peak = result.peak_memory_bytes
+            needed = "" if peak is None else f": it needs {format_bytes(peak, 2)}"
+            text = f"The step does not fit {device_label(result)}{needed}."
+            too_big.append(Line(text, "red", only=Medium.TERMINAL))
+    return Document(
+        title=f"Does a GPU pay off for {printable(report.target, 120)}?",
+        answers=(
+            *verdict_lines(report),
+            *map(Line, _at_best_sentences(report)),
+            *map(Line, _compiled_sentences(report)),
+            *map(Line, _absent_cpu_sentences(report)),
+            *(Line(sentence, only=Medium.PAGE) for sentence in crossovers),
+        ),
+        warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
+        facts=tuple(run_facts(report)),
+        blocks=(
+            Section("Step time", charts, only=Medium.PAGE),
+            Section("Devices", (_result_table(report), *too_big), heading=""),
+            *_times_section(report),
+            _crossover_section(report, crossovers),
+            *_finding_section(report),
+            *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
+        ),
+        charts=charts,
+    )
+
+
+def check_charts(report: CheckReport) -> tuple[Chart, ...]:
+    """Return the chart along the sizes, or else of the devices; none without a step time."""
+    curves = [curve for curve in report.curves if curve.points]
+    if curves:
+        sizes = sorted({point.size for curve in curves for point in curve.points})
+        word, crossover = axis_word(curves[0].axis), report.crossover
+        series = [
+            (
+                curve.device,
+                curve.kind,
+                tuple(
+                    chart_point(point, float(point.size), sizes.index(point.size))
+                    for point in sorted(curve.points, key=lambda point: point.size)
+                ),
+            )
+            for curve in curves
+        ]
+        chart = step_chart(
+            title=f"Step time along the {word}",
+            x=size_axis(word, sizes),
+            x_labels=(f"{size:,}" for size in sizes),
+            series=series,
+            crossovers=[("", crossover)] if isinstance(crossover, Crossover) else [],
+        )
+        return (chart,)
+    if not report.results:
+        return ()
+    results = sorted((*report.results, *report.absent_cpus), key=lambda one: one.step_ns)
+    names = [printable(result.device, 60) for result in results]
+    chart = step_chart(
+        title="Step time by device",
+        x=category_axis("device", names),
+        x_labels=names,
+        series=[
+            (result.device, result.kind, (chart_point(result, float(row), row),))
+            for row, result in enumerate(results)
+        ],
+        is_by_device=True,
+    )
+    return (chart,)
+
+
+def _generated_result(report: CheckReport) -> DeviceResult | None:
+    """Return this CPU's step as generated code; None if that gains too little to be shown."""
+    step, cpu = report.generated, reference_cpu(report.results)
+    if step is None or cpu is None or not step.is_worth_it:
+        return None
+    return cpu_result(
+        cpu.device, step.step, precision=cpu.precision, fits=True, setting="generated step"
+    )
+
+
+def _compiled_results(report: CheckReport) -> Iterator[DeviceResult]:
+    eager = {result.device: result for result in report.results if result.kind is DeviceKind.GPU}
+    for one in report.compiled.results if report.compiled else ():
+        if one.device in eager:
+            yield replace(
+                eager[one.device],
+                source=Source.PREDICTED,
+                step_ns=one.step_ns,
+                low_ns=one.low_ns,
+                high_ns=one.high_ns,
+                bound=one.bound,
+                num_samples=0,
+                setting="compiled",
+            )
+
+
+def _fastest_gpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
+    gpus = [one for one in results if one.kind is DeviceKind.GPU and one.fits is not False]
+    return min(gpus, key=lambda one: one.step_ns, default=None)
+
+
+def _speed_text(result: DeviceResult, other: DeviceResult) -> str:
+    return f"{ratio_with_interval(*speed_against(result, other))} as fast as {device_label(other)}"
+
+
+def _at_best_sentences(report: CheckReport) -> Iterator[str]:
+    """Yield the sentences on the CPU's step as generated code and a GPU's as a CUDA graph."""
+    step, cpu = report.generated, _generated_result(report)
+    if step is not None and cpu is not None:
+        gpu = _fastest_gpu(report.results)
+        yield (
+            f"With forward, backward and update as generated code, a step takes this CPU "
+            f"{format_duration(step.step_ns, 2)}, {format_duration(step.kept_ns, 2)} of them for "
+            f"the rest of the loop: {ratio_alone(step.speedup)} as fast as now"
+            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. breakeven tune tries that "
+            "and breakeven run trains so, or call breakeven.fast_step in the loop yourself."
+        )
+    if report.captured is None:
+        return
+    gpu, because, way = report.captured.result, "", "a CUDA graph"
+    if report.captured.because:
+        because = f"One CUDA graph cannot replay this step: {printable(report.captured.because)}. "
+        way = 'torch.compile(mode="reduce-overhead")'
+    if gpu is None:
+        if because:
+            yield because.rstrip()
+        return
+    named = f"{printable(gpu.device)} with {way}"
+    time = duration_with_interval(gpu.step_ns, gpu.low_ns, gpu.high_ns)
+    if cpu is None:
+        yield f"{because}{named} is predicted to take {time} for a step."
+        return
+    faster, slower = sorted((cpu, gpu), key=lambda result: result.step_ns)
+    ratio = speed_against(faster, slower)
+    is_open = " (too close to call)" if ratio[1] < 1 else ""
+    yield (
+        f"{because}At their best: a generated step takes this CPU "
+        f"{format_duration(cpu.step_ns, 2)}, {named} {time}, predicted: the "
+        f"{faster.kind.upper()} is {ratio_with_interval(*ratio)} as fast{is_open}."
+    )
+
+
+def _compiled_sentences(report: CheckReport) -> Iterator[str]:
+    """Yield the compiled step's time and cost on the GPU of the verdict."""
+    steps = report.compiled
+    if steps is None or not steps.results:
+        return
+    fastest = min(steps.results, key=lambda one: one.step_ns)
+    one = next((one for one in steps.results if one.device in report.verdict.pair), fastest)
+    mode = "" if steps.mode == "default" else f' in mode "{steps.mode}"'
+    pays = "which it never makes up for"
+    if one.pays_after_steps is not None:
+        pays = f"paid for after {format_count(one.pays_after_steps, 2)} steps"
+    # The verdict of a script that compiles its model is about the step without that.
+    compared = "without it, as the verdict takes it" if steps.is_asked_for_by_script else "written"
+    yield (
+        f"Compiled by torch.compile{mode}, a step on {printable(one.device)} is predicted to take "
+        f"{format_duration(one.step_ns, 2)}: {ratio_alone(one.speedup)} as fast as {compared}. "
+        f"Compiling takes about {format_duration(steps.compile_ns, 1)}, {pays}."
+    )
+    if steps.breaks:
+        known = [at.location for at in steps.breaks if at.location is not None]
+        lines = ", ".join(place_text(at.file, at.line, 80) for at in known[:_MOST_BREAKS])
+        yield (
+            f"The compiled graph breaks where the model waits for a value, "
+            f"{plural(len(steps.breaks), 'time')} per call{f': {lines}' if lines else ''}."
+        )
+
+
+def _absent_cpu_sentences(report: CheckReport) -> Iterator[str]:
+    """Yield each absent CPU's step time against this CPU and the fastest GPU."""
+    others = [reference_cpu(report.results), _fastest_gpu(report.results)]
+    for absent in report.absent_cpus:
+        against = [_speed_text(absent, other) for other in others if other is not None]
+        yield (
+            f"On {device_label(absent)}, a step is predicted to take "
+            f"{format_duration(absent.step_ns, 2)}: {' and '.join(against)}."
+        )
+    if report.absent_cpus:
+        yield "The verdict compares GPUs with this CPU alone, which was measured."
+
+
+def _crossover_sentences(report: CheckReport) -> Iterator[str]:
+    """Yield the crossover or the reason for none; then the same against generated code."""
+    cpu = reference_cpu(report.results)
+    for found, rival in (
+        (report.crossover, "the CPU" if cpu is None else device_label(cpu)),
+        (report.generated_crossover, "generated code on this CPU"),
+    ):
+        match found:
+            case Crossover(searched=(first, last)):
+                winner = named_label(report.results, found.device)
+                yield (
+                    f"Crossover: from {axis_word(found.axis)} {found.value:,} "
+                    f"({crossover_interval(found)}) on, {winner} is faster than {rival} "
+                    f"(searched {first:,} to {last:,})."
+                )
+            case NoCrossover():
+                # What was not searched may well be there.
+                what = "Crossover not known: " if found.searched is None else "No crossover: "
+                is_first = found is report.crossover
+                yield f"{what if is_first else ''}{printable(found.none_because, 600)}"
+            case None:
+                pass
+
+
+def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
+    """Return the ends of an axis that holds every interval and is at least a decade long."""
+    low = min(max(result.low_ns, 1.0) for result in results)
+    high = max(max(result.high_ns, 1.0) for result in results)
+    stretch = math.sqrt(max(_SHORTEST_AXIS / (high / low), 1.0))
+    return low / stretch, high * stretch
+
+
+def _result_table(report: CheckReport) -> Table:
+    best = (_generated_result(report), report.captured and report.captured.result)
+    # Of the same devices, and not what the verdict is about.
+    others = (*_compiled_results(report), *report.absent_cpus, *filter(None, best))
+    results = sort_results((*report.results, *others))
+    cpu = reference_cpu(report.results)
+    chosen = report.verdict.device if report.verdict.is_settled else None
+    axis = (*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0))
+    names: list[Cell] = []
+    intervals: list[Interval] = []
+    bounds: list[Cell | str] = []
+    marks: list[str] = []
+    for one in results:
+        label, device = device_label(one), printable(one.device)
+        page = label if label == device else f"{label} ({device})"
+        names.append(Cell((SOURCE_MARKS[one.source], f" {shorten(label, 32)}"), page=page))
+        low, value, high = (max(ns, 1.0) for ns in (one.low_ns, one.step_ns, one.high_ns))
+        intervals.append(Interval(low, value, high, axis, *SOURCE_MARKS[one.source]))
+        if one.fits is False:
+            bounds.append(Cell("too big", style="red", page="too big for its memory"))
+            marks.append("out")
+        else:
+            bounds.append("" if one.bound is None else one.bound.value)
+            marks.append("chosen" if one.device == chosen and one not in others else "")
+    sources = [
+        f"{one.source} ({one.num_samples:,} steps)" if one.num_samples else f"{one.source}"
+        for one in results
+    ]
+    times = [duration_with_interval(one.step_ns, one.low_ns, one.high_ns) for one in results]
+    columns = [
+        Column("  device", names, page_header="device"),
+        Column("source", sources, only=Medium.PAGE),
+        Column("step time", times, page_header="step time (90 % interval)"),
+        Column("faster → slower", intervals, only=Medium.TERMINAL, optional=2),
+    ]
+    if report.step.batch_size is not None:
+        per_s = report.step.batch_size * NS_PER_S
+        rates = [format_count(per_s / one.step_ns, 2) if _is_usable(one) else "" for one in results]
+        columns.append(Column("samples/s", rates, is_number=True, optional=1))
+    if cpu is not None:
+        ratios = [_ratio_cell(result, cpu, report.verdict) for result in results]
+        columns.append(
+            Column("vs CPU", ratios, page_header="speed against the CPU", is_number=True)
+        )
+    columns.append(Column("bound", bounds, page_header="limited by"))
+    peaks = [result.peak_memory_bytes for result in results]
+    if any(peak is not None for peak in peaks):
+        texts = ["" if peak is None else format_bytes(peak, 2) for peak in peaks]
+        columns.append(
+            Column("memory", texts, page_header="peak memory", is_number=True, optional=3)
+        )
+    precisions = [printable(result.precision, 40) for result in results]
+    columns.append(Column("precision", precisions, only=Medium.PAGE))
+    samples = [one.num_samples for one in report.results if one.source is Source.MEASURED]
+    return Table(
+        columns,
+        caption="The step on each device, fastest first",
+        note="A measured time is one of this machine, a predicted one is of a device that was "
+        "not there.",
+        legend=f"{sample_legend(samples)}   (low–high) 90 % interval",
+        marks=marks,
+    )
+
+
+def _is_usable(result: DeviceResult) -> bool:
+    return result.step_ns > 0 and result.fits is not False
+
+
+def _ratio_cell(result: DeviceResult, cpu: DeviceResult, verdict: Verdict) -> Cell | str:
+    if not _is_usable(result):
+        return ""
+    if verdict.choice is Choice.UNDECIDED and result is not cpu:
+        # Nothing tells where in its interval the CPU's time is.
+        _, low, high = speed_against(result, cpu)
+        return _styled(f"{ratio_alone(low).removesuffix('×')}–{ratio_alone(high)}", low, high)
+    ratio = cpu.step_ns / result.step_ns
+    return ratio_alone(ratio) if result is cpu else _styled(ratio_alone(ratio), ratio, ratio)
+
+
+def _styled(text: str, low: float, high: float) -> Cell:
+    return Cell(text, style="green" if low > 1 else "yellow" if high <= 1 else "")
+
+
+def _times_section(report: CheckReport) -> Iterator[Section]:
+    """Yield the time of the whole training by device, the fastest first, if its length is known."""
+    program = report.program
+    if program is None or not program.times:
+        return
+    labels = {one.device: device_label(one) for one in (*report.results, *report.absent_cpus)}
+    times = sorted(program.times, key=lambda each: each.total_ns)
+    texts = [
+        f"{format_time(each.total_ns)} ({format_time(each.low_ns)}–{format_time(each.high_ns)})"
+        for each in times
+    ]
+    unknown = "" if program.other_ns is not None else ", without what is done between them"
+    title = f"The whole training: {plural(program.num_steps or 0, 'step')} and start-up{unknown}"
+    columns = (
+        Column("device", [labels[each.device] for each in times]),
+        Column("time (90 % interval)", texts),
+    )
+    table = Table(columns, caption=title, has_header=False)
+    yield Section("The whole training", (table,), heading=title)
+
+
+def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
+    """Return the crossover, and the GPU's speed against the CPU's at each size."""
+    first, *others = sentences
+    found = report.crossover if isinstance(report.crossover, Crossover) else None
+    lines = [Line(first), *map(Line, others)]
+    if found is not None:
+        place = f"{axis_word(found.axis)} {found.value:,}"
+        before, _, after = first.partition(place)
+        lines[0] = Line((before, (place, "bold"), after))
+    # Of the GPU that the crossover, or else the verdict, is about. While the verdict is open, the
+    # ratios at each size are of times as uncertain.
+    verdict = report.verdict
+    name = verdict.over if verdict.choice is Choice.CPU else verdict.device
+    name = found.device if found else name
+    gpu = next((c for c in report.curves if c.kind is DeviceKind.GPU and c.device == name), None)
+    cpu = next((curve for curve in report.curves if curve.kind is DeviceKind.CPU), None)
+    tables: list[Table] = []
+    if gpu and cpu and (found or verdict.choice is not Choice.UNDECIDED):
+        cpu_times_ns = {point.size: point.step_ns for point in cpu.points}
+        ratios = [
+            (point.size, cpu_times_ns[point.size] / point.step_ns)
+            for point in sorted(gpu.points, key=lambda point: point.size)
+            if point.size in cpu_times_ns and point.step_ns > 0
+        ]
+        shown = evenly_spread(ratios, _MAX_SIZES)
+        label = shorten(printable(gpu.device), 18) + " vs CPU"
+        columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
+        for number, (size, ratio) in enumerate(shown):
+            is_end = number in (0, len(shown) - 1)
+            # Both ends always, then halves, then what lies between them.
+            optional = 0 if is_end else len(shown) - (number & -number)
+            cell = _styled(ratio_alone(ratio), ratio, ratio)
+            columns.append(Column(f"{size:,}", (cell,), is_number=True, optional=optional))
+        if len(ratios) >= 2:
+            tables.append(Table(columns))
+    return Section("", (*lines, *tables), only=Medium.TERMINAL)
+
+
+def _finding_section(report: CheckReport) -> Iterator[Section]:
+    """Yield the findings; a terminal has those whose fix saves a noticeable amount."""
+    findings = report.findings
+    if not findings:
+        return
+    # One without a share of time is about more than time.
+    is_small = [
+        (one.share_fraction > 0 or one.gain_fraction > 0) and one.gain_fraction < _LEAST_GAIN
+        for one in findings
+    ]
+    num_shown = min(is_small.count(False), _MAX_FINDINGS)
+    ordered = [
+        findings[number] for number in sorted(range(len(findings)), key=is_small.__getitem__)
+    ]
+    lines: list[Line] = []
+    for number, (finding, fix) in enumerate(zip(ordered, fix_texts(ordered), strict=True)):
+        only = Medium.PAGE if number >= num_shown else None
+        code, title = printable(finding.code, 20), printable(finding.title)
+        facts = (
+            place_text(finding.file, finding.line, 72),
+            f"{format_percent(finding.share_fraction)} of the step"
+            if finding.share_fraction > 0
+            else "",
+            f"the fix saves {format_percent(finding.gain_fraction)}"
+            if finding.gain_fraction > 0
+            else "",
+        )
+        lines.append(Line(((code, "bold magenta"), f"  {title}"), indent=2, only=only))
+        if any(facts):
+            lines.append(Line(" · ".join(filter(None, facts)), "dim", 4, only))
+        lines.append(Line((("fix: ", "green"), fix), indent=4, only=only))
+    num_hidden = len(findings) - num_shown
+    if num_hidden:
+        more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
+        if not num_shown:
+            more = f"no fix is known to save much; {plural(num_hidden, 'finding')} listed by --json"
+        lines.append(Line(more, indent=2, only=Medium.TERMINAL))
+    yield Section("What costs time on a GPU, and the fix", lines)

@@ -1,0 +1,137 @@
+"""A document as one page, or its charts as an SVG: all they need is within, none asks a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+from breakeven.report.chart import COLOURS, Chart, style_of
+from breakeven.report.chart_svg import WIDTH, SvgChart, SvgTimeline
+from breakeven.report.document import Document, Medium, cell_text, plain
+from breakeven.report.text import printable, shorten
+
+_PACKAGE = "breakeven.report"
+_FOLDER = "html"
+_MAX_WORD_CHARACTERS = 28
+_TITLE_HEIGHT = 46
+_KEY_COLUMNS, _KEY_HEIGHT = 3, 20
+_IMAGE_CSS = """\
+.paper { fill: var(--paper); }
+.heading { font-weight: 600; }
+svg .heading, svg .title { font-size: 15px; }
+"""
+
+
+def render_page(document: Document) -> bytes:
+    r"""Return a document as HTML in UTF-8.
+
+    Every text is escaped. Control characters, marks of text direction and bytes that are not UTF-8
+    are written out as ``\x1b``. The page's own policy lets its one script and style sheet run, by
+    their digests, and nothing else.
+
+    Args:
+        document: What to show.
+    """
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
+    style = _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
+    script = _source("chart.js")
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (script, style)]
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digests[0].decode()}'; "
+        f"style-src 'sha256-{digests[1].decode()}'; base-uri 'none'; form-action 'none'"
+    )
+    return _render(
+        "page.html.j2",
+        document=document,
+        terminal=Medium.TERMINAL,
+        policy=policy,
+        style=_Verbatim(style),
+        script=_Verbatim(script),
+        has_long_word=_has_long_word,
+        page_text=lambda cell: cell_text(cell, Medium.PAGE),
+        plain=plain,
+        printable=printable,
+        view_of=SvgChart,
+        timeline_of=SvgTimeline,
+    )
+
+
+def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
+    """Return charts below one another as one image, the same for the same figures.
+
+    It is drawn on light paper, and without what only browsers know, such as variables of a style.
+
+    Args:
+        charts: At least one.
+        heading: What was run.
+    """
+    places: list[tuple[float, SvgChart]] = []
+    height = 40.0
+    for view in map(SvgChart, charts):
+        places.append((height, view))
+        num_rows = -(-len(view.legend) // _KEY_COLUMNS)
+        height += _TITLE_HEIGHT + view.height + 6 + num_rows * _KEY_HEIGHT + 20
+    light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
+    style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
+    style = re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
+    return _render(
+        "charts.svg.j2",
+        heading=shorten(heading, 100),
+        places=places,
+        height=height,
+        title_height=_TITLE_HEIGHT,
+        key_columns=_KEY_COLUMNS,
+        key_height=_KEY_HEIGHT,
+        style=_Verbatim(style),
+    )
+
+
+def _render(template: str, **values: object) -> bytes:
+    # Not with the module: a command without a page must not wait for it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, _FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+    )
+    environment.globals.update(width=WIDTH, shorten=shorten, style_of=style_of)
+    return environment.get_template(template).render(values).encode()
+
+
+class _Verbatim:
+    """Our own style sheet or script, which escaping would break."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __html__(self) -> str:
+        return self._text
+
+
+def _visible(value: object) -> object:
+    """Return a value of the template as it may be shown; markup of our own as it is."""
+    if hasattr(value, "__html__"):
+        return value
+    text = str(value)
+    return text if text.isprintable() else printable(text, None)
+
+
+def _has_long_word(text: str) -> bool:
+    """A word must be broken, lest one name makes a table too wide to read."""
+    return any(len(word) > _MAX_WORD_CHARACTERS for word in text.split())
+
+
+def _source(name: str) -> str:
+    return (resources.files(_PACKAGE) / _FOLDER / name).read_text("utf-8")
+
+
+def _series_css(*, is_dark: bool) -> str:
+    """Return the colours of the series on light or on dark paper."""
+    return "".join(f".c{number}{{--c:{pair[is_dark]}}}\n" for number, pair in enumerate(COLOURS))

@@ -1,0 +1,387 @@
+"""A validation: errors by group, what is furthest off and what failed; and as it is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from breakeven.errors import Caveat
+from breakeven.report.document import Cell, Column, Document, Line, Section, Table
+from breakeven.report.text import plural, printable, shorten
+from breakeven.simulate import Bound
+from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
+from breakeven.units import NS_PER_MS, format_digits, format_duration
+from breakeven.verdict import (
+    AccuracyReport,
+    AccuracySummary,
+    LeaveOut,
+    RowResult,
+    Unpredictable,
+    UnreadRow,
+)
+
+VALIDATION_SCHEMA_VERSION = 1
+PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {
+    LeaveOut.NONE: "The calibration that ships with breakeven predicts every row.",
+    LeaveOut.GPU: "Leave one GPU out: each GPU is predicted by a calibration made without any "
+    "figure of it.",
+    LeaveOut.MODEL: "Leave one model family out: each family is predicted by a calibration made "
+    "without any row of it.",
+    LeaveOut.SOURCE: "Leave one source out: the steps of each source are predicted by a "
+    "calibration made without any figure from it.",
+}
+# The groupings that a person reads; all of them are in the JSON document.
+SHOWN_GROUPINGS = (
+    "split", "precision", "era", "compile", "attention", "regime", "bound", "source", "num_devices",
+)  # fmt: skip
+GROUPING_TITLES: Mapping[str, str] = {
+    "all": "all",
+    "split": "split",
+    "precision": "precision",
+    "compile": "mode of torch.compile",
+    "attention": "attention",
+    "memory_format": "memory format",
+    "family": "model family",
+    "era": "era",
+    "regime": "measured time",
+    "bound": "bound",
+    "source": "source",
+    "num_devices": "devices per step",
+    "device": "device",
+    "architecture": "architecture",
+    "workload": "workload",
+    "phase": "phase",
+}
+HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
+# Fewer rows than this have no 90th percentile worth the name.
+_LEAST_ROWS_FOR_P90 = 10
+# As many as a person reads one by one.
+_NUM_WORST = 10
+# Of rows that fail alike, as many are named.
+_NUM_NAMED = 3
+_MAX_REASONS = 12
+_LEGEND = (
+    "error: |predicted / measured - 1|   bias: + is too slow   in 90 %: rows that the interval "
+    "holds, those not predicted counted as missed   right GPU: of two devices that differ by "
+    "more than 20 %, the faster one is predicted to be faster"
+)
+
+
+def accuracy_document(report: AccuracyReport) -> Document:
+    """Return the document of a validation."""
+    sentence = PROTOCOL_SENTENCES[report.protocol]
+    source = f"{printable(report.table, 200)} · {sentence[0].lower()}{sentence[1:]}"
+    rows: list[tuple[Cell | str, ...]] = [("all rows", *summary_cells(report.overall))]
+    for by in SHOWN_GROUPINGS:
+        if is_shown(report, by):
+            rows.append((Cell(f"by {GROUPING_TITLES[by]}", "dim"), *[""] * len(HEADERS)))
+            rows += [
+                (f"  {printable(group, 40)}", *summary_cells(summary))
+                for group, summary in report.summary[by].items()
+            ]
+    names, *figures = zip(*rows, strict=True)
+    table = Table(
+        (
+            Column("", names, least=6, is_cut=True),
+            *(
+                Column(header, cells, is_number=True)
+                for header, cells in zip(HEADERS, figures, strict=True)
+            ),
+        ),
+        legend=_LEGEND,
+    )
+    return Document(
+        title="How far off are the predictions?",
+        answers=(
+            Line(headline(report), "bold"),
+            *(Line(f"Careful: {warning}", "yellow") for warning in warnings(report)),
+            Line(source, "dim"),
+        ),
+        blocks=(Section("", (table,)), *_row_sections(report)),
+    )
+
+
+def _row_sections(report: AccuracyReport) -> Iterator[Section]:
+    """Yield the rows that are furthest off, and why others have no prediction."""
+    lines: list[Line] = []
+    worst = worst_rows(report)
+    for row in worst:
+        assert row.prediction is not None
+        times = (
+            f"{format_duration(row.value_ns)} measured, "
+            f"{format_duration(row.prediction.estimate.value_ns)} predicted"
+        )
+        error = f"{signed_percent(row.error_fraction):>9}"
+        lines.append(Line(f"{error}  {printable(row.case_id, 40)}  {times}"))
+        facts = (row.device, row.precision, row.phase, f"batch {row.batch_size:,}")
+        workload = shorten(printable(row.workload, None), 40)
+        lines.append(Line(" · ".join((workload, *map(printable, facts))), "dim", 11))
+    if lines:
+        yield Section(f"The {plural(len(worst), 'row')} furthest off", lines)
+    for title, reasons in (
+        (
+            f"{plural(report.overall.num_unpredicted, 'row')} not predicted",
+            unpredicted_reasons(report.rows),
+        ),
+        (f"{plural(len(report.unread), 'row')} not read", unread_reasons(report)),
+    ):
+        lines = []
+        for name, reason, count in reasons[:_MAX_REASONS]:
+            named = (printable(name, 120), "magenta")
+            lines.append(Line((f"{count:,}× ", named, f"  {printable(reason, 300)}"), indent=2))
+        rest = sum(count for _, _, count in reasons[_MAX_REASONS:])
+        if rest:
+            lines.append(Line(f"and {plural(rest, 'row')} for other reasons: --json", "dim", 2))
+        if lines:
+            yield Section(title, lines)
+
+
+def is_shown(report: AccuracyReport, by: str) -> bool:
+    """A grouping says more than the line of all rows."""
+    return by == "split" or len(report.summary[by]) > 1
+
+
+def headline(report: AccuracyReport) -> str:
+    """Return the answer in one sentence."""
+    overall = report.overall
+    num_predicted = overall.num_rows - overall.num_unpredicted
+    if num_predicted == 0:
+        return f"None of {plural(overall.num_rows, 'row')} could be predicted."
+    p90 = p90_percent(overall.p90_error_fraction, num_predicted)
+    rows = plural(num_predicted, "row")
+    if overall.num_unpredicted:
+        rows = f"{num_predicted:,} of {overall.num_rows:,} rows"
+    return (
+        f"{rows} predicted: error {percent(overall.median_error_fraction)} "
+        f"median{'' if p90 == '-' else f', {p90} P90'}; 90 % intervals hold "
+        f"{percent(overall.coverage_fraction)} of all rows."
+    )
+
+
+def warnings(report: AccuracyReport) -> tuple[str, ...]:
+    """Return warnings: rows that count nowhere, or that the calibration has seen."""
+    found: list[str] = []
+    if report.unread:
+        found.append(
+            f"{plural(len(report.unread), 'row')} of this table could not be read, and "
+            f"{'is' if len(report.unread) == 1 else 'are'} in none of the figures."
+        )
+    num_seen = report.overall.num_calibrated_on
+    if num_seen:
+        found.append(
+            f"The calibration has seen {plural(num_seen, 'row')} of this table: their errors say "
+            "how well it fits, not how well it predicts."
+        )
+    return tuple(found)
+
+
+def summary_cells(summary: AccuracySummary) -> tuple[str, ...]:
+    """Return the figures of a group, in the order of ``HEADERS``."""
+    num_predicted = summary.num_rows - summary.num_unpredicted
+    rows = f"{summary.num_rows:,}"
+    return (
+        f"{num_predicted:,}/{rows}" if summary.num_unpredicted else rows,
+        percent(summary.median_error_fraction),
+        percent(summary.mean_error_fraction),
+        p90_percent(summary.p90_error_fraction, num_predicted),
+        signed_percent(summary.bias_fraction),
+        percent(summary.coverage_fraction),
+        percent(summary.right_device_fraction),
+    )
+
+
+def worst_rows(report: AccuracyReport, num_rows: int = _NUM_WORST) -> tuple[RowResult, ...]:
+    """Return the rows with the largest errors, by factor, so that 2× too slow and too fast tie."""
+
+    def factor(row: RowResult) -> float:
+        ratio = 1.0 + (row.error_fraction or 0.0)
+        return max(ratio, 1.0 / ratio)
+
+    predicted = [row for row in report.rows if row.prediction is not None]
+    return tuple(sorted(predicted, key=factor, reverse=True)[:num_rows])
+
+
+def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int], ...]:
+    """Return code, reason and number of the rows that have no prediction, most rows first."""
+    counts = Counter(
+        (row.outcome.code, row.outcome.reason)
+        for row in rows
+        if isinstance(row.outcome, Unpredictable)
+    )
+    return tuple((code, reason, count) for (code, reason), count in counts.most_common())
+
+
+def unread_reasons(report: AccuracyReport) -> tuple[tuple[str, str, int], ...]:
+    """Return some rows, the cell and the number of rows that could not be read for it."""
+    names: dict[str, list[str]] = {}
+    for row in report.unread:
+        reason = f"{row.reason}; allowed: {row.allowed}"
+        names.setdefault(reason, []).append(row.case_id or row.place)
+    found = [
+        (", ".join((*rows[:_NUM_NAMED], *["..."] * (len(rows) > _NUM_NAMED))), reason, len(rows))
+        for reason, rows in names.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each[2]))
+
+
+def percent(fraction: float | None) -> str:
+    """Return a share or error as a percentage with two digits: ``9.1 %``; ``-`` without one."""
+    if fraction is None:
+        return "-"
+    # 96 % and 99.6 % of pairs are not the same; 0.3 % of error is as much as 0 %.
+    digits = 1 if abs(fraction) < 0.01 else 3 if 0.95 <= fraction < 1.0 else 2
+    return f"{format_digits(100 * fraction, digits)} %"
+
+
+def p90_percent(fraction: float | None, num_rows: int) -> str:
+    """Return a 90th percentile as a percentage; ``-`` of too few rows."""
+    return "-" if num_rows < _LEAST_ROWS_FOR_P90 else percent(fraction)
+
+
+def signed_percent(fraction: float | None) -> str:
+    """Return ``+9.1 %`` or ``-12 %``; ``-`` without one."""
+    if not fraction:
+        return percent(fraction)
+    return f"{'-' if fraction < 0 else '+'}{percent(abs(fraction))}"
+
+
+# Of a row in both forms.
+_AS_THEY_ARE = (
+    *("case_id", "source", "workload", "device", "architecture", "num_devices", "precision"),
+    *("batch_size", "phase", "optimizer", "h2d", "host", "framework", "era", "split"),
+    *("memory_format", "compile", "attention", "family"),
+)
+
+
+class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table, in its unit.
+
+    Args:
+        case_id: Name of the row in its table.
+        predicted_ms: Predicted time of one step; null where there is none.
+        low_ms: Lower end of its 90 % interval.
+        high_ms: Upper end.
+        value_ms: Measured time of one step.
+        error_fraction: predicted / measured - 1, below 0 where the prediction is too fast.
+        caveats: Reasons to trust the prediction less.
+        reason: Why there is no prediction; null where there is one.
+        reason_code: The same as a stable identifier.
+        is_covered: Whether the interval holds the measured time.
+        is_calibrated_on: Whether the calibration has seen this very row.
+        bound: What limits the predicted step; null where that is unknown.
+        source: Who measured it.
+        workload: Spec of the model.
+        device: Name in the catalogue, or that of the table where the catalogue has none.
+        architecture: Of the device; empty where the catalogue has none.
+        num_devices: Devices that share the step.
+        precision: How numbers are stored and multiplied.
+        batch_size: Samples per device.
+        phase: What is timed.
+        optimizer: ``none`` or its name.
+        h2d: Whether the batch is copied to the device inside the timed region, and from where.
+        host: Processor of the machine, as the table calls it.
+        framework: Software, as the table calls it.
+        era: Which years' software that is.
+        split: The table's own word for it, or else what the protocol makes of the row.
+        memory_format: Of images: ``contiguous`` or ``channels_last``.
+        compile: Mode of ``torch.compile``, or ``none``.
+        attention: How attention was computed; empty where the table does not say.
+        family: Model family of the workload: the models that are left out together.
+    """
+
+    case_id: str
+    predicted_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    value_ms: float
+    error_fraction: float | None
+    caveats: tuple[Caveat, ...]
+    reason: str | None
+    reason_code: str | None
+    is_covered: bool
+    is_calibrated_on: bool
+    bound: Bound | None
+    source: str
+    workload: str
+    device: str
+    architecture: str
+    num_devices: int
+    precision: NumberFormat
+    batch_size: int
+    phase: TimedPhase
+    optimizer: str
+    h2d: Literal["none", "pageable", "pinned"]
+    host: str
+    framework: str
+    era: str
+    split: str
+    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
+    compile: str = "none"
+    attention: Attention = Attention.UNSAID
+    family: str = ""
+
+
+class ValidationSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors by group.
+
+    Args:
+        by: By grouping (``all``, ``split``, ``device``, or crossed, ``source,phase``), then by
+            group.
+    """
+
+    by: dict[str, dict[str, AccuracySummary]]
+
+
+class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `breakeven validate` found out.
+
+    Args:
+        schema_version: Raised when a key goes away or changes its meaning.
+        table: The table, as it was given.
+        protocol: What the calibration has not seen of a row that it predicts.
+        rows: In the order of the table, those without a prediction included.
+        summary: Errors by group.
+        unread: Rows with a cell that is not understood, which count nowhere.
+    """
+
+    schema_version: int
+    table: str
+    protocol: LeaveOut
+    rows: tuple[ValidationRow, ...]
+    summary: ValidationSummary
+    unread: tuple[UnreadRow, ...] = ()
+
+
+def stored_validation(report: AccuracyReport) -> ValidationDocument:
+    """Return a validation as it is stored; times of rows in milliseconds."""
+    return ValidationDocument(
+        schema_version=VALIDATION_SCHEMA_VERSION,
+        table=report.table,
+        protocol=report.protocol,
+        rows=tuple(_row(row) for row in report.rows),
+        summary=ValidationSummary(by=report.summary),
+        unread=report.unread,
+    )
+
+
+def _row(row: RowResult) -> ValidationRow:
+    prediction = row.prediction
+    estimate = None if prediction is None else prediction.estimate
+    refusal = row.outcome if isinstance(row.outcome, Unpredictable) else None
+    return ValidationRow(
+        predicted_ms=None if estimate is None else estimate.value_ns / NS_PER_MS,
+        low_ms=None if estimate is None else estimate.low_ns / NS_PER_MS,
+        high_ms=None if estimate is None else estimate.high_ns / NS_PER_MS,
+        value_ms=row.value_ns / NS_PER_MS,
+        error_fraction=row.error_fraction,
+        caveats=() if prediction is None else prediction.caveats,
+        reason=None if refusal is None else refusal.reason,
+        reason_code=None if refusal is None else refusal.code,
+        is_covered=row.is_covered,
+        is_calibrated_on=prediction is not None and prediction.is_calibrated_on,
+        bound=None if prediction is None else prediction.bound,
+        **{field: getattr(row, field) for field in _AS_THEY_ARE},
+    )

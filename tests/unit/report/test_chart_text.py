@@ -1,0 +1,82 @@
+"""The chart in a terminal: what is where, told without colour."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from breakeven.report.chart import Chart
+from breakeven.report.chart_text import chart_text
+from breakeven.report.sweep import sweep_charts
+from breakeven.verdict import SweepReport
+from factories import sweeps as made_up
+
+
+def chart(report: SweepReport) -> Chart:
+    return sweep_charts(report)[0]
+
+
+def lines(report: SweepReport, *, columns: int = 78, rows: int = 14, **options: bool) -> list[str]:
+    text = chart_text(chart(report), num_columns=columns, num_rows=rows, **options)
+    return text.plain.split("\n")
+
+
+def column(line: str, character: str) -> int:
+    return line.index(character)
+
+
+def test_curves_go_from_the_first_to_the_last_size() -> None:
+    drawn = lines(made_up.batch_sizes())
+    (corner,) = [line for line in drawn if "└" in line]
+    rows_of_cpu = [i for i, line in enumerate(drawn[:14]) if "A" in line]
+    # The CPU's time grows, so its first point is the lowest and its last the highest.
+    assert rows_of_cpu == sorted(rows_of_cpu)
+    assert column(drawn[rows_of_cpu[-1]], "A") == corner.index("┴")
+    assert drawn[rows_of_cpu[0]].rindex("A") == corner.rindex("┴")
+
+
+def test_measured_points_are_capitals_and_predicted_ones_small() -> None:
+    plot = "\n".join(lines(made_up.batch_sizes())[:14])
+    assert plot.count("A") > 0
+    assert plot.count("a") > 0
+    assert "B" not in plot.replace("B ", "")
+    legend = " ".join(lines(made_up.batch_sizes())[16:])
+    assert "a AMD EPYC 7B13   b T4   c RTX 4090" in legend
+    assert "CAPITAL measured, small predicted" in legend
+
+
+def test_the_crossover_stands_on_the_curve_and_on_the_axis() -> None:
+    drawn = lines(made_up.batch_sizes(devices=(made_up.T4,)))
+    (corner,) = [line for line in drawn if "└" in line]
+    crossing = [line for line in drawn[:14] if "╳" in line]
+    assert len(crossing) == 1
+    assert column(crossing[0], "╳") == column(corner, "▲")
+    without = lines(made_up.cpu_wins())
+    assert not any(mark in "".join(without) for mark in "╳▲")
+
+
+def test_ticks_of_doubling_sizes_are_sizes_and_of_times_have_units() -> None:
+    drawn = lines(made_up.batch_sizes())
+    assert drawn[15].split() == ["16", "64", "256", "1,024", "4,096", "16,384", "65,536"]
+    ticks = [line.split("┤")[0].strip() for line in drawn if "┤" in line]
+    assert ticks == ["100 ms", "10 ms", "1 ms"]
+
+
+@pytest.mark.parametrize("name", ["batch_sizes", "widths", "grid", "large"])
+def test_ascii(name: str) -> None:
+    drawn = lines(made_up.ALL[name](), is_ascii=True)
+    # The µ of a unit is left to the terminal's encoding, as everywhere.
+    assert "".join(drawn).replace("µ", "u").isascii()
+    assert any("+" in line and "^" in line for line in drawn)
+    assert sum("X" in line for line in drawn[:14]) >= 1
+
+
+def test_what_does_not_fit_is_not_drawn() -> None:
+    full = chart(made_up.batch_sizes(devices=(made_up.T4,)))
+    cpu, gpu = full.series
+    too_big = tuple(dataclasses.replace(point, is_too_big=True) for point in gpu.points)
+    changed = dataclasses.replace(full, series=(cpu, dataclasses.replace(gpu, points=too_big)))
+    plot = chart_text(changed, num_columns=78, num_rows=14).plain.split("\n")[:14]
+    assert not any("b" in line for line in plot)
+    assert any("A" in line for line in plot)
