@@ -203,7 +203,7 @@ def untouched() -> Iterator[None]:
     Inside, gradients are recorded whatever the caller does, and no hook sees a step.
     """
     # Compiled steps are only needed where steps run.
-    from faststep.hooks import unwatched_steps
+    from faststep.guards import unwatched_steps
 
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch_state, num_threads = torch.get_rng_state(), torch.get_num_threads()
