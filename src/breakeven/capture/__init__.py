@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from breakeven.capture.answers import TracedRun as TracedRun
     from breakeven.capture.failures import script_error as script_error
     from breakeven.capture.location import file_digest as file_digest
+    from breakeven.capture.pretend.fake_cuda import fake_gpus as fake_gpus
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
-    from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
     from breakeven.capture.process.commands import EndRequest as EndRequest
     from breakeven.capture.process.commands import become_script as become_script
     from breakeven.capture.process.commands import settings_text as settings_text
     from breakeven.capture.process.launcher import Launcher as Launcher
-    from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
+    from breakeven.capture.process.launcher import run_on_fake_gpus as run_on_fake_gpus
     from breakeven.capture.process.launcher import run_script as run_script
     from breakeven.capture.process.run_to_end import go_on_as_script as go_on_as_script
     from breakeven.capture.requests import KEEP_NOTHING as KEEP_NOTHING

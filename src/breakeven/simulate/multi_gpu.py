@@ -10,14 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost import (
-    PeerLink,
-    PeerPath,
-    all_reduce_ns,
-    broadcast_ns,
-    peer_link,
-    shipped_costs,
-)
+from breakeven.cost import PeerLink, PeerPath, all_reduce_ns, broadcast_ns, peer_link, shipped_costs
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate.predict import StepPrediction, predict_steps

@@ -8,12 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from breakeven.advise.events import bare_name, copy_at, on_device, op_at
-from breakeven.advise.numpy_batch import (
-    converted_on_device,
-    element_bytes,
-    gathered,
-    numpy_batch,
-)
+from breakeven.advise.numpy_batch import converted_on_device, element_bytes, gathered, numpy_batch
 from breakeven.advise.rule import (
     Match,
     Matches,
@@ -35,15 +30,7 @@ from breakeven.advise.transfers import (
     uploads,
 )
 from breakeven.simulate import Edit
-from breakeven.trace import (
-    Copy,
-    Event,
-    Location,
-    Op,
-    Phase,
-    StepTrace,
-    TensorSpec,
-)
+from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 from breakeven.units import format_bytes
 
 

@@ -14,14 +14,7 @@ from breakeven.advise.repeated_loops import (
     is_over_time,
 )
 from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
-from breakeven.simulate import (
-    CAPTURED,
-    TYPICAL,
-    Bound,
-    CompileMode,
-    compile_mode_of,
-    compiled_step,
-)
+from breakeven.simulate import CAPTURED, TYPICAL, Bound, CompileMode, compile_mode_of, compiled_step
 from breakeven.source import last_name
 from breakeven.trace import Location, Op, Phase
 from breakeven.units import format_duration, format_percent

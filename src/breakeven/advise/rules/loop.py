@@ -8,12 +8,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from breakeven.advise.events import (
-    bare_name,
-    op_at,
-    parameters_of,
-    read_by,
-)
+from breakeven.advise.events import bare_name, op_at, parameters_of, read_by
 from breakeven.advise.repeated_loops import (
     LoopFlow,
     RepeatedLoop,
@@ -28,17 +23,7 @@ from breakeven.advise.rule import Match, Matches, RuleInput, rule
 from breakeven.advise.transfers import SIMULATORS
 from breakeven.simulate import Edit
 from breakeven.source import dotted_name, nodes_in
-from breakeven.trace import (
-    Copy,
-    Event,
-    HostWork,
-    ModelCall,
-    Op,
-    Phase,
-    StepTrace,
-    Sync,
-    TensorSpec,
-)
+from breakeven.trace import Copy, Event, HostWork, ModelCall, Op, Phase, StepTrace, Sync, TensorSpec
 
 # A loop that issues less than this part of the step's operators and reads is not worth a change.
 _MIN_ISSUED_FRACTION = 0.05

@@ -17,7 +17,7 @@ import torch.utils._device
 from breakeven.capture.record.device_map import CudaDevices
 from breakeven.configure import Patches
 
-# What the pretended device says of itself: an A100, whose features a script may ask for. None of
+# What the fake device says of itself: an A100, whose features a script may ask for. None of
 # these figures enters a prediction.
 _PROPERTIES = {
     "name": "NVIDIA A100-SXM4-80GB",
@@ -143,13 +143,13 @@ def patch_cuda_api(
     patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None,
     cuda: CudaDevices | None = None,
 ) -> None:  # fmt: skip
-    """Make ``torch.cuda`` answer for pretended devices.
+    """Make ``torch.cuda`` answer for fake devices.
 
     Args:
         patches: Restores everything when it is left.
         is_available: What ``torch.cuda.is_available()`` says.
         on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
-        cuda: The pretended devices; one by default.
+        cuda: The fake devices; one by default.
     """
     cuda = cuda or CudaDevices()
     before = dict(vars(torch.cuda))

@@ -278,7 +278,7 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         if isinstance(given, torch.Tensor):
             created = function(*args, **kwargs)
         else:
-            created = _created_unseen(function, args, kwargs, recorder)
+            created = _created_unrecorded(function, args, kwargs, recorder)
         if is_pinned:
             devices.pin(created)
         if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
@@ -308,7 +308,7 @@ def _wrapped_on_host(
 ) -> Callable[..., torch.Tensor]:
     @functools.wraps(function)
     def create(*args: Any, **kwargs: Any) -> torch.Tensor:
-        created = _created_unseen(function, args, kwargs, recorder)
+        created = _created_unrecorded(function, args, kwargs, recorder)
         if recorder.is_moving:
             recorder.devices.place(created, HOST)
         return created
@@ -316,7 +316,7 @@ def _wrapped_on_host(
     return create
 
 
-def _created_unseen(
+def _created_unrecorded(
     function: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any],
     recorder: StepRecorder,
 ) -> torch.Tensor:  # fmt: skip

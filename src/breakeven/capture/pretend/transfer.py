@@ -1,4 +1,4 @@
-"""Move a tensor between the host and pretended devices."""
+"""Move a tensor between the host and fake devices."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
 
 
 def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
-    """Let ``to``, ``cuda`` and their kin move tensors of the host and of pretended devices."""
+    """Let ``to``, ``cuda`` and their kin move tensors of the host and of fake devices."""
     original_to = torch.Tensor.to
     devices = recorder.devices
     # `batch.to(device)` is how a script moves what it has, whatever its device is called.
