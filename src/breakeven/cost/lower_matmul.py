@@ -49,6 +49,7 @@ def gemm_kernel(
     dtype is that of the last input of ``op``.
     """
     operand = op.inputs[-1]
+    rows = (_row_bytes(spec) for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
     return Kernel(
         family=Family.GEMM if batch is None else Family.BATCHED_GEMM,
         flop=float(multiply_add_flop(operand) * m * n * k * (1 if batch is None else batch)),
@@ -59,14 +60,9 @@ def gemm_kernel(
         n=n,
         k=k,
         batch=1 if batch is None else batch,
-        alignment_bytes=_alignment_bytes(op) if min(m, n) >= _LEAST_TILED else 0,
+        # What the starts of rows of all matrices are multiples of.
+        alignment_bytes=math.gcd(ALIGNED_BYTES, *rows) if min(m, n) >= _LEAST_TILED else 0,
     )
-
-
-def _alignment_bytes(op: Op) -> int:
-    """Return what the starts of rows of all matrices are multiples of, `ALIGNED_BYTES` at most."""
-    matrices = (spec for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
-    return math.gcd(ALIGNED_BYTES, *(_row_bytes(spec) for spec in matrices))
 
 
 def unaligned_operands(op: Op) -> tuple[TensorSpec, ...]:

@@ -21,14 +21,14 @@ from breakeven.capture.record.event_log import EventLog
 from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.modes import Watch, same_numbers
 from breakeven.capture.record.operators import (
+    COPYING,
+    HOST_RESULTS,
+    INDEXING,
     attributes_of,
     find_stray,
     is_masked_fill,
     masks_of,
-    may_mix,
-    result_device,
     run_on_cpu,
-    runs_beside_first,
     sync_kind,
     tensors_in,
 )
@@ -181,7 +181,8 @@ class StepRecorder(EventLog):
         outputs = list(tensors_in((result,)))
         for position, output in enumerate(outputs):
             if not self.devices.is_known(output):
-                self.devices.place(output, result_device(base_name, position, device))
+                is_hosted = HOST_RESULTS.get(base_name) == position
+                self.devices.place(output, HOST if is_hosted else device)
         return outputs
 
     def _run_timed(
@@ -230,7 +231,7 @@ class StepRecorder(EventLog):
         if not on_device:
             return HOST
         self.check_places(name, arguments)
-        return self.devices.device_of(inputs[0] if runs_beside_first(name) else on_device[0])
+        return self.devices.device_of(inputs[0] if name in INDEXING else on_device[0])
 
     def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
         """Note a fault where CUDA refuses a mixture of host and device among the arguments."""
@@ -286,7 +287,7 @@ class StepRecorder(EventLog):
                 for index in inputs[1:]:
                     if not self.devices.is_on_device(index) and index.dim():
                         self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
-            elif device == HOST and runs_beside_first(base_name):
+            elif device == HOST and base_name in INDEXING:
                 for value in filter(self.devices.is_on_device, inputs[-1:]):
                     self.record_read("copy_", value)
             attributes = attributes_of(func, args, kwargs)
@@ -352,7 +353,7 @@ class StrictDeviceChecker(StepRecorder):
         on_device = list(dict.fromkeys(place for place in places if place != HOST))
         if find_stray(base_name, arguments, self.devices) is not None:
             at_odds = sorted((on_device[0], HOST), key=places.index)
-        elif len(on_device) > 1 and not may_mix(base_name):
+        elif len(on_device) > 1 and base_name not in COPYING:
             at_odds = on_device[:2]
         else:
             return
