@@ -20,30 +20,16 @@ from breakeven.configure import Patches
 # What the fake device says of itself: an A100, whose features a script may ask for. None of
 # these figures enters a prediction.
 _PROPERTIES = {
-    "name": "NVIDIA A100-SXM4-80GB",
-    "major": 8,
-    "minor": 0,
-    "total_memory": 80 * 2**30,
-    "multi_processor_count": 108,
-    "max_threads_per_multi_processor": 2048,
-    "warp_size": 32,
-    "is_integrated": 0,
-    "is_multi_gpu_board": 0,
-    "gcnArchName": "",
-    "regs_per_multiprocessor": 65536,
-    "L2_cache_size": 40 * 2**20,
-    "max_threads_per_block": 1024,
-    "shared_memory_per_block": 48 * 2**10,
-    "shared_memory_per_block_optin": 163 * 2**10,
-    "shared_memory_per_multiprocessor": 164 * 2**10,
-    "clock_rate": 1_410_000,
-    "memory_clock_rate": 1_593_000,
-    "memory_bus_width": 5120,
+    "name": "NVIDIA A100-SXM4-80GB", "major": 8, "minor": 0, "total_memory": 80 * 2**30,
+    "multi_processor_count": 108, "max_threads_per_multi_processor": 2048, "warp_size": 32,
+    "is_integrated": 0, "is_multi_gpu_board": 0, "gcnArchName": "",
+    "regs_per_multiprocessor": 65536, "L2_cache_size": 40 * 2**20, "max_threads_per_block": 1024,
+    "shared_memory_per_block": 48 * 2**10, "shared_memory_per_block_optin": 163 * 2**10,
+    "shared_memory_per_multiprocessor": 164 * 2**10, "clock_rate": 1_410_000,
+    "memory_clock_rate": 1_593_000, "memory_bus_width": 5120,
     "uuid": "00000000-0000-0000-0000-000000000000",
-    "pci_bus_id": 0,
-    "pci_device_id": 0,
-    "pci_domain_id": 0,
-}
+    **dict.fromkeys(("pci_bus_id", "pci_device_id", "pci_domain_id"), 0),
+}  # fmt: skip
 # The versions that torch 2.13 is built with.
 _CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
 

@@ -83,17 +83,13 @@ class _Transfer(torch.autograd.Function):
         return _copy(gradients[0], ctx.recorder, ctx.back, False), None, None, None
 
 
-def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
 def _copy(
     tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
 ) -> torch.Tensor:
     devices = recorder.devices
     came_from = devices.device_of(tensor)
     with torch._C.DisableTorchFunction(), undispatched():
-        copied = recorder.compute(_cloned, tensor)
+        copied = recorder.compute(lambda given: given.detach().clone(), tensor)
     devices.place(copied, where)
     if came_from == HOST:
         recorder.record_copy(

@@ -16,18 +16,13 @@ from breakeven.trace import TensorSpec
 # Source: the implementations in aten/src/ATen/native/cuda, which copy to the host and wait.
 _SYNC_KINDS = {
     "aten._local_scalar_dense": "item",
-    "aten.equal": "equal",
-    "aten.nonzero": "nonzero",
     "aten.masked_select": "mask",
-    "aten._unique": "unique",
-    "aten._unique2": "unique",
-    "aten.unique_dim": "unique",
-    "aten.unique_consecutive": "unique",
-    "aten.repeat_interleave": "repeat_interleave",
     "aten._linalg_check_errors": "linalg",
-    "aten.bincount": "bincount",
-    "aten._coalesce": "coalesce",
-    "aten.coalesce": "coalesce",
+    **{f"aten.{name}": name for name in ("equal", "nonzero", "repeat_interleave", "bincount")},
+    **dict.fromkeys(("aten._coalesce", "aten.coalesce"), "coalesce"),
+    **dict.fromkeys(
+        ("aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive"), "unique"
+    ),
 }
 INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
