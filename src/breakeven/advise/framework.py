@@ -8,7 +8,7 @@ from importlib.resources import files
 import msgspec
 
 from breakeven.advise.events import common_start, line_of
-from breakeven.advise.rule import Match, RuleInput
+from breakeven.advise.rule import Match, RuleInput, once
 
 # The argument that says how many samples a step has; of the others it is `batch_size`.
 _SIZES = {"A2C": "n_steps"}
@@ -41,7 +41,7 @@ def fix_of(case: RuleInput, code: str, match: Match) -> str:
         code: Of the rule.
         match: What it found, with its fix for a loop of the user's own.
     """
-    running = case.once(_running_framework)
+    running = _running_framework(case)
     if running is None:
         return match.fix
     framework, algorithm, lines = running
@@ -86,6 +86,7 @@ def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
     return common_start(trace.frames_of(event) for event in members if line_of(event) == line)
 
 
+@once
 def _running_framework(
     case: RuleInput,
 ) -> tuple[Framework, str, frozenset[tuple[str, int] | None]] | None:

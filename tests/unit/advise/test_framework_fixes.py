@@ -7,28 +7,23 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from textwrap import dedent
 from typing import Any
 
 import msgspec
 import pytest
 
-from breakeven.advise import Finding, RuleInput, all_rules, diagnose
+from breakeven.advise import Finding, all_rules, diagnose
 from breakeven.advise.framework import load_frameworks
-from breakeven.source import Sources
 from breakeven.trace import (
-    DeviceFault,
     Event,
     HostWork,
-    LoaderFacts,
     OptimizerFacts,
     Phase,
     RunFacts,
-    SourceText,
-    StepTrace,
     Sync,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
+from factories.cases import findings_of, made_up_case
+from factories.steps import at, loader_facts, op, tensor
 
 FIT, OWN = 7, 2
 PACKAGES = {
@@ -42,8 +37,7 @@ CODES = {rule.code for rule in all_rules()}
 
 def findings(
     framework: str | None, *events: Event, source: str = "", facts: RunFacts | None = None,
-    frames: tuple[str, ...] = (), batch_size: int | None = None,
-    faults: tuple[DeviceFault, ...] = (),
+    frames: tuple[str, ...] = (),
 ) -> dict[str, Finding]:  # fmt: skip
     """Return what is found by code; events of line 7 lie below it, in functions of a framework."""
     below = (PACKAGES[framework], *frames) if framework is not None else ()
@@ -53,17 +47,11 @@ def findings(
         )
         for event in events
     )
-    trace = StepTrace(
-        events=placed,
-        stacks=((at(FIT),), (at(OWN),)),
-        frames=(below, ()) if below else msgspec.UNSET,
-        facts=facts or RunFacts(),
-        batch_size=batch_size,
-        faults=faults,
-    )
-    sources = Sources.of((SourceText(path="train.py", text=dedent(source)),) if source else ())
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
-    return {one.finding.code: one.finding for one in found}
+    case = made_up_case(
+        *placed, source=source, stacks=((at(FIT),), (at(OWN),)), facts=facts,
+        frames=(below, ()) if below else None,
+    )  # fmt: skip
+    return {one.finding.code: one.finding for one in diagnose(case)}
 
 
 def read(line: int) -> Sync:
@@ -96,13 +84,10 @@ def test_without_a_framework_nothing_is_said_of_one() -> None:
 
 
 def test_a_library_that_runs_no_step_is_no_framework() -> None:
-    trace = StepTrace(
-        events=(KERNEL, msgspec.structs.replace(read(FIT), stack=0)),
-        stacks=((at(FIT),),),
-        frames=(("transformers.generation.utils:GenerationMixin.generate",),),
-    )
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-    assert "TrainingArguments" not in " ".join(one.finding.fix for one in found)
+    generate = "transformers.generation.utils:GenerationMixin.generate"
+    below = msgspec.structs.replace(read(FIT), stack=0)
+    case = made_up_case(KERNEL, below, stacks=((at(FIT),),), frames=((generate,),))
+    assert "TrainingArguments" not in " ".join(one.finding.fix for one in diagnose(case))
 
 
 @pytest.mark.parametrize(
@@ -169,13 +154,9 @@ def test_each_algorithm_has_an_argument_of_its_own_for_the_size_of_a_step(
     small = tuple(
         msgspec.structs.replace(op(10, host_ns=1_000, line=FIT), stack=0) for _ in range(20)
     )
-    trace = StepTrace(
-        events=small,
-        stacks=((at(FIT),),),
-        frames=((f"stable_baselines3.{algorithm}.learn",),),
-    )
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-    assert fix in [one.finding.fix for one in found]
+    learn = f"stable_baselines3.{algorithm}.learn"
+    case = made_up_case(*small, stacks=((at(FIT),),), frames=((learn,),))
+    assert fix in [one.finding.fix for one in diagnose(case)]
 
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters())"
@@ -218,10 +199,9 @@ def test_an_unfused_optimizer_is_fixed_where_it_is_made(
 
 
 def test_the_loader_of_a_trainer_is_set_by_its_arguments() -> None:
-    loader = LoaderFacts(
-        location=at(FIT), batch_size=8, num_samples=800, num_workers=64, pin_memory=True,
-        persistent_workers=True, num_epochs=1, dataset="Images",
-    )  # fmt: skip
+    loader = loader_facts(
+        location=at(FIT), num_workers=64, pin_memory=True, persistent_workers=True
+    )
     loading = HostWork(kind="data", duration_ns=5_000, num_workers=64, location=at(FIT))
     facts = RunFacts(loaders=(loader,), num_cores=4)
     found = findings("transformers", loading, KERNEL, facts=facts)
@@ -233,21 +213,13 @@ def test_the_loader_of_a_trainer_is_set_by_its_arguments() -> None:
 
 
 def test_frames_are_those_that_all_events_share() -> None:
-    trace = StepTrace(
-        events=(
-            KERNEL,
-            msgspec.structs.replace(read(FIT), stack=0),
-            msgspec.structs.replace(read(FIT), stack=1),
-        ),
+    case = made_up_case(
+        KERNEL,
+        *(msgspec.structs.replace(read(FIT), stack=stack) for stack in (0, 1)),
         stacks=((at(FIT),), (at(FIT),)),
         frames=(("a:T.fit", "a:T.log", "a:T.mean"), ("a:T.fit", "a:T.log", "a:T.sum")),
     )
-    (found,) = (
-        one.finding
-        for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-        if one.finding.code == "SYNC001"
-    )
-    assert found.frames == ("a:T.fit", "a:T.log")
+    assert findings_of(case)["SYNC001", FIT].frames == ("a:T.fit", "a:T.log")
 
 
 # Where the classes that fixes name come from.

@@ -7,7 +7,7 @@ import re
 from functools import partial
 
 from breakeven.advise.events import line_of
-from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
+from breakeven.advise.rule import Match, Matches, RuleInput, once, rule, without
 from breakeven.advise.rules.sync import Wait, waits_of
 from breakeven.advise.transfers import SIMULATORS
 from breakeven.source import SourceFile, dotted_name, lines_of
@@ -118,7 +118,7 @@ def _calling_lines(
 
     Calls come before loops that issue nothing: what a loop calls is what takes the time.
     """
-    issuing = case.once(_issuing_lines)
+    issuing = _issuing_lines(case)
 
     def issues(source: SourceFile, node: ast.stmt) -> bool:
         return any((source.path, line) in issuing for line in lines_of(node))
@@ -146,6 +146,7 @@ def _calling_lines(
     return [*sorted(calls), *sorted(loops)]
 
 
+@once
 def _issuing_lines(case: RuleInput) -> frozenset[tuple[str, int] | None]:
     """Return the lines that lead to operators."""
     below = (place for stack in case.trace.stacks for place in stack)

@@ -37,7 +37,12 @@ _NARROW_NAMES: Final = frozenset(
 
 @rule("PREC001", "FP64")
 def float64(case: RuleInput) -> Matches:
-    events = tuple(index for index, op in case.each_on_device() if _has_doubles(op))
+    # Scalars in float64 (the scale of a GradScaler, a step counter) cost nothing.
+    events = tuple(
+        index
+        for index, op in case.each_on_device()
+        if any(spec.dtype in _DOUBLES and spec.numel > 1 for spec in (*op.inputs, *op.outputs))
+    )
     if not events:
         return
     # The part of the arithmetic in float64: of products, else of all kernels.
@@ -61,11 +66,6 @@ def float64(case: RuleInput) -> Matches:
         events=events,
         edit=doubles_as_floats(case.trace),
     )
-
-
-def _has_doubles(op: Op) -> bool:
-    # Scalars in float64 (the scale of a GradScaler, a step counter) cost nothing.
-    return any(spec.dtype in _DOUBLES and spec.numel > 1 for spec in (*op.inputs, *op.outputs))
 
 
 def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
@@ -222,12 +222,16 @@ def misaligned_sizes(case: RuleInput) -> Matches:
         listed = f"size{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
         rounded = ", ".join(f"{size} to {-(-size // _MULTIPLE) * _MULTIPLE}" for size in own)
         fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
+        # The line that makes the layer, by its inputs and outputs as its arguments say them.
+        first = op_at(case.trace, events[0])
+        is_forward = bare_name(first) in ("addmm", "mm") and first.phase is Phase.FORWARD
+        shape = first.inputs[-1].shape if is_forward else ()
         yield Match(
             title=f"half-precision products with {listed}",
             fix=f"round up to multiples of {_MULTIPLE}: {rounded}",
             evidence=f"{len(events)} products in half precision with rows that are no multiple of "
             "16 bytes",
-            location=_line_of_product(case, op_at(case.trace, events[0])),
+            location=line_of_layer(case.sources, first, ("Linear", "Conv1D"), shape),
             events=tuple(events),
             gain=KnownGain(
                 fraction=fraction * typical_loss,
@@ -246,13 +250,6 @@ def _misaligned_rows(op: Op) -> list[int]:
         if spec.dtype in _HALF and len(spec.shape) > 1 and spec.layout in beside
     )
     return [length for length in lengths if length > 1 and length % _MULTIPLE]
-
-
-def _line_of_product(case: RuleInput, op: Op) -> Location | None:
-    """Return the line that makes a layer, by its inputs and outputs as its arguments say them."""
-    is_forward = bare_name(op) in ("addmm", "mm") and op.phase is Phase.FORWARD
-    sizes = op.inputs[-1].shape if is_forward else ()
-    return line_of_layer(case.sources, op, ("Linear", "Conv1D"), sizes)
 
 
 _FLOATS: Final = ("float32", "float16", "bfloat16")
