@@ -256,7 +256,7 @@ class ModulePath(Patches):
             for name, part in named_parts(module):
                 self._names[part] = f"{root}.{name}" if name else root
         first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
-        shape: tuple[int, ...] = () if first is None else tuple(first.shape)
+        shape = tuple[int, ...](() if first is None else first.shape)
         counts = recorder.step.model_inputs
         if is_outermost and torch.is_grad_enabled():
             # A loss without parameters is no model, and a recurrent layer that is used by itself
