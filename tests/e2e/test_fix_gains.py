@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
-from breakeven.session import Session
 from check_process import SCRIPTS, line_of
 from msgspec.structs import replace
 from script_runs import recorded, timed
 
-from breakeven.advise import RuleInput, Sources, all_rules, diagnose
+from breakeven.advise import RuleInput, diagnose
 from breakeven.capture import Launcher, TracedRun
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import Bound, Side, predict_steps
-from breakeven.studies import explain_target
+from breakeven.source import Sources
+from breakeven.studies import explain_target, measure_target, start_study
 from breakeven.trace import HostWork
 from factories.sampled import sampled
 
@@ -97,9 +97,9 @@ def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: s
 
 def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> None:
     path = SCRIPTS / "reads_pictures_in_loop.py"
-    with Session(str(path), devices=("T4",), budget_s=0.3) as session:
-        step = session.measure()
-        # On a busy machine a report withholds what it cannot be sure of.
-        codes = {rule.code for rule in all_rules()}
-        found = step.compared.diagnosed_again(step.path.program, step.devices[0], codes)
+    with start_study(str(path), devices=["T4"], budget_s=0.3) as study:
+        step = measure_target(study.runner)
+    # On a busy machine a report withholds what it cannot be sure of.
+    sources = Sources.of(step.traced.sources)
+    found = diagnose(RuleInput.of(step.program, study.devices[0], study.here, sources=sources))
     assert (found[0].finding.cause, found[0].finding.line) == ("ENV_BOUND", line_of(path, "# here"))

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from textwrap import dedent
+from typing import Any
 
+from breakeven.advise import Finding, diagnose
 from breakeven.advise.rule import Match, Rule, RuleInput
 from breakeven.advise.rules import all_rules
-from breakeven.errors import Caveat
 from breakeven.source import Sources
-from breakeven.trace import Event, Location, RunFacts, SourceText, StepTrace
+from breakeven.trace import Event, SourceText, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts
 
 FILE = "train.py"
 
 
 def made_up_case(
-    *events: Event,
-    facts: RunFacts | None = None,
-    source: str = "",
-    stacks: tuple[tuple[Location, ...], ...] = (),
-    caveats: tuple[Caveat, ...] = (),
-    batch_size: int | None = None,
+    *events: Event, source: str = "", costs: MadeUpCosts | None = None, **known: Any
 ) -> RuleInput:
-    """Return a step on a made-up GPU; ``source`` is the text of ``train.py``."""
-    trace = StepTrace(
-        events=events,
-        facts=facts or RunFacts(),
-        stacks=stacks,
-        caveats=caveats,
-        batch_size=batch_size,
-    )
+    """Return a step on a made-up GPU; ``source`` is the text of ``train.py``.
+
+    ``known`` is what else the trace has.
+    """
+    told = {name: value for name, value in known.items() if value is not None}
     sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
-    return RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)
+    trace = StepTrace(events=events, **told)
+    return RuleInput.of(trace, GPU, HOST, costs=costs or MadeUpCosts(), sources=sources)
+
+
+def findings_of(case: RuleInput, *families: str) -> dict[tuple[str, int | None], Finding]:
+    """Return the findings of the rules whose codes begin so, by code and line."""
+    found = (one.finding for one in diagnose(case))
+    return {(one.code, one.line): one for one in found if one.code.startswith(families or "")}
 
 
 def rule_of(code: str) -> Rule:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.trace import Copy, Op, Sync
@@ -16,7 +16,7 @@ from breakeven.trace import Copy, Op, Sync
 def pretending(*, is_recording: bool = True) -> Iterator[StepRecorder]:
     """Run the block on a pretended device, and record it or not."""
     recorder = StepRecorder(DeviceMap(), is_recording=is_recording)
-    with pretended_cuda(recorder, lambda: None):
+    with fake_cuda(recorder, lambda: None):
         yield recorder
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from breakeven.cost import CALL, FUSED, Family, HostPart, Kernel, KernelTimes, LaunchCosts, Lowering
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
-from breakeven.trace import Location, Op, Phase, Settings, TensorSpec
+from breakeven.trace import LoaderFacts, Location, ModelCall, Op, Phase, Settings, TensorSpec
 
 HOST = HostSpec(
     id="made-up", name="Made-up host", op_ns=0, python_ns=0, view_python_ns=0, autograd_ns=0,
@@ -33,6 +34,24 @@ def made_up_device(name: str = "Made-up GPU", memory_bytes: float = 8e9) -> Devi
 
 
 GPU = made_up_device()
+
+
+def loader_facts(**changes: Any) -> LoaderFacts:
+    """Return a loader of ten batches that has no workers and pins nothing."""
+    values = {
+        "location": None, "batch_size": 8, "num_samples": 80, "num_workers": 0,
+        "pin_memory": False, "persistent_workers": False, "num_epochs": 1, "dataset": "Own",
+    }  # fmt: skip
+    return LoaderFacts(**values | changes)
+
+
+def model_call(**changes: Any) -> ModelCall:
+    """Return the call of a whole model, in training and used, at the first event."""
+    values = {
+        "model": "Net", "location": None, "stack": -1, "is_training": True, "has_grad": True,
+        "is_used_in_backward": True, "first_event": 0, "num_events": 1,
+    }  # fmt: skip
+    return ModelCall(**values | changes)
 
 
 def op(

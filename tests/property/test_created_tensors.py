@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
@@ -40,7 +40,7 @@ DTYPES = st.sampled_from([None, torch.float32, torch.float64])
 
 
 def pretended(*, is_lazy: bool = False) -> Any:
-    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None, is_lazy=is_lazy)
+    return fake_cuda(StepRecorder(DeviceMap()), lambda: None, is_lazy=is_lazy)
 
 
 @settings(max_examples=30, deadline=None)
@@ -50,11 +50,11 @@ def pretended(*, is_lazy: bool = False) -> Any:
     default=st.sampled_from([None, "cpu", "cuda"]),
     dtype=DTYPES,
     requires_grad=st.sampled_from([None, False, True]),
-    is_pretended=st.booleans(),
+    is_fake=st.booleans(),
 )
 def test_created_tensor_is_torchs_own_but_for_its_device(
     name: str, device: Any, default: str | None, dtype: Any, requires_grad: bool | None,
-    is_pretended: bool,
+    is_fake: bool,
 ) -> None:  # fmt: skip
     options = {
         key: value
@@ -62,14 +62,14 @@ def test_created_tensor_is_torchs_own_but_for_its_device(
         if value is not None
     }
     expected = MADE[name](**options)
-    with pretended() if is_pretended else redirect_cuda_to_cpu():
+    with pretended() if is_fake else redirect_cuda_to_cpu():
         around = torch.device(default) if default else nullcontext()
         with around:
             made = MADE[name](**options, **({} if device is None else {"device": device}))
         # `zeros_like(x)` and `x.new_*` follow `x`, which the block's own device has made.
         wanted = device if device is not None else default
         is_cuda = wanted not in (None, "cpu")
-        assert made.device.type == ("cuda" if is_cuda and is_pretended else "cpu")
+        assert made.device.type == ("cuda" if is_cuda and is_fake else "cpu")
         assert made.is_leaf is expected.is_leaf
         assert made.requires_grad is expected.requires_grad
         assert made.dtype is expected.dtype

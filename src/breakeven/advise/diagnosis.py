@@ -63,7 +63,14 @@ def diagnose(
         if codes is None or rule.code in codes
         for match in rule.detect(case)
     ]
-    return tuple(sorted(found, key=lambda one: _rank(one.finding)))
+
+    def rank(one: Diagnosis) -> tuple[bool, bool, float]:
+        # Gains on the GPU and on the CPU are parts of different steps.
+        finding = one.finding
+        is_error = finding.severity is Severity.ERROR
+        return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
+
+    return tuple(sorted(found, key=rank))
 
 
 def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Finding:
@@ -108,12 +115,6 @@ def _severity(match: Match, gain_fraction: float) -> Severity:
     if gain_fraction >= _MEDIUM_FRACTION:
         return Severity.MEDIUM
     return Severity.LOW if gain_fraction >= _LOW_FRACTION else Severity.INFO
-
-
-def _rank(finding: Finding) -> tuple[bool, bool, float]:
-    # Gains on the GPU and on the CPU are parts of different steps.
-    is_error = finding.severity is Severity.ERROR
-    return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
 
 
 def _share(match: Match, what_if: WhatIf) -> float:

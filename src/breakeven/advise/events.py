@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from breakeven.cost import Family
 from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 
 CONVOLUTIONS: Final = frozenset(("convolution", "_convolution", "cudnn_convolution"))
@@ -19,10 +18,6 @@ BATCH_NORMS: Final = frozenset(
      "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
 )  # fmt: skip
 
-# What tensor cores run.
-PRODUCTS: Final = frozenset(
-    (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT)
-)
 ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
 _Frame = TypeVar("_Frame")
 _UPDATES = ("aten._foreach_", "aten._fused_")
@@ -139,13 +134,13 @@ def _ops_of(trace: StepTrace, phase: Phase) -> list[Op]:
 
 def newest_storages(events: tuple[Event, ...]) -> list[int]:
     """Return the highest number of memory up to each event: what is newer has a higher one."""
-    return list(accumulate(map(_newest, events), max))
-
-
-def _newest(event: Event) -> int:
-    if isinstance(event, Op):
-        return max(read_by([event]) | written_by([event]), default=-1)
-    return event.storage if isinstance(event, Copy) else -1
+    newest = (
+        max(read_by([event]) | written_by([event]), default=-1)
+        if isinstance(event, Op)
+        else getattr(event, "storage", -1)
+        for event in events
+    )
+    return list(accumulate(newest, max))
 
 
 class MemoryWriters:

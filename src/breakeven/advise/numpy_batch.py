@@ -10,9 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from breakeven.advise.events import copy_at
-from breakeven.advise.rule import (
-    RuleInput,
-)
+from breakeven.advise.rule import RuleInput
 from breakeven.source import (
     Function,
     SourceFile,
@@ -22,14 +20,7 @@ from breakeven.source import (
     nodes_in,
     text_of,
 )
-from breakeven.trace import (
-    Event,
-    HostArray,
-    HostWork,
-    Location,
-    Op,
-    TensorSpec,
-)
+from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
 # Calls that change the place or the type of numbers, and nothing that differs between epochs.
 _PLAIN: Final = frozenset({

@@ -15,7 +15,7 @@ from breakeven.advise.events import (
     read_by,
     written_by,
 )
-from breakeven.advise.rule import RuleInput
+from breakeven.advise.rule import RuleInput, once
 from breakeven.source import LOOP_STATEMENTS, Loop
 from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace, TensorSpec
 
@@ -86,6 +86,7 @@ class LoopFlow:
     has_shared_input: bool
 
 
+@once
 def find_loops(case: RuleInput) -> list[RepeatedLoop]:
     """Return the loops that repeat the same work within a step, outermost first.
 

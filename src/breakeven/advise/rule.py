@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -54,7 +55,7 @@ class RuleInput:
         sources: The user's files; none where they are not known.
         scaled: The step at other batch sizes; None where it was traced at one only.
         cpu: What was measured on this machine's CPU; None where nothing was.
-        known: What `once` found out about the step, whatever its host and CPU.
+        known: What functions with `once` found out about the step, whatever its host and CPU.
     """
 
     trace: StepTrace
@@ -94,12 +95,6 @@ class RuleInput:
             cpu=cpu,
         )
 
-    def once(self, work: Callable[[RuleInput], _Result]) -> _Result:
-        """Return what ``work`` finds out about this step; several rules ask for the same."""
-        if work not in self.known:
-            self.known[work] = work(self)
-        return self.known[work]
-
     @property
     def facts(self) -> RunFacts:
         """Return what is known of the run besides the step."""
@@ -117,7 +112,7 @@ class RuleInput:
 
     def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
         """Yield the events of a kind, each with its position."""
-        return iter(self.once(_by_kind).get(kind, ()))
+        return iter(_by_kind(self).get(kind, ()))
 
     def each_on_device(self) -> Iterator[tuple[int, Op]]:
         """Yield the operators that the device runs, each with its position."""
@@ -133,6 +128,19 @@ class RuleInput:
         return [index for index, work in self.each(HostWork) if work.kind == kind]
 
 
+def once(work: Callable[[RuleInput], _Result]) -> Callable[[RuleInput], _Result]:
+    """Let a function find something out about a step once, however many rules ask for it."""
+
+    @wraps(work)
+    def found(case: RuleInput) -> _Result:
+        if work not in case.known:
+            case.known[work] = work(case)
+        return case.known[work]
+
+    return found
+
+
+@once
 def _by_kind(case: RuleInput) -> dict[type[Event], list[tuple[int, Any]]]:
     found: dict[type[Event], list[tuple[int, Any]]] = {}
     for index, event in enumerate(case.trace.events):

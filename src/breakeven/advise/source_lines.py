@@ -66,25 +66,32 @@ def layer_at(
         kinds: Names of its class: ``Conv2d``.
         sizes: Its first arguments, as far as they are written as numbers: channels in and out.
     """
-    fitting = [one for one in sources.calls(*kinds) if _has_sizes(one[1], sizes)]
+    # Numbers in the call must not contradict the sizes.
+    fitting = [
+        (source, call)
+        for source, call in sources.calls(*kinds)
+        if all(
+            not isinstance(given, ast.Constant) or given.value in (size, None)
+            for n, (size, names) in enumerate(zip(sizes, _SIZES, strict=False))
+            for given in (*call.args[n : n + 1], *(keyword(call, name) for name in names))
+        )
+    ]
     attribute = next((part for part in reversed(module.split(".")) if not part.isdigit()), "")
     index = module.rpartition(".")[2]
     named = [one for one in fitting if attribute and _is_made_for(*one, attribute)]
     candidates = named or fitting
     if len(candidates) > 1 and index.isdigit():
-        candidates = [one for one in candidates if _index_of(*one) == int(index)]
+        # Its position among the arguments of ``Sequential`` or in a list.
+        candidates = [
+            (source, call)
+            for source, call in candidates
+            if isinstance(above := source.parent(call), ast.Call | ast.List | ast.Tuple)
+            and call in (around := above.args if isinstance(above, ast.Call) else above.elts)
+            and around.index(call) == int(index)
+        ]
     elif named:
         candidates = candidates[:1]
     return candidates[0] if len(candidates) == 1 else None
-
-
-def _has_sizes(call: ast.Call, sizes: tuple[int, ...]) -> bool:
-    """Return whether the numbers in the call do not contradict ``sizes``."""
-    return all(
-        not isinstance(given, ast.Constant) or given.value in (size, None)
-        for position, (size, names) in enumerate(zip(sizes, _SIZES, strict=False))
-        for given in (*call.args[position : position + 1], *(keyword(call, n) for n in names))
-    )
 
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
@@ -106,14 +113,3 @@ def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
         if not isinstance(parent, ast.Tuple):
             inside = parent
     return False
-
-
-def _index_of(source: SourceFile, call: ast.Call) -> int | None:
-    """Return the position of a layer among the arguments of ``Sequential`` or in a list."""
-    match source.parent(call):
-        case ast.Call(args=siblings) | ast.List(elts=siblings) | ast.Tuple(elts=siblings) if (
-            call in siblings
-        ):
-            return siblings.index(call)
-        case _:
-            return None

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from breakeven.advise.rule import RuleInput
 from breakeven.cost import Kernel
-from breakeven.device import DeviceSpec, Precision
 from breakeven.simulate import Bound, Edit, Scenario, WhatIf
 
 _WITHOUT_HOST_WORK = Scenario(without=frozenset({Bound.HOST_DATA}))
@@ -65,14 +64,3 @@ class DevicePace:
         """Return the part that a change saves; below 0 where it costs time."""
         fixed_ns = self._what_if.fixed(edit, _WITHOUT_HOST_WORK).fixed.value_ns
         return 1.0 - fixed_ns / self.step_ns if self.step_ns > 0 else 0.0
-
-
-def has_tensor_cores(device: DeviceSpec) -> bool:
-    """Return whether products in half precision run on units of their own.
-
-    Those of Volta and Turing show in a float16 rate of several times the float32 rate, later
-    ones by bfloat16; twice the rate alone is packed arithmetic, which products do not use.
-    """
-    peak = device.peak_flop_per_s
-    has_fast_fp16 = peak.get(Precision.FP16, 0.0) >= 3 * peak[Precision.FP32]
-    return has_fast_fp16 or Precision.BF16 in peak or Precision.TF32 in peak

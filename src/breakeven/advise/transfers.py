@@ -23,7 +23,7 @@ from breakeven.advise.events import (
     read_by,
     written_by,
 )
-from breakeven.advise.rule import RuleInput
+from breakeven.advise.rule import RuleInput, once
 from breakeven.source import (
     SourceFile,
     arguments_of,
@@ -110,16 +110,13 @@ class TensorSource(Enum):
 _SIZES, _NUMBERS, _DATA = TensorSource
 
 
+@once
 def uploads(case: RuleInput) -> Mapping[int, Upload]:
     """Return what each copy to the device is of, by position.
 
     There are none for a script without a GPU, which is recorded as if it had been moved: it has no
     copy that could be better. Nor for the first step of all, which comes after moving the model.
     """
-    return case.once(_uploads)
-
-
-def _uploads(case: RuleInput) -> dict[int, Upload]:
     if case.is_never_on_device:
         return {}
     made, computed = made_on_host(case.trace), set[int]()
@@ -221,26 +218,24 @@ def _is_to_host(event: Event) -> bool:
     return isinstance(event, Sync) and event.kind == "cpu"
 
 
+@once
 def memory_writers(case: RuleInput) -> MemoryWriters:
-    """Return which operators wrote which memory; for `RuleInput.once`."""
+    """Return which operators wrote which memory."""
     return MemoryWriters(case.trace)
 
 
+@once
 def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
     """Return reads of whole tensors in the forward pass, and the copies of what came of them.
 
     Before the backward pass, memory that is younger than the read and no batch was made from what
     was read, unless the source says otherwise: NumPy hides the way between.
     """
-    return case.once(_round_trips)
-
-
-def _round_trips(case: RuleInput) -> tuple[RoundTrip, ...]:
     events, copies = case.trace.events, dict(case.each(Copy))
     own = (Upload.BATCH, Upload.SCALARS, Upload.INDEX, Upload.LIBRARY)
     uploaded = [index for index, kind in uploads(case).items() if kind in own]
     newest, ends = newest_storages(events), _ends_of_forward(events)
-    parameters = case.once(memory_writers).updated
+    parameters = memory_writers(case).updated
     # The model begins to compute with the first use of a parameter. What is read before that
     # belongs to the step before: a script reads its metrics after the update.
     uses = (

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from breakeven.capture.messages import SourceFile as SourceFile
     from breakeven.capture.messages import ThreadTrial as ThreadTrial
     from breakeven.capture.messages import TracedRun as TracedRun
+    from breakeven.capture.pretend.fake_cuda import fake_gpus as fake_gpus
     from breakeven.capture.pretend.fake_session import FakeSession as FakeSession
-    from breakeven.capture.pretend.pretended_cuda import pretended_gpus as pretended_gpus
     from breakeven.capture.process.launcher import Launcher as Launcher
-    from breakeven.capture.process.launcher import run_on_pretended_gpus as run_on_pretended_gpus
+    from breakeven.capture.process.launcher import run_on_fake_gpus as run_on_fake_gpus
     from breakeven.capture.process.launcher import run_script as run_script
     from breakeven.capture.process.run_to_end import EndRequest as EndRequest
     from breakeven.capture.process.run_to_end import become_script as become_script

@@ -1,22 +1,18 @@
 """What an operator costs: its kernels, their time on a device, the host's time to issue it."""
 
-from breakeven.cost.collective import PeerLink as PeerLink
-from breakeven.cost.collective import PeerPath as PeerPath
-from breakeven.cost.collective import all_reduce_ns as all_reduce_ns
-from breakeven.cost.collective import broadcast_ns as broadcast_ns
-from breakeven.cost.collective import peer_link as peer_link
-from breakeven.cost.compute_units import clock_headroom as clock_headroom
-from breakeven.cost.compute_units import sustained_fraction as sustained_fraction
+from breakeven.cost.efficiency import PROXIES as PROXIES
 from breakeven.cost.efficiency import TABLE_VERSION as TABLE_VERSION
 from breakeven.cost.efficiency import Arithmetic as Arithmetic
 from breakeven.cost.efficiency import DeviceEfficiency as DeviceEfficiency
 from breakeven.cost.efficiency import EfficiencyTable as EfficiencyTable
 from breakeven.cost.efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost.efficiency import HeldOutError as HeldOutError
+from breakeven.cost.efficiency import calibrated_variant as calibrated_variant
 from breakeven.cost.efficiency import is_from_other_vendors as is_from_other_vendors
 from breakeven.cost.efficiency import load_efficiencies as load_efficiencies
 from breakeven.cost.efficiency import read_shipped as read_shipped
 from breakeven.cost.efficiency import transferred_efficiency as transferred_efficiency
+from breakeven.cost.efficiency import untimed_kind as untimed_kind
 from breakeven.cost.family_times import KernelGroup as KernelGroup
 from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
@@ -57,8 +53,13 @@ from breakeven.cost.kernel import Lowering as Lowering
 from breakeven.cost.kernel import TileSet as TileSet
 from breakeven.cost.launch_costs import REPLAYED_LOG_SIGMA as REPLAYED_LOG_SIGMA
 from breakeven.cost.launch_costs import LaunchCosts as LaunchCosts
+from breakeven.cost.launch_costs import PeerLink as PeerLink
+from breakeven.cost.launch_costs import PeerPath as PeerPath
+from breakeven.cost.launch_costs import all_reduce_ns as all_reduce_ns
+from breakeven.cost.launch_costs import broadcast_ns as broadcast_ns
 from breakeven.cost.launch_costs import copy_ns as copy_ns
 from breakeven.cost.launch_costs import launch_costs as launch_costs
+from breakeven.cost.launch_costs import peer_link as peer_link
 from breakeven.cost.lower_compiled import CALL as CALL
 from breakeven.cost.lower_compiled import FUSED as FUSED
 from breakeven.cost.lower_compiled import compiled_name as compiled_name
@@ -74,11 +75,12 @@ from breakeven.cost.named_hosts import host_of as host_of
 from breakeven.cost.named_hosts import host_spec as host_spec
 from breakeven.cost.named_hosts import measured_speed as measured_speed
 from breakeven.cost.named_hosts import reference_host as reference_host
-from breakeven.cost.proxy_families import PROXIES as PROXIES
-from breakeven.cost.proxy_families import calibrated_variant as calibrated_variant
-from breakeven.cost.proxy_families import untimed_kind as untimed_kind
+from breakeven.cost.roofline import MATRIX_FAMILIES as MATRIX_FAMILIES
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
+from breakeven.cost.roofline import clock_headroom as clock_headroom
+from breakeven.cost.roofline import has_matrix_units as has_matrix_units
+from breakeven.cost.roofline import sustained_fraction as sustained_fraction
 from breakeven.cost.rules import is_in_place as is_in_place
 from breakeven.cost.step_costs import StepCosts as StepCosts
 from breakeven.cost.step_costs import read_calibrations_again as read_calibrations_again

@@ -1,12 +1,13 @@
 """Efficiencies: what share of its datasheet a device reaches, by kernel family.
 
-Those of calibrated devices, and from these those of devices that were never measured.
+Those of calibrated devices, and from these those of devices that were never measured. One table
+says which family stands in for which.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -15,9 +16,8 @@ from typing import Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from breakeven.cost.implementations import rate_of
-from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, TileSet
-from breakeven.cost.proxy_families import Proxy, stand_ins
+from breakeven.cost.implementations import is_in_one_kernel, rate_of
+from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, Kernel, TileSet
 from breakeven.cost.roofline import EfficiencyArrays, Floats
 from breakeven.device import DeviceSpec, generations_between
 
@@ -216,32 +216,24 @@ def transferred_efficiency(
         return _assumed_attention(devices, variant)
     counted = [_weighted(table, device, references) for device in devices]
     weights = np.array([weight / weight.sum() for weight, _, _ in counted])
-    size_sigma, device_sigma = (
-        np.array([[one[position] for one in counted]]) for position in (1, 2)
-    )
+    size_sigma = np.array([[sigma for _, sigma, _ in counted]])
     # What a proxy's factor is off by, all kernels of the family share.
-    shared_log_sigma = np.hypot(device_sigma, proxy.log_sigma)
+    shared_log_sigma = np.hypot([[sigma for _, _, sigma in counted]], proxy.log_sigma)
     entries = [entry for _, entry in references]
-    # The geometric mean of each figure, those that may be 0 raised by one.
-    compute, tiles, prologue, memory = (
-        np.exp(weights @ np.log(figures))[np.newaxis, :]
-        for figures in zip(
-            *(
-                (e.compute_fraction, 1 + e.tile_loss, 1 + e.prologue_k, e.memory_fraction)
-                for e in entries
-            ),
-            strict=True,
-        )
-    )
+
+    def mean(figures: list[float]) -> Floats:
+        return np.exp(weights @ np.log(figures))[np.newaxis, :]
+
     # Which tiles a library ships is no quantity to average: the nearest reference's stand.
     tile_sets = np.array([TILE_SET_NAMES.index(entry.tiles) for entry in entries])
     return TransferredEfficiency(
         arrays=EfficiencyArrays(
-            compute_fraction=compute * proxy.factor,
-            tile_loss=tiles - 1.0,
-            prologue_k=prologue - 1.0,
+            compute_fraction=mean([entry.compute_fraction for entry in entries]) * proxy.factor,
+            # Figures that may be 0 are raised by one.
+            tile_loss=mean([1 + entry.tile_loss for entry in entries]) - 1.0,
+            prologue_k=mean([1 + entry.prologue_k for entry in entries]) - 1.0,
             tile_set=tile_sets[weights.argmax(axis=1)][np.newaxis, :],
-            memory_fraction=memory * proxy.factor,
+            memory_fraction=mean([entry.memory_fraction for entry in entries]) * proxy.factor,
         ),
         log_sigma=np.hypot(size_sigma, shared_log_sigma),
         shared_log_sigma=shared_log_sigma,
@@ -258,25 +250,37 @@ def _weighted(
     for index, (reference, entry) in enumerate(references):
         if reference.device == device.id:
             return np.eye(len(references))[index], entry.log_sigma, _LIBRARY_SIGMA
-    is_recurrent = references[0][1].family is Family.RECURRENT
+    entry = references[0][1]
+    is_recurrent = entry.family is Family.RECURRENT
     per_generation = _RECURRENT_WEIGHT_PER_GENERATION if is_recurrent else _WEIGHT_PER_GENERATION
-    # Libraries differ between vendors.
-    is_other_line = not any(_is_of_same_vendor(device, reference) for reference, _ in references)
-    weights = np.zeros(len(references))
-    distances: dict[int, int] = {}
-    for index, (reference, _) in enumerate(references):
-        if is_other_line or _is_of_same_vendor(device, reference):
-            distances[index] = _distance(device, reference)
-            weights[index] = reference.sustained_fraction * per_generation ** distances[index]
-    nearest = min(distances, key=distances.__getitem__)
-    if distances[nearest] == _SAME_CHIP_DISTANCE:
-        shared_sigma = math.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
-        return weights, references[nearest][1].log_sigma, shared_sigma
-    sigma = _held_out_sigma(table, references[0][1], is_other_line=is_other_line)
+    # Generations between, by reference; none to another vendor's, whose libraries differ.
+    distances = [
+        _SAME_CHIP_DISTANCE
+        if device.chip and device.chip == reference.chip
+        else generations_between(device.launch_generation, reference.launch_generation)
+        for reference, _ in references
+    ]
+    is_other_line = all(distance is None for distance in distances)
+    weights, nearest, least = np.zeros(len(references)), entry, math.inf
+    for index, (distance, (reference, own)) in enumerate(zip(distances, references, strict=True)):
+        distance = _OTHER_VENDOR_DISTANCE if is_other_line else distance
+        if distance is not None:
+            weights[index] = reference.sustained_fraction * per_generation**distance
+            nearest, least = (own, distance) if distance < least else (nearest, least)
+    if least == _SAME_CHIP_DISTANCE:
+        return weights, nearest.log_sigma, math.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
+    # The error on unseen devices; twice that of the fit if none was left out.
+    sigmas = [
+        error.log_sigma
+        for error in table.held_out
+        if (error.family, error.variant, error.arithmetic)
+        == (entry.family, entry.variant, entry.arithmetic)
+        and (is_other_line or not error.is_other_line)
+    ]
+    sigma = max(sigmas, default=2 * entry.log_sigma)
+    sigma = float(np.hypot(sigma, _OTHER_VENDOR_SIGMA)) if is_other_line else sigma
     shared_sigma = math.hypot(
-        sigma * math.sqrt(_SHARED_VARIANCE_FRACTION),
-        _SIGMA_PER_GENERATION * distances[nearest],
-        _LIBRARY_SIGMA,
+        sigma * math.sqrt(_SHARED_VARIANCE_FRACTION), _SIGMA_PER_GENERATION * least, _LIBRARY_SIGMA
     )
     return weights, sigma * math.sqrt(1.0 - _SHARED_VARIANCE_FRACTION), shared_sigma
 
@@ -284,24 +288,19 @@ def _weighted(
 def _assumed_attention(devices: Sequence[DeviceSpec], variant: str) -> TransferredEfficiency:
     """Return the efficiency of fused attention from published figures; no table times it."""
     rates = [rate_of(device, variant) for device in devices]
-
-    def row(values: Sequence[float]) -> Floats:
-        return np.array(values, dtype=np.float64)[np.newaxis, :]
-
-    own_sigma = row([rate.log_sigma for rate in rates])
-    shape = own_sigma.shape
+    # What is not known of an implementation, all its kernels share.
+    sigma = np.hypot([[rate.log_sigma for rate in rates]], _LIBRARY_SIGMA)
     return TransferredEfficiency(
         arrays=EfficiencyArrays(
-            compute_fraction=row([rate.compute_fraction for rate in rates]),
-            tile_loss=np.zeros(shape),
-            prologue_k=row([rate.prologue_keys for rate in rates]),
+            compute_fraction=np.array([[rate.compute_fraction for rate in rates]]),
+            tile_loss=np.zeros_like(sigma),
+            prologue_k=np.array([[float(rate.prologue_keys) for rate in rates]]),
             # Its blocks are its own.
-            tile_set=np.zeros(shape, dtype=np.intp),
-            memory_fraction=np.full(shape, _ATTENTION_MEMORY_FRACTION),
+            tile_set=np.zeros(sigma.shape, dtype=np.intp),
+            memory_fraction=np.full_like(sigma, _ATTENTION_MEMORY_FRACTION),
         ),
-        log_sigma=np.hypot(own_sigma, _LIBRARY_SIGMA),
-        # What is not known of an implementation, all its kernels share.
-        shared_log_sigma=np.hypot(own_sigma, _LIBRARY_SIGMA),
+        log_sigma=sigma,
+        shared_log_sigma=sigma,
     )
 
 
@@ -326,33 +325,6 @@ def _find_references(
     raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a proxy of it")
 
 
-def _held_out_sigma(
-    table: EfficiencyTable, entry: FamilyEfficiency, *, is_other_line: bool
-) -> float:
-    """Return the error on unseen devices; where none was left out, twice that of the fit."""
-    key = (entry.family, entry.variant, entry.arithmetic)
-    sigmas = [
-        error.log_sigma
-        for error in table.held_out
-        if (error.family, error.variant, error.arithmetic) == key
-        and (is_other_line or not error.is_other_line)
-    ]
-    sigma = max(sigmas) if sigmas else 2 * entry.log_sigma
-    return float(np.hypot(sigma, _OTHER_VENDOR_SIGMA)) if is_other_line else sigma
-
-
-def _distance(device: DeviceSpec, reference: DeviceEfficiency) -> int:
-    """Return how far a reference is, in launch generations; nearer than 0 with the same chip."""
-    if device.chip and device.chip == reference.chip:
-        return _SAME_CHIP_DISTANCE
-    distance = generations_between(device.launch_generation, reference.launch_generation)
-    return _OTHER_VENDOR_DISTANCE if distance is None else distance
-
-
-def _is_of_same_vendor(device: DeviceSpec, reference: DeviceEfficiency) -> bool:
-    return generations_between(device.launch_generation, reference.launch_generation) is not None
-
-
 def is_from_other_vendors(
     table: EfficiencyTable,
     device: DeviceSpec,
@@ -362,4 +334,98 @@ def is_from_other_vendors(
 ) -> bool:
     """Return whether no reference device is of the vendor of ``device``."""
     _, references = _find_references(table, family, variant, arithmetic)
-    return not any(_is_of_same_vendor(device, reference) for reference, _ in references)
+    generations = {reference.launch_generation for reference, _ in references}
+    return all(generations_between(device.launch_generation, own) is None for own in generations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """What stands in for a family, or one of its variants, without tables of its own.
+
+    Args:
+        family: What stands in.
+        factor: Share of what that one reaches.
+        log_sigma: Standard deviation of the logarithm of the factor.
+        variant: Of the family that stands in.
+    """
+
+    family: Family
+    factor: float
+    log_sigma: float
+    variant: str = ""
+
+
+# Each is set beside the family whose limit it shares. The factors are judgement, not calibration,
+# and the uncertainty says so.
+PROXIES = {
+    # cuDNN computes each channel by itself, without a matrix product: traffic decides.
+    (Family.CONVOLUTION, "depthwise"): Proxy(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
+    # What a time step waits for is that of one layer on one GPU, see `implementations`; the rest is
+    # as of other layers.
+    (Family.RECURRENT, "small"): Proxy(family=Family.RECURRENT, factor=1.0, log_sigma=0.40),
+    (Family.BATCHED_GEMM, ""): Proxy(family=Family.GEMM, factor=0.9, log_sigma=0.20),
+    (Family.CONVOLUTION, ""): Proxy(family=Family.GEMM, factor=0.8, log_sigma=0.35),
+    (Family.RECURRENT, ""): Proxy(family=Family.GEMM, factor=0.7, log_sigma=0.40),
+    (Family.ATTENTION, ""): Proxy(family=Family.BATCHED_GEMM, factor=0.7, log_sigma=0.40),
+    (Family.LINALG, ""): Proxy(family=Family.GEMM, factor=0.1, log_sigma=1.00),
+    (Family.NORMALIZATION, ""): Proxy(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    (Family.SOFTMAX, ""): Proxy(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.20),
+    (Family.REDUCTION, ""): Proxy(family=Family.ELEMENTWISE, factor=0.8, log_sigma=0.25),
+    (Family.POOLING, ""): Proxy(family=Family.ELEMENTWISE, factor=0.7, log_sigma=0.35),
+    (Family.GATHER, ""): Proxy(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
+    (Family.SORT, ""): Proxy(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
+}
+
+# What neither benchmarks of operators nor whole steps on any device tell: by family, or by variant.
+_UNTIMED = {
+    Family.LINALG: "factorizations and solves",
+    Family.SORT: "sorting and selection",
+    "scatter": "scattering",
+    "sparse": "sparse products",
+    "fft": "Fourier transforms",
+    "ctc": "CTC losses",
+    "group": "group norms",
+}
+# Three times as long or as short, at 90 %.
+UNTIMED_LOG_SIGMA = math.log(3.0) / 1.645
+
+
+def untimed_kind(kernel: Kernel) -> str:
+    """Return what kind of work a kernel does that nobody timed; empty where times are known."""
+    variant = kernel.variant.removesuffix("_backward")
+    return _UNTIMED.get(kernel.family) or _UNTIMED.get(variant, "")
+
+
+def calibrated_variant(family: Family, variant: str) -> str:
+    """Return the key under which rows of ``variant`` are pooled.
+
+    Recurrent layers of all kinds take their steps alike, and no kind has many rows. What Winograd
+    gains is in the algorithms of a convolution; tiles and rates are those of the others, as they
+    are for the products of groups.
+    """
+    if family is Family.RECURRENT:
+        return "backward" if variant.endswith("backward") else ""
+    if family is Family.CONVOLUTION:
+        return variant.removeprefix("winograd").removeprefix("grouped").removeprefix("_")
+    return variant
+
+
+def stand_ins(family: Family, variant: str) -> Iterator[Proxy]:
+    """Yield what may stand in for kernels of a family, the nearest first: that family itself."""
+    factor, variance = 1.0, 0.0
+    if family is Family.CONVOLUTION and variant.startswith("depthwise"):
+        proxy, variant = PROXIES[family, "depthwise"], ""
+        family, factor, variance = proxy.family, proxy.factor, proxy.log_sigma**2
+    elif is_in_one_kernel(variant):
+        variance = PROXIES[Family.RECURRENT, "small"].log_sigma ** 2
+    variant = calibrated_variant(family, variant)
+    while True:
+        # A transposed convolution is the gradient of the input of another one.
+        direct = variant.replace("transposed", "backward_input")
+        for near in dict.fromkeys((variant, direct, "")):
+            yield Proxy(family=family, variant=near, factor=factor, log_sigma=variance**0.5)
+        proxy, variant = PROXIES.get((family, "")), ""
+        if proxy is None:
+            return
+        family, factor = proxy.family, factor * proxy.factor
+        variance += proxy.log_sigma**2

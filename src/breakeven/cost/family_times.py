@@ -8,19 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.compute_units import (
-    clock_headroom,
-    loads_per_element,
-    reached_flop_per_s,
-    resolve_arithmetic,
-    suits_matrix_units,
-)
-from breakeven.cost.efficiency import (
-    Arithmetic,
-    EfficiencyTable,
-    load_efficiencies,
-    transferred_efficiency,
-)
+from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies, transferred_efficiency
 from breakeven.cost.implementations import (
     BACKWARD,
     BLOCK,
@@ -30,20 +18,26 @@ from breakeven.cost.implementations import (
     steps_on,
     variant_on,
 )
-from breakeven.cost.kernel import TILE_SET_NAMES, Family, Kernel, TileSet
+from breakeven.cost.kernel import TILE_SET_NAMES, Arithmetic, Family, Kernel, TileSet
 from breakeven.cost.launch_costs import replayed_floors
 from breakeven.cost.roofline import (
+    MATRIX_FAMILIES,
     Columns,
     DeviceArrays,
     EfficiencyArrays,
     Floats,
     WorkArrays,
+    clock_headroom,
     conversion_ns,
     device_arrays,
     flat_compute_ns,
+    loads_per_element,
     memory_ns,
+    reached_flop_per_s,
+    resolve_arithmetic,
     step_latency_ns,
     step_weights_ns,
+    suits_matrix_units,
     tiled_compute_ns,
 )
 from breakeven.device import DeviceSpec, Precision, generation_of
@@ -60,10 +54,6 @@ _FINE_TILES = TILE_SET_NAMES.index("8+")
 _ELEMENT_BYTES = {
     Precision.FP64: 8, Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2,
 }  # fmt: skip
-
-_TILED = frozenset(
-    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +102,7 @@ def kernel_times(
     table = load_efficiencies() if efficiencies is None else efficiencies
     distinct = list(dict.fromkeys(kernels))
     shape = (len(distinct), len(devices))
-    time_ns = np.zeros(shape)
-    log_sigma, shared_log_sigma = np.zeros(shape), np.zeros(shape)
+    time_ns, log_sigma, shared_log_sigma = np.zeros((3, *shape))
     is_memory_bound, is_latency_bound = np.zeros((2, *shape), dtype=np.bool_)
     for rows in _groups(distinct).values():
         members = [distinct[row] for row in rows]
@@ -125,20 +114,18 @@ def kernel_times(
         for (arithmetic, variant), columns in alike.items():
             chosen = [devices[column] for column in columns]
             efficiency = transferred_efficiency(table, chosen, first.family, variant, arithmetic)
-            group = KernelGroup(members, chosen)
             cells = np.ix_(rows, columns)
-            time_ns[cells], is_memory_bound[cells], is_latency_bound[cells] = group.times(
-                efficiency.arrays, warm_fraction=warm_fraction
-            )
+            time_ns[cells], is_memory_bound[cells], is_latency_bound[cells] = KernelGroup(
+                members, chosen
+            ).times(efficiency.arrays, warm_fraction=warm_fraction)
             log_sigma[cells] = efficiency.log_sigma
             shared_log_sigma[cells] = efficiency.shared_log_sigma
-    launches = np.array([float(kernel.launches) for kernel in distinct]).reshape(-1, 1)
-    replayed = np.array([replayed_floors(kernel) for kernel in distinct]).reshape(-1, 1)
-    times_of = [generation_of(device) for device in devices]
-    floor_ns = launches * np.array([[each.floor_ns for each in times_of]])
-    gap_ns = launches * np.array([[each.gap_ns for each in times_of]])
+    launches = np.array([[float(kernel.launches)] for kernel in distinct]).reshape(-1, 1)
+    replayed = np.array([[replayed_floors(kernel)] for kernel in distinct]).reshape(-1, 1)
+    generations = [generation_of(device) for device in devices]
+    floor_ns = launches * np.array([[each.floor_ns for each in generations]])
+    gap_ns = launches * np.array([[each.gap_ns for each in generations]])
     position = {kernel: row for row, kernel in enumerate(distinct)}
-    order = np.array([position[kernel] for kernel in kernels], dtype=np.intp)
     return KernelTimes(
         time_ns=time_ns,
         log_sigma=log_sigma,
@@ -147,7 +134,7 @@ def kernel_times(
         is_latency_bound=is_latency_bound,
         floor_ns=floor_ns,
         replay_ns=replayed * (floor_ns + gap_ns),
-    ).take(order)
+    ).take(np.array([position[kernel] for kernel in kernels], dtype=np.intp))
 
 
 def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
@@ -160,9 +147,7 @@ def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> ND
     least_ns = np.zeros((len(kernels), len(devices)))
     num_bytes = np.array([kernel.num_bytes for kernel in kernels])
     plain_flop = np.array([kernel.flop for kernel in kernels])
-    least_flop = np.array(
-        [min((kernel.flop, *(other.flop for other in kernel.algorithms))) for kernel in kernels]
-    )
+    least_flop = np.array([min(k.flop, *(a.flop for a in (k, *k.algorithms))) for k in kernels])
     groups = _groups(kernels)
     for column, device in enumerate(devices):
         missed = np.maximum(num_bytes - device.l2_bytes, 0.0) / device.memory_bytes_per_s
@@ -188,7 +173,15 @@ def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDA
 
     Nothing but for forward convolutions in fp64 on NVIDIA's devices.
     """
-    flop = np.array([kernel.flop * _is_forward_fp64(kernel) for kernel in kernels]).reshape(-1, 1)
+    flop = [
+        kernel.flop
+        if kernel.family is Family.CONVOLUTION
+        and kernel.precision is Precision.FP64
+        and not kernel.variant.startswith("depthwise")
+        and "backward" not in kernel.variant
+        else 0.0
+        for kernel in kernels
+    ]
     # A unit does an instruction, two FLOP, in a cycle.
     ns_per_flop = [
         _OLD_FP64_INSTRUCTIONS
@@ -197,13 +190,7 @@ def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDA
         * (device.vendor == "nvidia")
         for device in devices
     ]
-    return flop * np.array([ns_per_flop])
-
-
-def _is_forward_fp64(kernel: Kernel) -> bool:
-    if kernel.family is not Family.CONVOLUTION or kernel.precision is not Precision.FP64:
-        return False
-    return not kernel.variant.startswith("depthwise") and "backward" not in kernel.variant
+    return np.outer(flop, ns_per_flop)
 
 
 def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
@@ -349,31 +336,18 @@ def _fused_attention_ns(
 
 
 def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
-    rows = [
-        (
-            kernel.flop,
-            kernel.num_bytes,
-            kernel.m,
-            kernel.n,
-            kernel.k,
-            kernel.batch,
-            kernel.launches,
-            kernel.num_steps,
-            kernel.conversion_bytes,
-            kernel.matrix_share,
-            loads_per_element(kernel),
-            kernel.loads,
-            kernel.num_blocks,
-        )
-        for kernel in kernels
-    ]
-    columns = np.array(rows, dtype=np.float64).T[:, :, np.newaxis]
-    names = (field.name for field in fields(WorkArrays))
-    return WorkArrays(**dict(zip(names, columns, strict=True)))
+    def column(values: list[float]) -> Floats:
+        return np.array(values, dtype=np.float64).reshape(-1, 1)
+
+    own = [field.name for field in fields(WorkArrays) if field.name != "loads_per_element"]
+    return WorkArrays(
+        **{name: column([getattr(kernel, name) for kernel in kernels]) for name in own},
+        loads_per_element=column([loads_per_element(kernel) for kernel in kernels]),
+    )
 
 
 def _is_tiled(kernel: Kernel) -> bool:
-    is_matrix = kernel.family in _TILED and not kernel.variant.startswith("depthwise")
+    is_matrix = kernel.family in MATRIX_FAMILIES and not kernel.variant.startswith("depthwise")
     # The latency of a step within one kernel has what its tiles lose.
     is_matrix = is_matrix and not is_in_one_kernel(kernel.variant)
     return is_matrix and min(kernel.m, kernel.n, kernel.k, kernel.batch) > 0

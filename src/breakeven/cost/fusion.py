@@ -14,9 +14,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost.fusion_graph import FusionGraph, Group, Node, Value
+from breakeven.cost.fusion_graph import (
+    FusionGraph,
+    Group,
+    Node,
+    Value,
+    is_backward,
+    with_recomputation,
+)
 from breakeven.cost.kernel import Lowering
-from breakeven.cost.recomputation import is_backward, with_recomputation
 from breakeven.trace import Event, Op, TensorSpec
 
 # Source: torch/_inductor/config.py, max_fusion_size.
@@ -95,49 +101,42 @@ def _grouped(nodes: Iterable[Node]) -> list[Group]:
     recent: defaultdict[int, list[Group]] = defaultdict(list)
     groups: list[Group] = []
     for node in nodes:
-        if node.region < 0 or node.part is None:
+        part = node.part
+        if node.region < 0 or part is None:
             continue
-        if node.part.is_library:
-            node.group = Group([node], 0, 0, False)
-            groups.append(node.group)
+        own = node.group = Group([node], part.numel, part.rows, part.keeps_row)
+        if part.is_library:
+            groups.append(own)
             continue
-        _place(node, recent[node.region])
-        if node.group is not None and node.group.nodes[0] is node:
+        # Join the kernels that it links: those that make what it reads, or read the same.
+        makers = sorted(
+            {id(group): group for group in own.makers() if group.numel}.values(),
+            key=lambda group: group.nodes[-1].position,
+            reverse=True,
+        )
+        last = recent[node.region]
+        read = {id(value) for value, size in node.reads if size}
+        siblings = [
+            group
+            for group in reversed(last)
+            if group.nodes and group not in makers and not read.isdisjoint(group.read)
+        ]
+        for group in (*(() if part.reads_memory else makers), *siblings):
+            if group.nodes and group is not node.group and group.nodes[0].region == node.region:
+                _join(group, node.group)
+        if node.group.nodes[0] is node:
             groups.append(node.group)
-            recent[node.region].append(node.group)
-            del recent[node.region][:-_NUM_RECENT]
+            last.append(node.group)
+            del last[:-_NUM_RECENT]
     return [group for group in groups if group.nodes]
-
-
-def _place(node: Node, recent: Sequence[Group]) -> None:
-    """Put a loop into a kernel that is there, or into one of its own; join the kernels it links."""
-    part = node.part
-    assert part is not None
-    own = Group([node], part.numel, part.rows, part.keeps_row)
-    node.group = own
-    makers = sorted(
-        {id(group): group for group in own.makers() if group.numel}.values(),
-        key=lambda group: group.nodes[-1].position,
-        reverse=True,
-    )
-    read = {id(value) for value, size in node.reads if size}
-    siblings = [
-        group
-        for group in reversed(recent)
-        if group.nodes and group not in makers and not read.isdisjoint(group.read)
-    ]
-    for group in (*(() if part.reads_memory else makers), *siblings):
-        if group.nodes and group is not node.group and group.nodes[0].region == node.region:
-            _join(group, node.group)
 
 
 def _join(first: Group, second: Group) -> None:
     """Let two kernels be one, where that can be: the one that began first."""
-    if not _fits(first, second) or _depends_around(first, second):
+    # Neither may need something that is made, outside of both, from the other.
+    if not _fits(first, second) or _reaches(first, second) or _reaches(second, first):
         return
-    older, newer = first, second
-    if older.nodes[0].position > newer.nodes[0].position:
-        older, newer = newer, older
+    older, newer = sorted((first, second), key=lambda group: group.nodes[0].position)
     older.nodes = sorted([*older.nodes, *newer.nodes], key=lambda node: node.position)
     older.read |= newer.read
     older.numel = max(older.numel, newer.numel)
@@ -152,39 +151,30 @@ def _join(first: Group, second: Group) -> None:
 def _fits(first: Group, second: Group) -> bool:
     if len(first.nodes) + len(second.nodes) > _MOST_PARTS:
         return False
-    if first.rows and second.rows:
-        return (first.numel, first.rows) == (second.numel, second.rows) and _can_follow(
-            first, second
+    if (first.rows and second.rows) or first.numel == second.numel:
+        is_alike = first.numel == second.numel and (
+            first.rows == second.rows or not (first.rows and second.rows)
         )
-    if first.numel == second.numel:
-        return _can_follow(first, second)
+        return is_alike and _can_follow(first, second) and _can_follow(second, first)
     small, large = (first, second) if first.numel < second.numel else (second, first)
     if small.rows:
         return False
-    if large.rows and small.numel == large.rows:
-        return True
     # A pointwise loop over fewer points is computed wherever it is read.
-    made = {id(value) for node in small.nodes for value, _ in node.writes}
-    return any(id(value) in made for node in large.nodes for value, _ in node.reads)
+    return bool(large.rows and small.numel == large.rows) or any(
+        value.writer in small.nodes for node in large.nodes for value, _ in node.reads
+    )
 
 
-def _can_follow(first: Group, second: Group) -> bool:
+def _can_follow(maker: Group, reader: Group) -> bool:
     """Return whether nothing over all points waits for a reduction that does not keep them."""
-    for maker, reader in ((first, second), (second, first)):
-        if not maker.rows or maker.keeps_row:
-            continue
-        made = {id(value) for node in maker.nodes for value, _ in node.writes}
-        for node in reader.nodes:
-            if any(id(value) in made for value, _ in node.reads):
-                assert node.part is not None
-                if node.part.numel > maker.rows:
-                    return False
-    return True
-
-
-def _depends_around(first: Group, second: Group) -> bool:
-    """Return whether one needs something that is made, outside of both, from the other."""
-    return _reaches(first, second) or _reaches(second, first)
+    if not maker.rows or maker.keeps_row:
+        return True
+    made = {id(value) for node in maker.nodes for value, _ in node.writes}
+    return not any(
+        id(value) in made and node.part is not None and node.part.numel > maker.rows
+        for node in reader.nodes
+        for value, _ in node.reads
+    )
 
 
 def _reaches(start: Group, end: Group) -> bool:

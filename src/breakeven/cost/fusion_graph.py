@@ -1,13 +1,22 @@
-"""A step as parts of operators, and who makes and reads each value that passes between them."""
+"""A step as parts of operators, and who makes and reads each value that passes between them.
+
+Its backward pass computes some of them again, rather than having the forward pass save them.
+AOTAutograd cuts the joint graph of both passes where the fewest bytes cross, and lets the backward
+pass repeat what is cheap: pointwise loops. Here each value that crosses is looked at alone, the
+last one first; that is the same cut where values share few inputs.
+Source: torch/_functorch/partitioners.py, min_cut_rematerialization_partition.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
-from breakeven.cost.compiled_parts import Part, parts_of
 from breakeven.cost.kernel import Lowering
+from breakeven.cost.lower_compiled import Part, parts_of
 from breakeven.cost.rules import base_name, tensor_bytes
 from breakeven.trace import Copy, Event, Op, Sync, TensorSpec
 
@@ -111,7 +120,6 @@ class FusionGraph:
         if isinstance(event, Copy | Sync):
             for value in self._current.get(event.storage, ()):
                 value.is_live = True
-            return
         if not isinstance(event, Op):
             return
         if lowering is not None and not lowering.kernels:
@@ -119,32 +127,25 @@ class FusionGraph:
             self._made |= {spec.storage for spec in event.outputs if spec.storage not in known}
             return
         if region < 0 or lowering is None:
-            self._add(Node(position, -1), event.inputs, event.outputs)
+            self._add(Node(position, -1), event.inputs, event.outputs, {})
             return
-        cast = self._cast_key(event, region)
-        if cast in self._casts:
-            (result,) = event.outputs
-            self._made.add(result.storage)
-            self._current[result.storage] = self._casts[cast]
-            return
+        # What tells a cast from another. Autocast casts an activation anew for each layer that
+        # reads it; AOTAutograd computes equal expressions once.
+        cast: Hashable = None
+        if base_name(event.name) == "_to_copy" and len(event.inputs) == len(event.outputs) == 1:
+            source, result = event.inputs[0], event.outputs[0]
+            values = tuple(self._values(source))
+            cast = region, values, source.shape, result.shape, result.dtype, result.layout
+            if cast in self._casts:
+                self._made.add(result.storage)
+                self._current[result.storage] = self._casts[cast]
+                return
         between: dict[int, Value] = {}
         for part in parts_of(event, lowering, is_channels_last=self._is_channels_last):
             node = Node(position, region, part)
             self._add(node, part.reads, part.writes, between, part.most_read_bytes)
         if cast is not None:
             self._casts[cast] = self._current[event.outputs[0].storage]
-
-    def _cast_key(self, op: Op, region: int) -> Hashable:
-        """Return what tells a cast from another; None of another operator.
-
-        Autocast casts an activation anew for each layer that reads it. AOTAutograd computes equal
-        expressions once.
-        """
-        if base_name(op.name) != "_to_copy" or len(op.inputs) != 1 or len(op.outputs) != 1:
-            return None
-        source, result = op.inputs[0], op.outputs[0]
-        values = tuple(self._values(source))
-        return region, values, source.shape, result.shape, result.dtype, result.layout
 
     def _values(self, spec: TensorSpec) -> list[Value]:
         """Return what a storage consists of: one value, or the parts that were written to it."""
@@ -157,10 +158,9 @@ class FusionGraph:
         node: Node,
         reads: Iterable[TensorSpec],
         writes: Iterable[TensorSpec],
-        between: dict[int, Value] | None = None,
-        most_read_bytes: float = float("inf"),
+        between: dict[int, Value],
+        most_read_bytes: float = math.inf,
     ) -> None:
-        between = {} if between is None else between
         for spec in reads:
             is_between = spec.storage < 0 and id(spec) in between
             values = [between[id(spec)]] if is_between else self._values(spec)
@@ -183,3 +183,120 @@ class FusionGraph:
             is_part = before is not None and size < self.storage_bytes[spec.storage]
             self._current[spec.storage] = [*before, value] if before and is_part else [value]
         self.nodes.append(node)
+
+
+# What the forward pass writes for the backward pass alone is written and read; what it writes in
+# any case is only read. Source: the same file, get_node_weight.
+_WRITTEN_FOR_IT = 2.0
+# Chains of cheap loops are followed so far.
+_LONGEST_CHAIN = 16
+
+
+def is_backward(node: Node) -> bool:
+    """Return whether a node is in a graph of a backward pass, which have odd numbers."""
+    return node.region >= 0 and node.region % 2 == 1
+
+
+def with_recomputation(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes of a step, and in its backward pass what that computes again.
+
+    Args:
+        nodes: In order; those of forward graphs with the kernels that they are in.
+    """
+    order = {node: number for number, node in enumerate(nodes)}
+    anchors = {node: node for node in nodes if is_backward(node)}
+    # A value with many readers is asked for by as many.
+    is_cheap, saved_bytes = cache(_is_cheap), cache(_saved_bytes)
+    inserted: defaultdict[Node, list[Node]] = defaultdict(list)
+
+    def made_at(value: Value) -> int:
+        return order[_writer(value)]
+
+    def is_of_forward(value: Value) -> bool:
+        node = value.writer
+        return node is not None and node.region >= 0 and not is_backward(node)
+
+    def is_there(value: Value) -> bool:
+        return not is_of_forward(value) or value in kept or value in repeated
+
+    def repeated_bytes(value: Value, most: float, depth: int = 0) -> float:
+        """Return what must be saved to compute a value again; infinity where it is ``most``."""
+        total = 0.0
+        for needed, _ in _writer(value).reads:
+            if is_there(needed):
+                continue
+            size = saved_bytes(needed)
+            if is_cheap(needed) and depth < _LONGEST_CHAIN:
+                size = min(size, repeated_bytes(needed, size, depth + 1))
+            total += size
+            if total >= most:
+                return math.inf
+        return total
+
+    def settle(value: Value) -> None:
+        """Decide whether the backward pass reads a value or computes it again."""
+        if is_there(value):
+            return
+        if is_cheap(value) and repeated_bytes(value, saved_bytes(value)) < saved_bytes(value):
+            repeated.add(value)
+            for needed, _ in _writer(value).reads:
+                settle(needed)
+        else:
+            kept.add(value)
+
+    read = {value for node in anchors for value, _ in node.reads}
+    crossing = sorted(filter(is_of_forward, read), key=made_at, reverse=True)
+    kept, repeated = {value for value in crossing if not is_cheap(value)}, set[Value]()
+    for value in crossing:
+        settle(value)
+    # The backward pass computes a value before the first of its readers there.
+    for value in sorted(repeated, key=made_at, reverse=True):
+        writer = _writer(value)
+        readers = [node for node in value.readers if node in anchors]
+        anchor = min((anchors[node] for node in readers), key=order.__getitem__)
+        node = Node(anchor.position, anchor.region, writer.part, reads=list(writer.reads))
+        again = Value(value.storage, value.dtype, node, readers=readers)
+        node.writes = [(again, size) for _, size in writer.writes]
+        anchors[node] = anchor
+        # What it needs is computed before it: the last was inserted first.
+        inserted[anchor].insert(0, node)
+        for needed, _ in node.reads:
+            needed.readers.append(node)
+        for reader in readers:
+            reader.reads = [(again if v is value else v, size) for v, size in reader.reads]
+        value.readers = [node for node in value.readers if node not in anchors]
+        value.is_repeated = True
+    return [each for node in nodes for each in (*inserted.get(node, ()), node)]
+
+
+def _writer(value: Value) -> Node:
+    assert value.writer is not None
+    return value.writer
+
+
+def _is_cheap(value: Value) -> bool:
+    """Return whether AOTAutograd would compute a value again.
+
+    That is a pointwise loop, without random numbers, which no library reads from memory.
+    """
+    node = _writer(value)
+    part = node.part
+    return (
+        part is not None
+        and not (part.is_library or part.rows or part.reads_memory or part.is_random)
+        and len(node.writes) == 1
+        and not any(
+            is_backward(reader) and (reader.part is None or reader.part.is_library)
+            for reader in value.readers
+        )
+    )
+
+
+def _saved_bytes(value: Value) -> float:
+    """Return what it moves to save a value for the backward pass."""
+    node = _writer(value)
+    size = sum(size for written, size in node.writes if written is value)
+    is_written = value.is_live or any(
+        reader.group is not node.group for reader in value.readers if not is_backward(reader)
+    )
+    return size if is_written else _WRITTEN_FOR_IT * size

@@ -13,14 +13,10 @@ from functools import cache
 
 import msgspec
 
-from breakeven.cost.compute_units import sustained_fraction
-from breakeven.cost.efficiency import (
-    DeviceEfficiency,
-    EfficiencyTable,
-    FamilyEfficiency,
-)
+from breakeven.cost.efficiency import DeviceEfficiency, EfficiencyTable, FamilyEfficiency
 from breakeven.cost.host_cost import CONVOLUTION_PARTS, HostPart
 from breakeven.cost.kernel import Kernel
+from breakeven.cost.roofline import sustained_fraction
 from breakeven.cost.step_effects import (
     EffectKey,
     Era,
@@ -296,20 +292,20 @@ def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
     effects = msgspec.structs.replace(no_step_effects(), effects=calibration.effects)
 
     def factor(*keys: EffectKey) -> float:
-        return math.exp(effects.log_factor(keys))
+        return math.exp(effects.log_factor(((OWN_HOST,), *keys)))
 
-    other = factor((OWN_HOST,), (OWN_HOST_CLASS, _OTHER))
+    other = factor((OWN_HOST_CLASS, _OTHER))
     # A backward pass is scaled with the other work.
-    call = factor((OWN_HOST,), (OWN_BACKWARD_CALL,)) / other
+    call = factor((OWN_BACKWARD_CALL,)) / other
     handoff_ns = call * (host.backward_call_ns + host.seen_work.handoff_ns) - host.backward_call_ns
     return msgspec.structs.replace(
         host,
         forward_factor=host.forward_factor * other,
         backward_factor=host.backward_factor * other,
-        optimizer_factor=host.optimizer_factor * factor((OWN_HOST,), (OWN_HOST_CLASS, _UPDATE)),
+        optimizer_factor=host.optimizer_factor * factor((OWN_HOST_CLASS, _UPDATE)),
         device_work=DeviceWork(
             handoff_ns=max(handoff_ns, 0.0),
-            convolution_factor=factor((OWN_HOST,), (OWN_HOST_CLASS, _CONVOLUTION)) / other,
+            convolution_factor=factor((OWN_HOST_CLASS, _CONVOLUTION)) / other,
             has_steps=True,
         ),
     )
@@ -336,8 +332,3 @@ def own_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ...]
     """Return the effects on a kernel that the calibrated GPU's own steps may have shown."""
     group, units = family_group(kernel), units_of(kernel, device)
     return (("gpu",), ("gpu+units", group, units))
-
-
-def copy_of(calibration: GpuCalibration, *, is_pinned: bool) -> MeasuredCopy | None:
-    """Return the copies of one kind of host memory, where they were measured."""
-    return next((copy for copy in calibration.copies if copy.is_pinned is is_pinned), None)

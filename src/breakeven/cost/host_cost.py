@@ -94,12 +94,10 @@ class HostPart(StrEnum):
 
 
 # Work of which a host may take more or less than of the rest.
-CONVOLUTION_PARTS = frozenset(
-    {
-        HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION,
-        HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM,
-    }
-)  # fmt: skip
+CONVOLUTION_PARTS = frozenset({
+    HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION,
+    HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM,
+})  # fmt: skip
 _POINTWISE = (HostPart.DISPATCH_POINTWISE, HostPart.BACKWARD_POINTWISE)
 _LIBRARY = (HostPart.DISPATCH_LIBRARY, HostPart.BACKWARD_LIBRARY)
 _KINDS = {
@@ -127,12 +125,12 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
     """
     factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
     of_convolutions = factor * host.seen_work.convolution_factor
-    return tuple(
-        [
-            (part, time_ns * (of_convolutions if part in CONVOLUTION_PARTS else factor))
-            for part, time_ns in _parts(op, lowering, host)
-        ]
-    )
+    # A list: a tuple of a generator takes longer, and steps have thousands of operators.
+    parts = [
+        (part, time_ns * (of_convolutions if part in CONVOLUTION_PARTS else factor))
+        for part, time_ns in _parts(op, lowering, host)
+    ]
+    return tuple(parts)
 
 
 def host_read_ns(sync: Sync, host: HostSpec) -> float:
@@ -153,20 +151,32 @@ def host_read_ns(sync: Sync, host: HostSpec) -> float:
 
 
 def _factor(phase: Phase, host: HostSpec) -> float:
-    match phase:
-        case Phase.BACKWARD:
-            return host.backward_factor
-        case Phase.OPTIMIZER:
-            return host.optimizer_factor
-        case Phase.FORWARD | Phase.DATA:
-            return host.forward_factor
+    if phase is Phase.BACKWARD:
+        return host.backward_factor
+    return host.optimizer_factor if phase is Phase.OPTIMIZER else host.forward_factor
 
 
 def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
+    # Compiled code: no modules, no autograd for each operator.
+    if op.name == CALL:
+        is_training = bool(op.attributes.get("is_training", False))
+        num_ops = _COMPILED_TRAINING_CALL_OPS if is_training else _COMPILED_CALL_OPS
+        return ((HostPart.COMPILED_CALL, num_ops * host.op_ns),)
+    if op.name == FUSED:
+        return ((HostPart.COMPILED_KERNEL, _COMPILED_KERNEL_OPS * host.op_ns),)
     if is_compiled(op.name):
-        return _compiled_parts(op, lowering, host)
+        part, _, extra = _call(msgspec.structs.replace(op, name=called_name(op.name)), lowering)
+        return ((part, host.op_ns * (1.0 + extra)),)
     if not lowering.kernels:
-        return _view_parts(op, host)
+        if op.name == "aten.detach.default":
+            # Autograd detaches what it saves for backward, and again when it uses it. Only a trace
+            # sees that as an operator; without one it is a shallow copy. A script's own are rare.
+            return ()
+        if op.phase is Phase.BACKWARD:
+            return ((HostPart.BACKWARD_VIEW, _VIEW_IN_BACKWARD_FRACTION * host.view_ns),)
+        view = (HostPart.VIEW, host.view_ns)
+        is_forward = op.phase is Phase.FORWARD
+        return ((HostPart.VIEW_PYTHON, host.view_python_ns), view) if is_forward else (view,)
     if op.name.startswith(("aten._foreach_", "aten._fused_", "aten._amp_foreach_")):
         return (
             (HostPart.FOREACH, host.foreach_ns),
@@ -187,36 +197,9 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
     return (python, own)
 
 
-def _compiled_parts(
-    op: Op, lowering: Lowering, host: HostSpec
-) -> tuple[tuple[HostPart, float], ...]:
-    """Return what compiled code costs: no modules, no autograd for each operator."""
-    if op.name == CALL:
-        is_training = bool(op.attributes.get("is_training", False))
-        num_ops = _COMPILED_TRAINING_CALL_OPS if is_training else _COMPILED_CALL_OPS
-        return ((HostPart.COMPILED_CALL, num_ops * host.op_ns),)
-    if op.name == FUSED:
-        return ((HostPart.COMPILED_KERNEL, _COMPILED_KERNEL_OPS * host.op_ns),)
-    plain = msgspec.structs.replace(op, name=called_name(op.name))
-    part, _, extra = _call(plain, lowering)
-    return ((part, host.op_ns * (1.0 + extra)),)
-
-
 def starts_backward(op: Op) -> bool:
     """Return whether ``op`` is the gradient of the loss by itself, a one, of a ``backward()``."""
     return op.name == "aten.ones_like.default" and all(spec.numel == 1 for spec in op.outputs)
-
-
-def _view_parts(op: Op, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
-    if op.name == "aten.detach.default":
-        # Autograd detaches what it saves for backward, and again when it uses it. Only a trace
-        # sees that as an operator; without one it is a shallow copy. A script's own are rare.
-        return ()
-    if op.phase is Phase.BACKWARD:
-        return ((HostPart.BACKWARD_VIEW, _VIEW_IN_BACKWARD_FRACTION * host.view_ns),)
-    if op.phase is not Phase.FORWARD:
-        return ((HostPart.VIEW, host.view_ns),)
-    return ((HostPart.VIEW_PYTHON, host.view_python_ns), (HostPart.VIEW, host.view_ns))
 
 
 def _call(op: Op, lowering: Lowering) -> tuple[HostPart, HostPart, float]:
@@ -236,10 +219,7 @@ def _call(op: Op, lowering: Lowering) -> tuple[HostPart, HostPart, float]:
     if name == "add" and is_in_place(op.name):
         # In the backward pass only gradients that are there already are added to in place.
         return HostPart.DISPATCH_POINTWISE, HostPart.ACCUMULATE_GRAD, extra
-    main = max((kernel.family for kernel in lowering.kernels), key=_call_factor)
+    families = [kernel.family for kernel in lowering.kernels]
+    main = max(families, key=lambda family: _CALL_FACTOR.get(family, 1.0))
     called, run_backward = _KINDS.get(main, _POINTWISE)
     return called, run_backward, extra
-
-
-def _call_factor(family: Family) -> float:
-    return _CALL_FACTOR.get(family, 1.0)

@@ -101,13 +101,11 @@ def implementation_on(device: DeviceSpec, variant: str) -> str:
     """
     candidates = variant.removesuffix(BACKWARD).split("|")
     direction = BACKWARD if variant.endswith(BACKWARD) else ""
-    return next((c for c in candidates if _has(device, c)), candidates[-1]) + direction
-
-
-def _has(device: DeviceSpec, implementation: str) -> bool:
-    if implementation == "cudnn":
-        return _has_newer_units(device)
-    return implementation != "flash" or device.launch_generation in _FLASH_GENERATIONS
+    missing = {
+        "cudnn": not _has_newer_units(device),
+        "flash": device.launch_generation not in _FLASH_GENERATIONS,
+    }
+    return next((c for c in candidates if not missing.get(c)), candidates[-1]) + direction
 
 
 def rate_of(device: DeviceSpec, variant: str) -> AttentionRate:
@@ -156,9 +154,8 @@ def in_one_kernel(kernel: Kernel, *, hidden_size: int, num_sweeps: int) -> Kerne
         num_sweeps: Layers times directions.
     """
     name, _, direction = kernel.variant.partition("_")
-    if hidden_size > _MOST_UNITS[name][direction == "backward"]:
-        return kernel
-    if kernel.precision not in _STEP_CYCLES:
+    is_small = hidden_size <= _MOST_UNITS[name][direction == "backward"]
+    if not is_small or kernel.precision not in _STEP_CYCLES:
         return kernel
     return msgspec.structs.replace(
         kernel,
@@ -204,9 +201,8 @@ def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
     """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
     if kernel.family is Family.RECURRENT:
         return steps_on(kernel, device).variant
-    if kernel.family is not Family.ATTENTION:
-        return kernel.variant
-    return implementation_on(device, kernel.variant)
+    is_attention = kernel.family is Family.ATTENTION
+    return implementation_on(device, kernel.variant) if is_attention else kernel.variant
 
 
 # Channels of the groups that share a tile. Source: timm's ResNeXts in inference under autocast,
@@ -220,9 +216,8 @@ def packed_groups(kernel: Kernel) -> Kernel:
     is_weight = kernel.variant.endswith("backward_weight")
     channels = kernel.m if is_weight else kernel.n
     num_together = max(1, min(kernel.batch, _PACKED_CHANNELS // max(1, channels)))
-    changes = (
-        {"m": kernel.m * kernel.batch, "n": kernel.n * num_together}
-        if is_weight
-        else {"n": kernel.n * kernel.batch, "k": kernel.k * num_together}
-    )
-    return msgspec.structs.replace(kernel, **changes, batch=1, flop=kernel.flop * num_together)
+    packed = msgspec.structs.replace(kernel, batch=1, flop=kernel.flop * num_together)
+    m, n, k, groups = kernel.m, kernel.n, kernel.k, kernel.batch
+    if is_weight:
+        return msgspec.structs.replace(packed, m=m * groups, n=n * num_together)
+    return msgspec.structs.replace(packed, n=n * groups, k=k * num_together)

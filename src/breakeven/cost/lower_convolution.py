@@ -54,10 +54,9 @@ _PRODUCT_SHARE, _WINDOW_SHARE = 0.5, 0.85
 _UNROLLED_WINDOWS = ((1, 1), (3, 3), (5, 5))
 
 
-def _is_all(values: Iterable[int] | int | None, value: int) -> bool:
-    if values is None:
-        return True
-    return all(item == value for item in (values if isinstance(values, Iterable) else (values,)))
+def _is_one(values: Iterable[int] | int | None) -> bool:
+    """Return whether a stride or a dilation is 1, as it is by default."""
+    return all(one == 1 for one in values) if isinstance(values, Iterable) else values in (None, 1)
 
 
 class _Convolution:
@@ -74,44 +73,26 @@ class _Convolution:
         # conv2d and friends may leave groups out when it is 1, and cuDNN's have no ``transposed``.
         self.groups = int(op.attributes.get("groups", 1) or 1)
         small, large = (source, result) if self.is_transposed else (result, source)
-        window = math.prod(weight.shape[2:])
         self.num_images, self.space = small.shape[0], small.shape[2:]
         self.m_small = small.numel // small.shape[1] if small.shape[1] else 0
         self.m_large = large.numel // large.shape[1] if large.shape[1] else 0
         self.channels_small = small.shape[1] // self.groups
         self.channels_large = large.shape[1] // self.groups
-        self.window = window
+        self.window = math.prod(weight.shape[2:])
         self._weight_shape = weight.shape
-        self.flop = float(
-            multiply_add_flop(weight)
-            * self.m_small
-            * self.channels_small
-            * self.channels_large
-            * window
-            * self.groups
-        )
-        is_depthwise = self.groups > 1 and self.channels_large == 1
-        is_winograd = (
-            self.groups == 1
-            and len(weight.shape) == 4
-            and weight.shape[2:] == (3, 3)
-            and _is_all(op.attributes.get("stride"), 1)
-            and _is_all(op.attributes.get("dilation"), 1)
-        )
+        flop = multiply_add_flop(weight) * self.m_small * self.channels_small * self.channels_large
+        self.flop = float(flop * self.window * self.groups)
+        has_stride = not _is_one(op.attributes.get("stride"))
+        is_dense = not has_stride and _is_one(op.attributes.get("dilation"))
         # Windows of one pixel: a product per image, of matrices in either order.
-        self.is_product = window == 1 and _is_all(op.attributes.get("stride"), 1)
-        is_grouped = self.groups > 1
+        self.is_product = self.window == 1 and not has_stride
+        self.is_depthwise = self.groups > 1 and self.channels_large == 1
         self.shape_variant = (
-            "depthwise" if is_depthwise
-            else "grouped" if is_grouped
-            else "winograd" if is_winograd
+            "depthwise" if self.is_depthwise
+            else "grouped" if self.groups > 1
+            else "winograd" if weight.shape[2:] == (3, 3) and is_dense
             else ""
         )  # fmt: skip
-
-    @property
-    def is_depthwise(self) -> bool:
-        """Return whether each channel is convolved alone."""
-        return self.shape_variant == "depthwise"
 
     def kernel(
         self,
@@ -132,6 +113,21 @@ class _Convolution:
             m, n = self.m_large, self.channels_large
         else:
             m, n, k = self.m_small, self.channels_small, self.channels_large * self.window
+        tensors, loads, matrix_share = (*reads, writes), 0.0, 1.0
+        # A weight of one pixel lies the same in both formats.
+        data = [spec for spec in tensors if spec.shape != self._weight_shape]
+        if all(spec.layout == "channels_last" for spec in data):
+            matrix_share = _PRODUCT_SHARE if self.is_product else _WINDOW_SHARE
+        elif self.is_depthwise and self._weight_shape[2:] not in _UNROLLED_WINDOWS:
+            # torch's loop for windows of any size, channel by channel: each thread loads a value
+            # and a weight for each multiplication. Windows of 1, 3 and 5 pixels have kernels of
+            # their own, and so has cuDNN for channels-last memory.
+            # Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu.
+            loads = self.flop
+        # What it takes to bring tensors into channels-last order, or back from it. cuDNN's kernels
+        # for tensor cores take that order alone; it launches ``nchwToNhwcKernel`` and its reverse
+        # where the tensors are in another, each of which reads and writes a tensor once.
+        converted = (spec for spec in tensors if spec.layout != "channels_last")
         return Kernel(
             family=Family.CONVOLUTION,
             flop=self.flop,
@@ -142,34 +138,12 @@ class _Convolution:
             n=n,
             k=k,
             batch=self.groups,
-            conversion_bytes=0.0 if self.is_product else _conversion_bytes((*reads, writes)),
-            matrix_share=self._matrix_share((*reads, writes)),
-            loads=self._loads((*reads, writes)),
+            conversion_bytes=0.0 if self.is_product else 2.0 * total_bytes(converted),
+            matrix_share=matrix_share,
+            loads=loads,
             algorithms=self._winograd(direction, writes.element_bytes),
             variant="_".join(word for word in (self.shape_variant, direction) if word),
         )
-
-    def _matrix_share(self, tensors: Iterable[TensorSpec]) -> float:
-        if not self._is_channels_last(tensors):
-            return 1.0
-        return _PRODUCT_SHARE if self.is_product else _WINDOW_SHARE
-
-    def _is_channels_last(self, tensors: Iterable[TensorSpec]) -> bool:
-        # A weight of one pixel lies the same in both formats.
-        data = (spec for spec in tensors if spec.shape != self._weight_shape)
-        return all(spec.layout == "channels_last" for spec in data)
-
-    def _loads(self, tensors: Iterable[TensorSpec]) -> float:
-        """Return the single loads of torch's loop for windows of any size, channel by channel.
-
-        Each thread loads a value and a weight for each multiplication. Windows of 1, 3 and 5 pixels
-        have kernels of their own, and so has cuDNN for channels-last memory.
-        Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu.
-        """
-        has_own_kernel = self._weight_shape[2:] in _UNROLLED_WINDOWS
-        if not self.is_depthwise or has_own_kernel or self._is_channels_last(tensors):
-            return 0.0
-        return self.flop
 
     def _winograd(self, direction: str, element_bytes: int) -> tuple[Algorithm, ...]:
         """Return the algorithms of Winograd that cuDNN has: one fused kernel, and one in steps.
@@ -181,11 +155,16 @@ class _Convolution:
         c_in, c_out = self.channels_large, self.channels_small
         if direction in ("backward_input", "transposed"):
             c_in, c_out = c_out, c_in
-        spots = self._num_tiles(4)
+        # How many squares of 4 and of 2 pixels cover the result.
+        spots, fused_spots = (
+            self.num_images * math.prod(math.ceil(pixels / side) for pixels in self.space)
+            for side in (4, 2)
+        )
         # In steps: transform, a product for each of 36 points, transform back.
         # Source: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
         transformed = spots * (c_in + c_out) + c_in * c_out
-        m, n, k = (c_out, c_in, spots) if direction == "backward_weight" else (spots, c_out, c_in)
+        is_weight = direction == "backward_weight"
+        m, n, k = (c_out, c_in, spots) if is_weight else (spots, c_out, c_in)
         in_steps = Algorithm(
             flop=2.0 * 36 * spots * c_in * c_out,
             m=m,
@@ -194,31 +173,11 @@ class _Convolution:
             batch=36,
             workspace_bytes=2.0 * 36 * transformed * element_bytes,
         )
-        if direction == "backward_weight":
+        if is_weight:
             return (in_steps,)
-        spots = self._num_tiles(2)
-        fused = Algorithm(
-            flop=2.0 * 16 * spots * c_in * c_out * _FUSED_LOSS,
-            m=4 * spots,
-            n=c_out,
-            k=4 * c_in,
-            tiles="128x32",
-        )
+        flop = 2.0 * 16 * fused_spots * c_in * c_out * _FUSED_LOSS
+        fused = Algorithm(flop=flop, m=4 * fused_spots, n=c_out, k=4 * c_in, tiles="128x32")
         return fused, in_steps
-
-    def _num_tiles(self, side: int) -> int:
-        """Return how many squares of ``side`` pixels cover the result."""
-        return self.num_images * math.prod(math.ceil(pixels / side) for pixels in self.space)
-
-
-def _conversion_bytes(tensors: Iterable[TensorSpec]) -> float:
-    """Return what it takes to bring ``tensors`` into channels-last order, or back from it.
-
-    cuDNN's kernels for tensor cores take that order alone; it launches ``nchwToNhwcKernel`` and its
-    reverse where the tensors are in another, each of which reads and writes a tensor once.
-    """
-    converted = (spec for spec in tensors if spec.layout != "channels_last")
-    return 2.0 * total_bytes(converted)
 
 
 @RULES.add_with_settings(
@@ -231,37 +190,19 @@ def _conversion_bytes(tensors: Iterable[TensorSpec]) -> float:
 )
 def _lower_convolution(op: Op, settings: Settings) -> Kernels:
     """Lower ``convolution(input, weight, bias?)``."""
-    source, weight = op.inputs[0], op.inputs[1]
-    result = op.outputs[0]
+    source, weight, result = op.inputs[0], op.inputs[1], op.outputs[0]
     sizes = _Convolution(op, source, weight, result)
-    kernel = sizes.kernel(
-        op,
-        settings,
-        direction="transposed" if sizes.is_transposed else "",
-        reads=(source, weight),
-        writes=result,
-    )
+    direction = "transposed" if sizes.is_transposed else ""
+    kernel = sizes.kernel(op, settings, direction=direction, reads=(source, weight), writes=result)
     # cuDNN's convolution is followed by an in-place addition of the bias; the depthwise kernel
     # adds it itself. Source: aten/src/ATen/native/Convolution.cpp, _convolution.
     if len(op.inputs) < 3 or sizes.is_depthwise:
         return kernel
-    bias_added = streaming_kernel(
-        op,
-        flop=output_numel(op),
-        read_bytes=tensor_bytes(result) + tensor_bytes(op.inputs[2]),
-        write_bytes=tensor_bytes(result),
+    result_bytes = tensor_bytes(result)
+    read_bytes = result_bytes + tensor_bytes(op.inputs[2])
+    return kernel, streaming_kernel(
+        op, flop=output_numel(op), read_bytes=read_bytes, write_bytes=result_bytes
     )
-    return kernel, bias_added
-
-
-def _present_gradients(op: Op, source: TensorSpec, weight: TensorSpec) -> tuple[bool, bool, bool]:
-    """Return which of the gradients of input, weight and bias are computed."""
-    mask = op.attributes.get("output_mask")
-    if mask is not None:
-        wants_input, wants_weight, wants_bias = (bool(wanted) for wanted in mask)
-        return wants_input, wants_weight, wants_bias
-    shapes = [spec.shape for spec in op.outputs]
-    return source.shape in shapes, weight.shape in shapes, any(len(shape) == 1 for shape in shapes)
 
 
 @RULES.add_with_settings("convolution_backward convolution_backward_overrideable")
@@ -269,26 +210,25 @@ def _lower_convolution_backward(op: Op, settings: Settings) -> tuple[Kernel, ...
     """Lower ``convolution_backward(grad_output, input, weight)``: a kernel per gradient."""
     grad, source, weight = op.inputs[0], op.inputs[1], op.inputs[2]
     sizes = _Convolution(op, source, weight, grad)
-    wants_input, wants_weight, wants_bias = _present_gradients(op, source, weight)
+    shapes = [spec.shape for spec in op.outputs]
+    wants_input, wants_weight, wants_bias = op.attributes.get("output_mask") or (
+        source.shape in shapes,
+        weight.shape in shapes,
+        any(len(shape) == 1 for shape in shapes),
+    )
+    of_input = "" if sizes.is_transposed else "backward_input"
     kernels: list[Kernel] = []
-    if wants_input:
-        direction = "" if sizes.is_transposed else "backward_input"
-        kernels.append(
-            sizes.kernel(op, settings, direction=direction, reads=(grad, weight), writes=source)
-        )
-    if wants_weight:
-        kernels.append(
-            sizes.kernel(
-                op, settings, direction="backward_weight", reads=(grad, source), writes=weight
+    for wants, direction, reads, writes in (
+        (wants_input, of_input, (grad, weight), source),
+        (wants_weight, "backward_weight", (grad, source), weight),
+    ):
+        if wants:
+            kernels.append(
+                sizes.kernel(op, settings, direction=direction, reads=reads, writes=writes)
             )
-        )
     if wants_bias:
+        bias_bytes, grad_bytes = float(grad.shape[1] * grad.element_bytes), tensor_bytes(grad)
         kernels.append(
-            reduction_kernel(
-                op,
-                flop=grad.numel,
-                read_bytes=tensor_bytes(grad),
-                write_bytes=float(grad.shape[1] * grad.element_bytes),
-            )
+            reduction_kernel(op, flop=grad.numel, read_bytes=grad_bytes, write_bytes=bias_bytes)
         )
     return tuple(kernels)

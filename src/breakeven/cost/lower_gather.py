@@ -1,4 +1,4 @@
-"""Reads and writes at computed positions: embeddings, indexing, scattering.
+"""Reads and writes at computed positions, and sorting, which finds them.
 
 ``variant`` is ``scatter`` where the positions are written. The number of elements that a boolean
 mask selects depends on values, so where the result's shape does not tell, all are counted.
@@ -10,6 +10,7 @@ import math
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import (
+    TRANSCENDENTAL_FLOP,
     Kernels,
     RuleTable,
     base_name,
@@ -17,6 +18,7 @@ from breakeven.cost.rules import (
     gather_kernel,
     is_in_place,
     output_numel,
+    reduction_kernel,
     scan_kernel,
     scatter_kernel,
     streaming_kernel,
@@ -71,13 +73,11 @@ def _copied_before(op: Op, target: TensorSpec) -> tuple[Kernel, ...]:
 def _lower_gather(op: Op) -> tuple[Kernel, ...]:
     """Lower reads of rows or elements: the source is read only where it is selected."""
     indices = op.inputs[1:]
+    read_bytes = total_bytes(indices) + tensor_bytes(op.outputs[0])
     if base_name(op.name) == "_embedding_bag_per_sample_weights_backward":
         read_bytes = total_bytes(op.inputs)
-    else:
-        read_bytes = total_bytes(indices) + tensor_bytes(op.outputs[0])
     masks = [mask_positions_kernel(op, spec) for spec in indices if spec.dtype in _MASK_DTYPES]
-    gather = gather_kernel(op, read_bytes=read_bytes)
-    return *masks, gather
+    return *masks, gather_kernel(op, read_bytes=read_bytes)
 
 
 @RULES.add("_embedding_bag _embedding_bag_forward_only")
@@ -124,17 +124,16 @@ def _sorted_scatter(
 def _lower_embedding_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``embedding_dense_backward(grad (…, D), indices (…))``: zero all, add rows."""
     grad, indices = op.inputs[0], op.inputs[1]
-    zeroed = fill_kernel(op)
-    touched_bytes = min(tensor_bytes(grad), total_bytes(op.outputs))
+    grad_bytes, zeroed = tensor_bytes(grad), fill_kernel(op)
+    touched_bytes = min(grad_bytes, total_bytes(op.outputs))
     if indices.numel > _UNSORTED_INDICES:
-        moved_bytes = tensor_bytes(grad)
         return zeroed, *_sorted_scatter(
-            op, num_indices=indices.numel, moved_bytes=moved_bytes, flop=grad.numel
+            op, num_indices=indices.numel, moved_bytes=grad_bytes, flop=grad.numel
         )
     return zeroed, scatter_kernel(
         op,
         flop=grad.numel,
-        read_bytes=tensor_bytes(grad) + tensor_bytes(indices) + touched_bytes,
+        read_bytes=grad_bytes + tensor_bytes(indices) + touched_bytes,
         write_bytes=touched_bytes,
         num_blocks=math.ceil(grad.shape[-1] / _COLUMNS_PER_BLOCK),
     )
@@ -223,9 +222,9 @@ def _lower_masked_select(op: Op) -> tuple[Kernel, ...]:
 @RULES.add("repeat_interleave")
 def _lower_repeat_interleave(op: Op) -> tuple[Kernel, ...]:
     """Lower ``repeat_interleave(repeats)``: a scan, then an index per result."""
-    repeats_bytes = total_bytes(op.inputs)
-    scan = scan_kernel(op, flop=op.inputs[0].numel, write_bytes=repeats_bytes, launches=2)
-    return scan, scatter_kernel(op)
+    repeats = op.inputs[0]
+    written = total_bytes(op.inputs)
+    return scan_kernel(op, flop=repeats.numel, write_bytes=written, launches=2), scatter_kernel(op)
 
 
 @RULES.add(
@@ -243,8 +242,140 @@ def _lower_sampling(op: Op) -> Kernels:
     Four corners, with weights, per output element in two dimensions. A backward pass zeroes its
     result, then adds to it.
     """
-    flop = 8 * output_numel(op)
-    sampled = gather_kernel(op, flop=flop)
-    if "backward" not in op.name:
-        return sampled
-    return fill_kernel(op), sampled
+    sampled = gather_kernel(op, flop=8 * output_numel(op))
+    return (fill_kernel(op), sampled) if "backward" in op.name else sampled
+
+
+# Longest row that one block sorts in shared memory; beyond, a radix sort in passes of 8 bits,
+# of a histogram and a scatter each.
+# Source: aten/src/ATen/native/cuda/Sort.cu and SortStable.cu.
+_SMALL_ROW = 4096
+_LAUNCHES_PER_PASS = 2
+_POSITION_BYTES = 8
+
+
+def _row_length(op: Op, source: TensorSpec) -> int:
+    if not source.shape:
+        return 1
+    return source.shape[int(op.attributes.get("dim", -1))]
+
+
+def _sort_kernel(op: Op, source: TensorSpec, row_length: int) -> Kernel:
+    """Return a sort of ``source`` in rows, with the position of each element."""
+    is_small = row_length <= _SMALL_ROW
+    passes = 1 if is_small else source.element_bytes
+    moved_bytes = float(passes * source.numel * (source.element_bytes + _POSITION_BYTES))
+    return streaming_kernel(
+        op,
+        family=Family.SORT,
+        flop=source.numel * math.log2(max(2, row_length)),
+        read_bytes=tensor_bytes(source) if is_small else moved_bytes,
+        write_bytes=moved_bytes,
+        launches=1 if is_small else _LAUNCHES_PER_PASS * passes,
+    )
+
+
+@RULES.add("sort argsort msort")
+def _lower_sort(op: Op) -> Kernel:
+    source = op.inputs[0]
+    return _sort_kernel(op, source, _row_length(op, source))
+
+
+@RULES.add("topk kthvalue median nanmedian mode")
+def _lower_select(op: Op) -> Kernels:
+    """Lower ``topk``, ``kthvalue``, ``median``: radix selection, then a sort of what it found.
+
+    The selection reads each row once per 8 bits of the key, from the cache where it fits; the
+    compulsory read is counted.
+    """
+    source = op.inputs[0]
+    selection = streaming_kernel(
+        op,
+        family=Family.SORT,
+        flop=source.numel * source.element_bytes,
+        read_bytes=tensor_bytes(source),
+        variant="select",
+    )
+    if base_name(op.name) != "topk" or not op.attributes.get("sorted", True):
+        return selection
+    return selection, _sort_kernel(op, op.outputs[0], _row_length(op, op.outputs[0]))
+
+
+@RULES.add("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive")
+def _lower_unique(op: Op) -> Kernels:
+    """Lower ``unique``: sort, mark where neighbours differ, scan, compact."""
+    source = op.inputs[0]
+    read_bytes = 2 * tensor_bytes(source)
+    compaction = scan_kernel(op, flop=2 * source.numel, read_bytes=read_bytes, launches=6)
+    is_sorted = "consecutive" in op.name
+    return compaction if is_sorted else (_sort_kernel(op, source, source.numel), compaction)
+
+
+@RULES.add("bincount histc")
+def _lower_histogram(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``bincount`` and ``histc``: the range of the values, zeros, then counts."""
+    source = op.inputs[0]
+    bounds = reduction_kernel(
+        op, flop=2 * source.numel, read_bytes=2 * tensor_bytes(source), write_bytes=0.0, launches=2
+    )
+    return bounds, scatter_kernel(op, flop=source.numel, launches=2)
+
+
+@RULES.add("searchsorted bucketize")
+def _lower_search(op: Op) -> Kernel:
+    """Lower ``searchsorted(sorted_sequence, values)`` and ``bucketize``: a bisection each."""
+    lengths = [spec.shape[-1] for spec in op.inputs if spec.shape]
+    steps = math.log2(max(2, *lengths, 2))
+    return gather_kernel(op, flop=steps * output_numel(op))
+
+
+@RULES.add("isin")
+def _lower_membership(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``isin(elements, test_elements)``: sort both together, compare neighbours."""
+    numel = sum(spec.numel for spec in op.inputs)
+    largest = max(op.inputs, key=lambda spec: spec.numel)
+    compared = streaming_kernel(op, flop=2 * numel, launches=4)
+    return _sort_kernel(op, largest, numel), compared
+
+
+@RULES.add("randperm")
+def _lower_permutation(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``randperm``: random keys, then a sort of positions by them."""
+    result = op.outputs[0]
+    keys = streaming_kernel(op, flop=TRANSCENDENTAL_FLOP * result.numel, read_bytes=0.0, launches=2)
+    return keys, _sort_kernel(op, result, result.numel)
+
+
+@RULES.add("multinomial")
+def _lower_multinomial(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``multinomial(weights)``: exponential noise, a division, and the largest.
+
+    Source: aten/src/ATen/native/Distributions.cpp, multinomial_out: the way of one draw, or of
+    draws without replacement. Its checks read three reductions back.
+    """
+    numel, weight_bytes = op.inputs[0].numel, tensor_bytes(op.inputs[0])
+    checks = reduction_kernel(
+        op, flop=3 * numel, read_bytes=3 * weight_bytes, write_bytes=0.0, launches=6
+    )
+    both = 2 * weight_bytes
+    flop = (TRANSCENDENTAL_FLOP + 1) * numel
+    noise = streaming_kernel(op, flop=flop, read_bytes=both, write_bytes=both, launches=2)
+    return checks, noise, reduction_kernel(op, flop=numel)
+
+
+@RULES.add("torchvision.nms")
+def _lower_suppression(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``nms(boxes (N, 4), scores (N))``: a sort, then the overlap of each pair of boxes."""
+    boxes, scores = op.inputs[0], op.inputs[1]
+    num_boxes = boxes.shape[0]
+    overlaps = streaming_kernel(
+        op,
+        family=Family.SORT,
+        flop=12 * num_boxes * num_boxes,
+        # One bit per pair is written, and read back by the selection.
+        read_bytes=total_bytes(op.inputs) + num_boxes * num_boxes / 8,
+        write_bytes=num_boxes * num_boxes / 8 + total_bytes(op.outputs),
+        launches=3,
+        variant="select",
+    )
+    return _sort_kernel(op, scores, num_boxes), overlaps

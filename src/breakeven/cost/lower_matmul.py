@@ -49,6 +49,7 @@ def gemm_kernel(
     dtype is that of the last input of ``op``.
     """
     operand = op.inputs[-1]
+    rows = (_row_bytes(spec) for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
     return Kernel(
         family=Family.GEMM if batch is None else Family.BATCHED_GEMM,
         flop=float(multiply_add_flop(operand) * m * n * k * (1 if batch is None else batch)),
@@ -59,14 +60,9 @@ def gemm_kernel(
         n=n,
         k=k,
         batch=1 if batch is None else batch,
-        alignment_bytes=_alignment_bytes(op) if min(m, n) >= _LEAST_TILED else 0,
+        # What the starts of rows of all matrices are multiples of.
+        alignment_bytes=math.gcd(ALIGNED_BYTES, *rows) if min(m, n) >= _LEAST_TILED else 0,
     )
-
-
-def _alignment_bytes(op: Op) -> int:
-    """Return what the starts of rows of all matrices are multiples of, `ALIGNED_BYTES` at most."""
-    matrices = (spec for spec in (*op.inputs, *op.outputs) if len(spec.shape) > 1)
-    return math.gcd(ALIGNED_BYTES, *(_row_bytes(spec) for spec in matrices))
 
 
 def unaligned_operands(op: Op) -> tuple[TensorSpec, ...]:
@@ -89,7 +85,7 @@ def _product_sizes(op: Op, left: TensorSpec, right: TensorSpec) -> tuple[int | N
     if len(right.shape) <= 2:
         # Leading dimensions of the left operand fold into its rows: one GEMM.
         return None, left.numel // k if k else 0, n, k
-    products = [left.numel // (m * k) if m * k else 0, right.numel // (n * k) if n * k else 0]
+    products = left.numel // (m * k) if m * k else 0, right.numel // (n * k) if n * k else 0
     return max(products), m, n, k
 
 
@@ -97,21 +93,15 @@ def _product_sizes(op: Op, left: TensorSpec, right: TensorSpec) -> tuple[int | N
 def _lower_product(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     *added, left, right = op.inputs
     batch, m, n, k = _product_sizes(op, left, right)
-    if op.attributes.get("beta", 1) == 0:
-        added = []
-    kernels: list[Kernel] = []
+    added = [] if op.attributes.get("beta", 1) == 0 else added
+    read_bytes = total_bytes((*added, left, right))
+    product = gemm_kernel(op, settings, m=m, n=n, k=k, batch=batch, read_bytes=read_bytes)
     # cuBLASLt adds a bias vector in the epilogue. A full matrix is copied into the result first,
     # and the GEMM accumulates onto it. Source: aten/src/ATen/native/cuda/Blas.cpp, addmm_out.
     accumulates = [spec for spec in added if len(spec.shape) > 1]
-    if accumulates and not is_in_place(op.name):
-        copied_bytes = total_bytes(accumulates)
-        kernels.append(streaming_kernel(op, flop=0, read_bytes=copied_bytes))
-    kernels.append(
-        gemm_kernel(
-            op, settings, m=m, n=n, k=k, batch=batch, read_bytes=total_bytes((*added, left, right))
-        )
-    )
-    return tuple(kernels)
+    if not accumulates or is_in_place(op.name):
+        return (product,)
+    return streaming_kernel(op, flop=0, read_bytes=total_bytes(accumulates)), product
 
 
 @RULES.add("mv addmv dot vdot")
@@ -127,9 +117,7 @@ def _lower_linear(op: Op, settings: Settings) -> Kernel:
     """Lower ``linear(input (…, K), weight (N, K), bias (N))``."""
     source, weight = op.inputs[0], op.inputs[1]
     k = weight.shape[-1]
-    n = weight.numel // k if k else 0
-    m = source.numel // k if k else 0
-    return gemm_kernel(op, settings, m=m, n=n, k=k)
+    return gemm_kernel(op, settings, m=source.numel // max(1, k), n=weight.numel // max(1, k), k=k)
 
 
 @RULES.add_with_settings("_grouped_mm")
@@ -140,16 +128,18 @@ def _lower_grouped(op: Op, settings: Settings) -> Kernel:
     (M, K) with mat2 (G, K, N); N of self (G, M, K) with mat2 (K, N); K of two matrices, whose
     result is (G, M, N). Shares are taken to be equal.
     """
-    left, right = op.inputs[0], op.inputs[1]
-    result = op.outputs[0]
+    left, right, result = op.inputs[0], op.inputs[1], op.outputs[0]
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     num_groups = next(spec.shape[0] for spec in (left, right, result) if len(spec.shape) == 3)
-    if len(left.shape) == 2 and len(right.shape) == 3:
-        m = math.ceil(m / num_groups)
-    elif len(left.shape) == 3 and len(right.shape) == 2:
-        n = math.ceil(n / num_groups)
-    elif len(left.shape) == 2:
-        k = math.ceil(k / num_groups)
+    match len(left.shape), len(right.shape):
+        case 2, 3:
+            m = math.ceil(m / num_groups)
+        case 3, 2:
+            n = math.ceil(n / num_groups)
+        case 2, _:
+            k = math.ceil(k / num_groups)
+        case _:
+            pass
     read_bytes = total_bytes(op.inputs)
     matrices = msgspec.structs.replace(op, inputs=(left, right))
     return gemm_kernel(matrices, settings, m=m, n=n, k=k, batch=num_groups, read_bytes=read_bytes)
@@ -161,7 +151,7 @@ def _lower_distance(op: Op) -> Kernel:
 
     Computed by a kernel of its own on the plain units, not as a GEMM.
     """
-    k = op.inputs[-1].shape[-1] if op.inputs[-1].shape else 1
+    k = (op.inputs[-1].shape or (1,))[-1]
     pairs = max(spec.numel for spec in (op.outputs if "forward" in op.name else op.inputs))
     return reduction_kernel(op, flop=3 * pairs * k)
 
@@ -172,16 +162,13 @@ def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     left, right = op.inputs
     p, r, k = left.shape[-2], right.shape[-2], left.shape[-1]
     batch = left.numel // (p * k) if p * k else 0
-    operand_bytes = total_bytes(op.inputs)
-    written_bytes = total_bytes(op.outputs)
-    prepare = streaming_kernel(
-        op, flop=2 * (left.numel + right.numel), write_bytes=operand_bytes, launches=8
-    )
+    flop = 2 * (left.numel + right.numel)
+    prepare = streaming_kernel(op, flop=flop, write_bytes=total_bytes(op.inputs), launches=8)
     product = gemm_kernel(op, settings, m=p, n=r, k=k + 2, batch=batch)
+    flop, moved_bytes = 2 * batch * p * r, 2 * total_bytes(op.outputs)
     finish = streaming_kernel(
-        op, flop=2 * batch * p * r, read_bytes=2 * written_bytes, write_bytes=2 * written_bytes,
-        launches=2,
-    )  # fmt: skip
+        op, flop=flop, read_bytes=moved_bytes, write_bytes=moved_bytes, launches=2
+    )
     return prepare, product, finish
 
 
@@ -193,16 +180,14 @@ def _lower_trilinear(op: Op) -> Kernel:
     Source: aten/src/ATen/native/Linear.cpp, _trilinear.
     """
     x1, weight, x2 = op.inputs
-    unrolled = int(op.attributes.get("unroll_dim", 1))
     num_products = x1.shape[0] * weight.numel
-    flop = 3 * num_products
-    turns = max(1, weight.shape[unrolled])
-    intermediate_bytes = num_products / turns * weight.element_bytes
+    turns = max(1, weight.shape[int(op.attributes.get("unroll_dim", 1))])
+    between_bytes = 2 * turns * (num_products / turns * weight.element_bytes)
     return reduction_kernel(
         op,
-        flop=flop,
-        read_bytes=total_bytes((x1, weight, x2)) + 2 * turns * intermediate_bytes,
-        write_bytes=2 * turns * intermediate_bytes,
+        flop=3 * num_products,
+        read_bytes=total_bytes((x1, weight, x2)) + between_bytes,
+        write_bytes=between_bytes,
         launches=3 * turns,
     )
 
@@ -216,44 +201,39 @@ _LAUNCHES_PER_PANEL = 3
 
 _FlopOfMatrix = Callable[[int, int], float]
 
+
+def _by_name(*rows: tuple[str, _FlopOfMatrix]) -> dict[str, _FlopOfMatrix]:
+    return {name: flop for names, flop in rows for name in names.split()}
+
+
 # FLOP of one matrix of (rows, columns).
-_FACTORIZATION_FLOP: dict[str, _FlopOfMatrix] = {
-    **dict.fromkeys(
-        ("cholesky", "linalg_cholesky_ex", "cholesky_inverse"), lambda r, c: r**3 / 3
-    ),
-    **dict.fromkeys(
-        ("linalg_lu", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "lu_unpack",
-         "linalg_ldl_factor_ex"),
+_FACTORIZATION_FLOP = _by_name(
+    ("cholesky linalg_cholesky_ex cholesky_inverse", lambda r, c: r**3 / 3),
+    (
+        "linalg_lu linalg_lu_factor_ex _linalg_det _linalg_slogdet lu_unpack linalg_ldl_factor_ex",
         lambda r, c: 2 / 3 * max(r, c) * min(r, c) ** 2,
     ),
-    "linalg_inv_ex": lambda r, c: 2.0 * r**3,
-    **dict.fromkeys(
-        ("linalg_qr", "geqrf", "linalg_householder_product", "ormqr"),
+    ("linalg_inv_ex", lambda r, c: 2.0 * r**3),
+    (
+        "linalg_qr geqrf linalg_householder_product ormqr linalg_lstsq linalg_pinv",
         lambda r, c: 4.0 * max(r, c) * min(r, c) ** 2,
     ),
-    **dict.fromkeys(
-        ("linalg_lstsq", "linalg_pinv"), lambda r, c: 4.0 * max(r, c) * min(r, c) ** 2
-    ),
-    "_linalg_svd": lambda r, c: 4.0 * max(r, c) ** 2 * min(r, c) + 22.0 * min(r, c) ** 3,
-    "_linalg_eigh": lambda r, c: 9.0 * r**3,
-    **dict.fromkeys(
-        ("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), lambda r, c: 25.0 * r**3
-    ),
+    ("_linalg_svd", lambda r, c: 4.0 * max(r, c) ** 2 * min(r, c) + 22.0 * min(r, c) ** 3),
+    ("_linalg_eigh", lambda r, c: 9.0 * r**3),
+    ("linalg_eig linalg_eigvals _linalg_eigvals", lambda r, c: 25.0 * r**3),
     # Five products of a Taylor polynomial, and about five squarings.
-    "linalg_matrix_exp": lambda r, c: 20.0 * r**3,
-}  # fmt: skip
+    ("linalg_matrix_exp", lambda r, c: 20.0 * r**3),
+)
 
 # FLOP of solving for one right-hand side, and of the factorization before it.
-_SOLVE_FLOP: dict[str, _FlopOfMatrix] = {
-    **dict.fromkeys(
-        ("linalg_solve_triangular", "triangular_solve"), lambda r, rhs: 1.0 * r**2 * rhs
-    ),
-    **dict.fromkeys(
-        ("cholesky_solve", "_cholesky_solve_helper", "linalg_lu_solve", "linalg_ldl_solve"),
+_SOLVE_FLOP = _by_name(
+    ("linalg_solve_triangular triangular_solve", lambda r, rhs: 1.0 * r**2 * rhs),
+    (
+        "cholesky_solve _cholesky_solve_helper linalg_lu_solve linalg_ldl_solve",
         lambda r, rhs: 2.0 * r**2 * rhs,
     ),
-    "_linalg_solve_ex": lambda r, rhs: 2 / 3 * r**3 + 2.0 * r**2 * rhs,
-}
+    ("_linalg_solve_ex", lambda r, rhs: 2 / 3 * r**3 + 2.0 * r**2 * rhs),
+)
 
 _SMALL_MATRIX = 32
 

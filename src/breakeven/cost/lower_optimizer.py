@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
-from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.kernel import Kernel
 from breakeven.cost.lower_pointwise import ARITHMETIC, TRANSCENDENTAL
 from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
@@ -19,7 +19,6 @@ from breakeven.cost.rules import (
     base_name,
     is_in_place,
     overload_name,
-    precision_of,
     reduction_kernel,
     streaming_kernel,
     total_bytes,
@@ -76,27 +75,10 @@ def multi_tensor_launches(numels: Iterable[int], num_lists: int) -> int:
 
 def num_list_tensors(op: Op) -> int:
     """Return how many tensors a ``_foreach`` operator works through."""
-    return len(_lists(op)[0])
+    return len(lists_of(op).given[0])
 
 
-def _lists(op: Op) -> list[Sequence[TensorSpec]]:
-    """Return the lists of tensors among the inputs, which the trace has joined into one."""
-    name, overload = base_name(op.name).removeprefix("_foreach_"), overload_name(op.name)
-    inputs = op.inputs
-    if name in ("addcdiv", "addcmul"):
-        num_lists = 3
-    elif name == "lerp":
-        num_lists = 3 if overload == "List" else 2
-    elif name == "copy" or overload == "List":
-        num_lists = 2
-    else:
-        num_lists = 1
-    # A trailing tensor that belongs to no list holds scalars: ``_foreach_mul_.Tensor``.
-    length = (len(inputs) - (1 if overload == "Tensor" else 0)) // num_lists
-    return [inputs[i * length : (i + 1) * length] for i in range(num_lists)]
-
-
-def _takes_fast_route(lists: list[Sequence[TensorSpec]]) -> bool:
+def _takes_fast_route(lists: Sequence[Sequence[TensorSpec]]) -> bool:
     """Return whether one kernel can take all tensors.
 
     Mixed dtypes are done one by one, and lists whose tensors differ in shape from each other's: a
@@ -107,37 +89,36 @@ def _takes_fast_route(lists: list[Sequence[TensorSpec]]) -> bool:
     return is_alike and len({spec.dtype for tensors in lists for spec in tensors}) <= 1
 
 
-def _foreach_flop(name: str) -> int:
-    if name in TRANSCENDENTAL:
-        return TRANSCENDENTAL_FLOP
-    return 3 if name in ("addcdiv", "addcmul", "lerp") else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(NamedTuple):
     """The lists of tensors of an elementwise ``_foreach_*``.
 
     Args:
+        given: Those that it is given.
         read: Those that it reads.
         written: What it writes: in place, its first list.
     """
 
-    read: tuple[Sequence[TensorSpec], ...]
+    given: list[Sequence[TensorSpec]]
+    read: list[Sequence[TensorSpec]]
     written: Sequence[TensorSpec]
 
 
 def lists_of(op: Op) -> Lists:
-    """Return the lists of an elementwise ``_foreach_*``; in place, it returns nothing.
-
-    ``copy`` and ``zero`` do not read what they overwrite.
-    """
-    lists, in_place = _lists(op), is_in_place(op.name)
-    overwrites = in_place and _foreach_name(op) in ("copy", "zero")
-    return Lists(tuple(lists[1:] if overwrites else lists), lists[0] if in_place else op.outputs)
-
-
-def _foreach_name(op: Op) -> str:
-    return base_name(op.name).removeprefix("_foreach_")
+    """Return the lists of an elementwise ``_foreach_*``, which the trace has joined into one."""
+    name, overload = base_name(op.name).removeprefix("_foreach_"), overload_name(op.name)
+    in_place, inputs = is_in_place(op.name), op.inputs
+    num_lists = 1
+    if name in ("addcdiv", "addcmul") or (name == "lerp" and overload == "List"):
+        num_lists = 3
+    elif name in ("lerp", "copy") or overload == "List":
+        num_lists = 2
+    # A trailing tensor that belongs to no list holds scalars: ``_foreach_mul_.Tensor``.
+    length = (len(inputs) - (1 if overload == "Tensor" else 0)) // num_lists
+    lists: list[Sequence[TensorSpec]] = [
+        inputs[i * length : (i + 1) * length] for i in range(num_lists)
+    ]
+    overwrites = in_place and name in ("copy", "zero")
+    return Lists(lists, lists[1:] if overwrites else lists, lists[0] if in_place else op.outputs)
 
 
 _ELEMENTWISE = frozenset(
@@ -153,19 +134,22 @@ def is_foreach_loop(op: Op) -> bool:
 @RULES.add(sorted(_ELEMENTWISE))
 def _lower_foreach(op: Op) -> Kernel:
     """Lower an elementwise ``_foreach_*``."""
-    name, lists, streams = _foreach_name(op), _lists(op), lists_of(op)
-    numels = [spec.numel for spec in lists[0]]
-    if _takes_fast_route(lists) or name == "copy":
-        num_lists = len(lists) + (0 if is_in_place(op.name) else 1)
+    name, lists = base_name(op.name).removeprefix("_foreach_"), lists_of(op)
+    numels = [spec.numel for spec in lists.given[0]]
+    launches = len(numels)
+    if _takes_fast_route(lists.given) or name == "copy":
+        num_lists = len(lists.given) + (0 if is_in_place(op.name) else 1)
         launches = multi_tensor_launches(numels, num_lists)
-    else:
-        launches = len(numels)
-    flop = 0 if name in ("copy", "zero", "clone") else _foreach_flop(name) * sum(numels)
+    flop = 3 if name in ("addcdiv", "addcmul", "lerp") else 1
+    if name in ("copy", "zero", "clone"):
+        flop = 0
+    elif name in TRANSCENDENTAL:
+        flop = TRANSCENDENTAL_FLOP
     return streaming_kernel(
         op,
-        flop=flop,
-        read_bytes=sum(map(total_bytes, streams.read), 0.0),
-        write_bytes=total_bytes(streams.written),
+        flop=flop * sum(numels),
+        read_bytes=sum(map(total_bytes, lists.read), 0.0),
+        write_bytes=total_bytes(lists.written),
         launches=launches,
         variant=_VARIANT,
     )
@@ -184,17 +168,28 @@ def _lower_foreach_reduction(op: Op) -> Kernel:
     return reduction_kernel(op, flop=2 * sum(numels), launches=launches, variant=_VARIANT)
 
 
-def _fused_kernel(op: Op, *, num_lists: int, flop: int, written: Sequence[int]) -> Kernel:
-    """Return a fused optimizer; the lists with index in ``written`` are updated."""
-    length = len(op.inputs) // num_lists
+def _fused_kernel(
+    op: Op, *, num_lists: int, flop: int, written: Sequence[int], num_steps: int = 0
+) -> Kernel:
+    """Return a fused optimizer.
+
+    Args:
+        op: The operator.
+        num_lists: Lists whose addresses it is given.
+        flop: Arithmetic for each parameter.
+        written: The lists that are updated, by index.
+        num_steps: Lists of one number per tensor behind those, which an elementwise kernel counts
+            up first; they take no room among the addresses.
+    """
+    length = len(op.inputs) // (num_lists + num_steps)
     lists = [op.inputs[i * length : (i + 1) * length] for i in range(num_lists)]
     numels = [spec.numel for spec in lists[0]]
-    return Kernel(
-        family=Family.ELEMENTWISE,
-        flop=float(flop * sum(numels)),
-        read_bytes=total_bytes(op.inputs),
+    tensors = op.inputs[: num_lists * length] if num_steps else op.inputs
+    op = msgspec.structs.replace(op, inputs=tensors)
+    return streaming_kernel(
+        op,
+        flop=flop * sum(numels),
         write_bytes=sum((total_bytes(lists[i]) for i in written), 0.0),
-        precision=precision_of(op),
         launches=multi_tensor_launches(numels, num_lists),
         variant=_VARIANT,
     )
@@ -202,34 +197,25 @@ def _fused_kernel(op: Op, *, num_lists: int, flop: int, written: Sequence[int]) 
 
 @RULES.add("_fused_adam _fused_adamw")
 def _lower_fused_adam(op: Op) -> Kernel:
-    """Lower ``_fused_adamw_(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, …)``.
-
-    The steps are one number per tensor, which an elementwise kernel counts up first; they take
-    no room among the addresses.
-    """
+    """Lower ``_fused_adamw_(self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, …)``."""
     has_maximum = bool(op.attributes.get("amsgrad", False))
-    num_lists = 5 if has_maximum else 4
-    length = len(op.inputs) // (num_lists + 1)
-    tensors = msgspec.structs.replace(op, inputs=op.inputs[: num_lists * length])
     written = (0, 2, 3, 4) if has_maximum else (0, 2, 3)
-    return _fused_kernel(tensors, num_lists=num_lists, flop=_ADAM_FLOP, written=written)
+    num_lists = 5 if has_maximum else 4
+    return _fused_kernel(op, num_lists=num_lists, flop=_ADAM_FLOP, written=written, num_steps=1)
 
 
 @RULES.add("_fused_sgd")
 def _lower_fused_sgd(op: Op) -> Kernel:
     """Lower ``_fused_sgd_(self, grads, momentum_buffers)``; without momentum there are two."""
     has_momentum = bool(op.attributes.get("momentum", 0.0))
-    num_lists = 3 if has_momentum else 2
     written = (0, 2) if has_momentum else (0,)
-    return _fused_kernel(op, num_lists=num_lists, flop=_SGD_FLOP, written=written)
+    return _fused_kernel(op, num_lists=2 + has_momentum, flop=_SGD_FLOP, written=written)
 
 
 @RULES.add("_fused_adagrad")
 def _lower_fused_adagrad(op: Op) -> Kernel:
     """Lower ``_fused_adagrad_(self, grads, state_sums, state_steps)``."""
-    length = len(op.inputs) // 4
-    tensors = msgspec.structs.replace(op, inputs=op.inputs[: 3 * length])
-    return _fused_kernel(tensors, num_lists=3, flop=_ADAGRAD_FLOP, written=(0, 2))
+    return _fused_kernel(op, num_lists=3, flop=_ADAGRAD_FLOP, written=(0, 2), num_steps=1)
 
 
 @RULES.add("_amp_foreach_non_finite_check_and_unscale")

@@ -1,17 +1,25 @@
-"""Reductions, scans, softmax, losses, and pooling over windows."""
+"""Reductions, scans, softmax, losses, pooling over windows, and normalization.
+
+Of a normalization, ``variant`` names what is normalised over (``layer``, ``batch``, ``group``,
+``rms``), then ``backward``. Where the statistics span more than a thread block can hold, the input
+must be read again once they are known: batch and group norm read it twice.
+
+Batch norm is cuDNN's, but where it has none for the dtypes: bfloat16, and float16 with parameters
+of the same dtype (``model.half()``). ``batch_native`` is torch's own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import msgspec
+from functools import partial
 
 from breakeven.cost.kernel import Family, Kernel
 from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
     Kernels,
     RuleTable,
+    Streaming,
     base_name,
     fill_kernel,
     output_numel,
@@ -68,17 +76,12 @@ _POINTWISE_LOSS_FLOP = {
 
 @RULES.add(_REDUCTION_FLOP)
 def _lower_reduction(op: Op) -> Kernel:
-    name = base_name(op.name)
-    numel = sum(spec.numel for spec in op.inputs)
-    variant = "scan" if name in _SCANS else "outer" if _keeps_last_dimension(op) else ""
-    flop = _REDUCTION_FLOP[name] * numel
+    name, reduced = base_name(op.name), reduced_dimensions(op)
+    # Columns are reduced, as for the gradient of a bias.
+    is_outer = bool(reduced) and len(op.inputs[0].shape) - 1 not in reduced
+    variant = "scan" if name in _SCANS else "outer" if is_outer else ""
+    flop = _REDUCTION_FLOP[name] * sum(spec.numel for spec in op.inputs)
     return reduction_kernel(op, flop=flop, variant=variant)
-
-
-def _keeps_last_dimension(op: Op) -> bool:
-    """Return whether columns are reduced, as for the gradient of a bias."""
-    reduced = reduced_dimensions(op)
-    return bool(reduced) and len(op.inputs[0].shape) - 1 not in reduced
 
 
 def reduced_dimensions(op: Op) -> set[int]:
@@ -106,39 +109,31 @@ def _lower_logsumexp(op: Op) -> tuple[Kernel, ...]:
         write_bytes=2 * full_bytes,
         launches=2,
     )
+    flop, small_bytes = 5 * output_numel(op), 5 * reduced_bytes
     small = streaming_kernel(
-        op,
-        flop=5 * output_numel(op),
-        read_bytes=5 * reduced_bytes,
-        write_bytes=5 * reduced_bytes,
-        launches=5,
+        op, flop=flop, read_bytes=small_bytes, write_bytes=small_bytes, launches=5
     )
     return reduction, elementwise, reduction, small
 
 
 @RULES.add("_softmax _log_softmax _safe_softmax _masked_softmax softmax log_softmax")
 def _lower_softmax(op: Op) -> Kernel:
-    source = op.inputs[0]
-    kernel = streaming_kernel(
-        op, family=Family.SOFTMAX, flop=_SOFTMAX_FLOP * source.numel, variant=_softmax_variant(op)
+    """Lower a softmax: ``persistent`` for short rows, ``spatial`` across rows."""
+    source, variant, rereads = op.inputs[0], "", 0
+    shape = source.shape or (1,)
+    dim = int(op.attributes.get("dim", -1)) % len(shape)
+    length = shape[dim]
+    if math.prod(shape[dim + 1 :]) > 1:
+        variant, rereads = "spatial", 2
+    elif length <= _PERSISTENT_ROW and length * source.element_bytes <= _PERSISTENT_ROW_BYTES:
+        variant = "persistent"
+    return streaming_kernel(
+        op,
+        family=Family.SOFTMAX,
+        flop=_SOFTMAX_FLOP * source.numel,
+        read_bytes=total_bytes(op.inputs) + rereads * tensor_bytes(source),
+        variant=variant,
     )
-    if kernel.variant == "spatial":
-        read_bytes = kernel.read_bytes + 2 * tensor_bytes(source)
-        return msgspec.structs.replace(kernel, read_bytes=read_bytes)
-    return kernel
-
-
-def _softmax_variant(op: Op) -> str:
-    """Return ``persistent`` for short rows, ``spatial`` across rows, empty for long rows."""
-    source = op.inputs[0]
-    if not source.shape:
-        return "persistent"
-    dim = int(op.attributes.get("dim", -1)) % len(source.shape)
-    if math.prod(source.shape[dim + 1 :]) > 1:
-        return "spatial"
-    length = source.shape[dim]
-    is_short = length <= _PERSISTENT_ROW and length * source.element_bytes <= _PERSISTENT_ROW_BYTES
-    return "persistent" if is_short else ""
 
 
 @RULES.add("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward")
@@ -226,11 +221,8 @@ def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``nll_loss_backward(grad_output, self, target)``: zero, then one value per target."""
     target = op.inputs[2]
     value_bytes = float(target.numel * op.inputs[1].element_bytes)
-    return (
-        fill_kernel(op),
-        scatter_kernel(
-            op, flop=target.numel, read_bytes=tensor_bytes(target), write_bytes=value_bytes
-        ),
+    return fill_kernel(op), scatter_kernel(
+        op, flop=target.numel, read_bytes=tensor_bytes(target), write_bytes=value_bytes
     )
 
 
@@ -241,8 +233,7 @@ def _lower_nll_backward(op: Op) -> tuple[Kernel, ...]:
     """
 )
 def _lower_margin_loss(op: Op) -> Kernel:
-    flop = 4 * sum(spec.numel for spec in op.inputs)
-    return reduction_kernel(op, flop=flop)
+    return reduction_kernel(op, flop=4 * sum(spec.numel for spec in op.inputs))
 
 
 @RULES.add("_ctc_loss _ctc_loss_backward _cudnn_ctc_loss")
@@ -277,25 +268,17 @@ _AVERAGE = (
 )  # fmt: skip
 
 
-def _num_dimensions(op: Op) -> int:
-    """Return over how many trailing dimensions ``avg_pool2d`` and its like pool."""
-    name = base_name(op.name)
-    return next(count for count in (1, 2, 3) if f"{count}d" in name)
-
-
 def _window(op: Op, large: TensorSpec, small: TensorSpec) -> int:
     """Return how many elements one window covers, from its size or from that of the tensors."""
-    dimensions = _num_dimensions(op)
+    dimensions = next(count for count in (1, 2, 3) if f"{count}d" in op.name)
     given: Sequence[int] | int | None = op.attributes.get("kernel_size")
     if isinstance(given, int):
         return given**dimensions
     if given:
         # A single number stands for all dimensions.
         return math.prod(given) if len(given) == dimensions else given[0] ** dimensions
-    return math.prod(
-        math.ceil(whole / max(1, part))
-        for whole, part in zip(large.shape[-dimensions:], small.shape[-dimensions:], strict=True)
-    )
+    sizes = zip(large.shape[-dimensions:], small.shape[-dimensions:], strict=True)
+    return math.prod(math.ceil(whole / max(1, part)) for whole, part in sizes)
 
 
 @RULES.add((*_AVERAGE, *_MAXIMUM, "max_unpool2d", "max_unpool3d"))
@@ -332,3 +315,158 @@ def _lower_max_backward(op: Op) -> Kernel:
         read_bytes=float(grad.num_bytes + indices.num_bytes),
         variant="backward",
     )
+
+
+# FLOP per element. Forward: Welford's update (6), then subtract, scale, and weight and bias as a
+# multiply-add; backward: two products and sums for the statistics, and a sum of three terms.
+_FORWARD_FLOP = 10
+_BACKWARD_FLOP = 11
+_WEIGHT_FLOP = 5
+_APPLY_FLOP = 4
+
+# Threads of torch's own batch norm load one element at a time, so that narrow ones take as long
+# as these. Training VGG with batch norm rather than without takes the same additional time in
+# float16 as in float32, or more: RTX 2080 Ti 0.82-0.87 times, TITAN V 1.3, A100 1.2
+# (pytorch-gpu-benchmark, batches of 12).
+_NATIVE_ELEMENT_BYTES = 4
+
+
+def _is_training(op: Op) -> bool:
+    """Return whether the statistics are those of the batch, rather than running averages."""
+    name = base_name(op.name)
+    if "no_training" in name or "no_update" in name:
+        return False
+    if "with_update" in name:
+        return True
+    for key in ("training", "train"):
+        if key in op.attributes:
+            return bool(op.attributes[key])
+    # In evaluation the saved mean is an empty tensor.
+    return len(op.outputs) < 2 or op.outputs[1].numel > 0
+
+
+# One block per row, one pass, of (input, weight?, bias?).
+for _norm, _names in (("layer", "native_layer_norm layer_norm"), ("rms", "_fused_rms_norm")):
+    RULES.add(_names)(
+        Streaming(family=Family.NORMALIZATION, flop_per_input=_FORWARD_FLOP, variant=_norm)
+    )
+
+
+@RULES.add("native_layer_norm_backward _fused_rms_norm_backward")
+def _lower_layer_norm_backward(op: Op) -> tuple[Kernel, ...]:
+    """Lower ``native_layer_norm_backward(grad_out, input, mean, rstd, weight?, bias?)``.
+
+    The gradients of weight and bias are sums over all rows, a kernel of their own that reads
+    gradient and input again. Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu.
+    """
+    grad, source = op.inputs[0], op.inputs[1]
+    kernel = partial(
+        streaming_kernel,
+        op,
+        family=Family.NORMALIZATION,
+        variant="layer_backward" if "layer" in op.name else "rms_backward",
+    )
+    kernels: list[Kernel] = []
+    # A layer norm over all dimensions has parameters as large as its input.
+    if any(spec.shape == source.shape for spec in op.outputs):
+        write_bytes = tensor_bytes(source)
+        kernels.append(kernel(flop=_BACKWARD_FLOP * source.numel, write_bytes=write_bytes))
+    if parameters := [spec for spec in op.outputs if spec.shape != source.shape]:
+        kernels.append(
+            kernel(
+                flop=_WEIGHT_FLOP * source.numel,
+                read_bytes=tensor_bytes(grad) + tensor_bytes(source),
+                write_bytes=total_bytes(parameters),
+            )
+        )
+    return tuple(kernels)
+
+
+def _batch_kernel(op: Op, *, flop: int, num_sources: int, variant: str) -> Kernel:
+    """Return a batch norm that reads its first ``num_sources`` inputs twice."""
+    scale, source = 1.0, op.inputs[0]
+    # The weight is the first input of one dimension; without one, the running mean has its dtype.
+    weight = next((spec for spec in op.inputs if len(spec.shape) == 1), source)
+    # Whether torch's own kernels normalize the batch.
+    if source.dtype == "bfloat16" or weight.dtype == source.dtype == "float16":
+        scale = max(1.0, _NATIVE_ELEMENT_BYTES / source.element_bytes)
+        variant = variant.replace("batch", "batch_native")
+    return streaming_kernel(
+        op,
+        family=Family.NORMALIZATION,
+        flop=flop * source.numel,
+        read_bytes=scale * (total_bytes(op.inputs) + total_bytes(op.inputs[:num_sources])),
+        write_bytes=scale * total_bytes(op.outputs),
+        num_blocks=source.shape[1],
+        variant=variant,
+    )
+
+
+@RULES.add(
+    """
+    native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
+    """
+)
+def _lower_batch_norm(op: Op) -> Kernel:
+    """Lower the batch norms, all of (input, weight?, bias?, running statistics).
+
+    cuDNN takes one launch in training; in evaluation it is an elementwise kernel.
+    """
+    source = op.inputs[0]
+    if not _is_training(op):
+        return streaming_kernel(op, flop=_APPLY_FLOP * source.numel, variant="batch_norm")
+    return _batch_kernel(op, flop=_FORWARD_FLOP, num_sources=1, variant="batch")
+
+
+@RULES.add(
+    """
+    native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward
+    batch_norm_backward
+    """
+)
+def _lower_batch_norm_backward(op: Op) -> Kernel:
+    """Lower the gradients of batch norm: sums per channel, then the gradient of the input.
+
+    The two inputs of the shape of the data are gradient and input, in either order.
+    """
+    flop = _BACKWARD_FLOP + _WEIGHT_FLOP
+    return _batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward")
+
+
+# Moments, coefficients per channel, application; backward: sums per channel, coefficients, input,
+# parameters. Source: aten/src/ATen/native/cuda/group_norm_kernel.cu.
+RULES.add("native_group_norm")(
+    Streaming(
+        family=Family.NORMALIZATION,
+        flop_per_input=_FORWARD_FLOP,
+        num_read_twice=1,
+        launches=3,
+        variant="group",
+    )
+)
+RULES.add("native_group_norm_backward")(
+    Streaming(
+        family=Family.NORMALIZATION,
+        flop_per_input=_BACKWARD_FLOP + _WEIGHT_FLOP,
+        num_read_twice=2,
+        launches=4,
+        variant="group_backward",
+    )
+)
+
+
+# One half of a synchronised batch norm: sums per channel, or their application.
+RULES.add(
+    """
+    batch_norm_stats batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_elemt
+    batch_norm_backward_reduce batch_norm_backward_elemt batch_norm_update_stats
+    """
+)(Streaming(family=Family.NORMALIZATION, flop_per_input=_WEIGHT_FLOP, variant="batch"))
+
+
+# Of (v, g): the norm per row, then scale it.
+RULES.add("_weight_norm_interface _weight_norm_interface_backward")(
+    Streaming(family=Family.NORMALIZATION, flop_per_input=3, variant="weight")
+)

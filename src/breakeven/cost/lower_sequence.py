@@ -26,7 +26,7 @@ from breakeven.cost.rules import (
     Kernels,
     RuleTable,
     base_name,
-    precision_of,
+    reduction_kernel,
     streaming_kernel,
     tensor_bytes,
     tensor_core_precision,
@@ -133,32 +133,22 @@ def _lower_plain_attention(op: Op, settings: Settings) -> Kernels:
     precision = tensor_core_precision(query, allow_tf32=settings.allow_tf32_matmul)
 
     def product(columns: int, contracted: int, read_bytes: float, write_bytes: float) -> Kernel:
+        flop = 2.0 * batch * m * columns * contracted
         return Kernel(
-            family=Family.BATCHED_GEMM,
-            flop=2.0 * batch * m * columns * contracted,
-            read_bytes=read_bytes,
-            write_bytes=write_bytes,
-            precision=precision,
-            m=m,
-            n=columns,
-            k=contracted,
-            batch=batch,
-        )
+            family=Family.BATCHED_GEMM, flop=flop, read_bytes=read_bytes, write_bytes=write_bytes,
+            precision=precision, m=m, n=columns, k=contracted, batch=batch,
+        )  # fmt: skip
 
-    scaled_bytes = total_bytes((query, key))
+    numel, scaled_bytes = query.numel + key.numel, total_bytes((query, key))
     scale = streaming_kernel(
-        op,
-        flop=query.numel + key.numel,
-        read_bytes=scaled_bytes,
-        write_bytes=scaled_bytes,
-        launches=2,
+        op, flop=numel, read_bytes=scaled_bytes, write_bytes=scaled_bytes, launches=2
     )
-    softmax = Kernel(
+    softmax = streaming_kernel(
+        op,
         family=Family.SOFTMAX,
-        flop=float((TRANSCENDENTAL_FLOP + 4) * batch * m * n),
+        flop=(TRANSCENDENTAL_FLOP + 4) * batch * m * n,
         read_bytes=scores_bytes,
         write_bytes=scores_bytes,
-        precision=precision_of(op),
     )
     value_bytes = total_bytes((value,))
     result_bytes = float(batch * m * value.shape[-1] * query.element_bytes)
@@ -178,49 +168,58 @@ _FLOP_PER_GATE = TRANSCENDENTAL_FLOP + 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """Sizes of a stack of recurrent layers; ``widths`` are the inputs of each layer.
+    """Sizes of a stack of recurrent layers.
 
-    A plain one has neither packed sequences nor a projection.
+    Args:
+        mode: cuDNN's number.
+        num_steps: Time steps.
+        num_sequences: Sequences.
+        hidden_size: Hidden units.
+        gate_width: Hidden units times gates.
+        widths: Inputs of each layer.
+        num_directions: 1 or 2.
+        element_bytes: Of a number.
+        precision: Of the arithmetic.
+        is_plain: There are neither packed sequences nor a projection.
     """
 
     mode: int
     num_steps: int
     num_sequences: int
     hidden_size: int
+    gate_width: int
     widths: tuple[int, ...]
     num_directions: int
     element_bytes: int
     precision: Precision
     is_plain: bool
 
-    @property
-    def gate_width(self) -> int:
-        return _NUM_GATES[self.mode] * self.hidden_size
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_steps * self.num_sequences
-
-    @property
-    def num_sweeps(self) -> int:
-        """Return how often the time steps are run through: once per layer and direction."""
-        return len(self.widths) * self.num_directions
+    def gemm(self, m: int, n: int, k: int) -> Kernel:
+        """Return a product for all time steps of a layer in one direction."""
+        return Kernel(
+            family=Family.GEMM,
+            flop=2.0 * m * n * k,
+            read_bytes=float((m * k + k * n) * self.element_bytes),
+            write_bytes=float(m * n * self.element_bytes),
+            precision=self.precision,
+            m=m,
+            n=n,
+            k=k,
+        )
 
 
 def _sequence_sizes(op: Op, source: TensorSpec, states: int) -> tuple[int, int]:
     """Return (T, B) of an input of shape (T, B, I), (B, T, I), or packed (sum of lengths, I)."""
     if len(source.shape) >= 3:
-        first, second = source.shape[0], source.shape[1]
+        first, second = source.shape[:2]
         return (second, first) if op.attributes.get("batch_first", False) else (first, second)
     num_tokens = math.prod(source.shape[:-1])
     batch_sizes: Sequence[int] | None = op.attributes.get("batch_sizes")
     if batch_sizes:
         return len(batch_sizes), max(1, num_tokens // len(batch_sizes))
     # Without the lengths, those of the states tell how many sequences there are.
-    num_sequences = next(
-        (spec.shape[1] for spec in op.inputs if len(spec.shape) == 3 and spec.shape[0] == states),
-        1,
-    )
+    shapes = (spec.shape for spec in op.inputs if len(spec.shape) == 3)
+    num_sequences = next((shape[1] for shape in shapes if shape[0] == states), 1)
     return max(1, math.ceil(num_tokens / max(1, num_sequences))), num_sequences
 
 
@@ -252,6 +251,7 @@ def _sizes(op: Op, settings: Settings) -> _Sizes:
         num_steps=num_steps,
         num_sequences=num_sequences,
         hidden_size=hidden_size,
+        gate_width=gate_width,
         widths=(width, *(num_directions * hidden_size for _ in range(num_layers - 1))),
         num_directions=num_directions,
         element_bytes=source.element_bytes,
@@ -260,53 +260,40 @@ def _sizes(op: Op, settings: Settings) -> _Sizes:
     )
 
 
-def _gemm(sizes: _Sizes, m: int, n: int, k: int) -> Kernel:
-    return Kernel(
-        family=Family.GEMM,
-        flop=2.0 * m * n * k,
-        read_bytes=float((m * k + k * n) * sizes.element_bytes),
-        write_bytes=float(m * n * sizes.element_bytes),
-        precision=sizes.precision,
-        m=m,
-        n=n,
-        k=k,
-    )
-
-
 def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
     """Return the time steps of all layers: product with the hidden state, then the gates."""
-    m, n, k = sizes.num_sequences, sizes.gate_width, sizes.hidden_size
-    if is_backward:
-        n, k = k, n
-    num_gates = sizes.num_sweeps * sizes.num_tokens * sizes.gate_width
-    hidden_numel = sizes.num_sweeps * sizes.num_tokens * sizes.hidden_size
-    weight_numel = sizes.num_sweeps * sizes.gate_width * sizes.hidden_size
+    n, k = sizes.gate_width, sizes.hidden_size
+    # How often the time steps are run through: once per layer and direction.
+    num_sweeps = len(sizes.widths) * sizes.num_directions
+    num_tokens = num_sweeps * sizes.num_steps * sizes.num_sequences
+    num_gates, hidden_numel = num_tokens * n, num_tokens * k
     # Training keeps the gates. Backward reads them with the cells and the gradient of the output.
-    read_numel = weight_numel + num_gates + (2 * hidden_numel if is_backward else 0)
+    read_numel = num_sweeps * n * k + num_gates + (2 * hidden_numel if is_backward else 0)
     write_numel = num_gates + (0 if is_backward else 2 * hidden_numel)
     name = _MODE_NAMES[sizes.mode]
     kernel = Kernel(
         family=Family.RECURRENT,
-        flop=2.0 * num_gates * sizes.hidden_size + _FLOP_PER_GATE * num_gates,
+        flop=2.0 * num_gates * k + _FLOP_PER_GATE * num_gates,
         read_bytes=float(read_numel * sizes.element_bytes),
         write_bytes=float(write_numel * sizes.element_bytes),
         precision=sizes.precision,
-        m=m,
-        n=n,
-        k=k,
-        launches=sizes.num_steps * sizes.num_sweeps,
+        m=sizes.num_sequences,
+        n=k if is_backward else n,
+        k=n if is_backward else k,
+        launches=sizes.num_steps * num_sweeps,
         variant=f"{name}_backward" if is_backward else name,
     )
     if not sizes.is_plain:
         return kernel
-    return in_one_kernel(kernel, hidden_size=sizes.hidden_size, num_sweeps=sizes.num_sweeps)
+    return in_one_kernel(kernel, hidden_size=k, num_sweeps=num_sweeps)
 
 
 @RULES.add_with_settings("_cudnn_rnn miopen_rnn mkldnn_rnn_layer")
 def _lower_rnn(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     sizes = _sizes(op, settings)
+    num_tokens = sizes.num_steps * sizes.num_sequences
     projections = [
-        _gemm(sizes, sizes.num_tokens, sizes.gate_width, width)
+        sizes.gemm(num_tokens, sizes.gate_width, width)
         for width in sizes.widths
         for _ in range(sizes.num_directions)
     ]
@@ -320,12 +307,17 @@ def _lower_rnn_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     These are, per layer and direction, the gradients of its input and of its two weights.
     """
     sizes = _sizes(op, settings)
-    gemms: list[Kernel] = []
-    for width in sizes.widths:
-        for _ in range(sizes.num_directions):
-            gemms.append(_gemm(sizes, sizes.num_tokens, width, sizes.gate_width))
-            gemms.append(_gemm(sizes, sizes.gate_width, width, sizes.num_tokens))
-            gemms.append(_gemm(sizes, sizes.gate_width, sizes.hidden_size, sizes.num_tokens))
+    num_tokens, gates = sizes.num_steps * sizes.num_sequences, sizes.gate_width
+    gemms = [
+        gemm
+        for width in sizes.widths
+        for _ in range(sizes.num_directions)
+        for gemm in (
+            sizes.gemm(num_tokens, width, gates),
+            sizes.gemm(gates, width, num_tokens),
+            sizes.gemm(gates, sizes.hidden_size, num_tokens),
+        )
+    ]
     return _recurrence(sizes, is_backward=True), *gemms
 
 
@@ -343,15 +335,13 @@ def _lower_cell(op: Op) -> Kernels:
     if "backward" not in op.name or not biases:
         return cell
     gates = max(op.outputs, key=lambda spec: spec.numel)
-    bias_gradient = Kernel(
-        family=Family.REDUCTION,
-        flop=float(gates.numel * len(biases)),
+    return cell, reduction_kernel(
+        op,
+        flop=gates.numel * len(biases),
         read_bytes=tensor_bytes(gates) * len(biases),
         write_bytes=total_bytes(biases),
-        precision=precision_of(op),
         launches=len(biases),
     )
-    return cell, bias_gradient
 
 
 @RULES.add("_cudnn_rnn_flatten_weight")
@@ -365,8 +355,6 @@ def _lower_packing(op: Op) -> Kernel:
     """Lower ``_pack_padded_sequence(input, lengths)``: copies of the valid part."""
     # One launch per change of the number of sequences; at most one per time step.
     data, *batch_sizes = op.outputs
-    launches = max(1, *(spec.numel for spec in batch_sizes), 1)
-    copied_bytes = float(data.num_bytes)
-    return streaming_kernel(
-        op, flop=0, read_bytes=copied_bytes, write_bytes=copied_bytes, launches=launches
-    )
+    launches = max(1, 1, *(spec.numel for spec in batch_sizes))
+    copied = float(data.num_bytes)
+    return streaming_kernel(op, flop=0, read_bytes=copied, write_bytes=copied, launches=launches)

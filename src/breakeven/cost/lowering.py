@@ -11,12 +11,10 @@ from breakeven.cost import (
     lower_convolution,
     lower_gather,
     lower_matmul,
-    lower_normalization,
     lower_optimizer,
     lower_pointwise,
     lower_reduction,
     lower_sequence,
-    lower_sort,
 )
 from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.lower_compiled import called_name, is_library_call, padded_product
@@ -76,8 +74,8 @@ _NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
 
 _RULES = RuleTable()
 for _module in (
-    lower_compiled, lower_convolution, lower_gather, lower_matmul, lower_normalization,
-    lower_optimizer, lower_pointwise, lower_reduction, lower_sequence, lower_sort,
+    lower_compiled, lower_convolution, lower_gather, lower_matmul, lower_optimizer,
+    lower_pointwise, lower_reduction, lower_sequence,
 ):  # fmt: skip
     _RULES.join(_module.RULES)
 
@@ -103,20 +101,6 @@ def rule_of(op_name: str) -> SettingsRule | None:
     return _run_nothing if name.startswith(_NO_KERNEL_NAMESPACES) else _RULES.get(name)
 
 
-def _is_empty(op: Op) -> bool:
-    """Return whether there is nothing to compute: torch launches no kernel over no elements."""
-    tensors = op.outputs or op.inputs
-    return bool(tensors) and all(spec.numel == 0 for spec in tensors)
-
-
-def _caveat_of(op: Op) -> Caveat | None:
-    for spec in (*op.inputs, *op.outputs):
-        if spec.dtype.startswith("float8"):
-            message = f"{op.name} computes in {spec.dtype}; its cost is that of 16-bit arithmetic"
-            return Caveat(code="float8-as-float16", message=message)
-    return None
-
-
 def lower(op: Op, settings: Settings) -> Lowering:
     """Return the kernels that a device runs for ``op``, in launch order.
 
@@ -138,23 +122,28 @@ def lower(op: Op, settings: Settings) -> Lowering:
         # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])
     rule = rule_of(op.name)
-    if rule is _run_nothing or _is_empty(op):
+    tensors = op.outputs or op.inputs
+    # torch launches no kernel over no elements.
+    is_empty = bool(tensors) and all(spec.numel == 0 for spec in tensors)
+    if rule is _run_nothing or is_empty:
         return Lowering(kernels=())
-    if has_sparse(op):
-        caveat = _caveat_of(op) if has_sparse_rule(op.name) else _uncosted(op)
-        return Lowering(kernels=(lower_sparse(op),), caveat=caveat)
-    if rule is not None:
+    is_known = rule is not None
+    if any(spec.is_sparse for spec in (*op.inputs, *op.outputs)):
+        kernels = (_lower_sparse(op),)
+        is_known = base_name(op.name) in _PRODUCTS | _CONVERSIONS | _OTHERS | _GATHERS
+    elif rule is not None:
         kernels = rule(op, settings)
-        kernels = kernels if isinstance(kernels, tuple) else (kernels,)
-        return Lowering(kernels=kernels, caveat=_caveat_of(op))
-    has_tensors = bool(op.inputs or op.outputs)
-    kernels = (streaming_kernel(op, flop=output_numel(op)),) if has_tensors else ()
-    return Lowering(kernels=kernels, caveat=_uncosted(op))
-
-
-def _uncosted(op: Op) -> Caveat:
-    message = f"{op.name} has no cost model; it counts as a copy of its tensors"
-    return Caveat(code="uncosted-op", message=message)
+    else:
+        kernels = (streaming_kernel(op, flop=output_numel(op)),) if tensors else ()
+    caveat = None
+    float8 = [s.dtype for s in (*op.inputs, *op.outputs) if s.dtype.startswith("float8")]
+    if not is_known:
+        message = f"{op.name} has no cost model; it counts as a copy of its tensors"
+        caveat = Caveat(code="uncosted-op", message=message)
+    elif float8:
+        message = f"{op.name} computes in {float8[0]}; its cost is that of 16-bit arithmetic"
+        caveat = Caveat(code="float8-as-float16", message=message)
+    return Lowering(kernels=kernels if isinstance(kernels, tuple) else (kernels,), caveat=caveat)
 
 
 # Operators with a sparse tensor cost what its stored values cost, by which the trace describes it
@@ -184,25 +173,25 @@ _POSITION_BYTES = 16
 _COALESCE_LAUNCHES = 8
 
 
-def has_sparse(op: Op) -> bool:
-    """Return whether the operator reads or writes a sparse tensor."""
-    return any(spec.is_sparse for spec in (*op.inputs, *op.outputs))
-
-
-def has_sparse_rule(op_name: str) -> bool:
-    """Return whether it is known what the operator does with a sparse tensor."""
-    return base_name(op_name) in _PRODUCTS | _CONVERSIONS | _OTHERS | _GATHERS
-
-
-def lower_sparse(op: Op) -> Kernel:
-    """Return what a device runs for an operator with a sparse tensor."""
+def _lower_sparse(op: Op) -> Kernel:
     stored = max(
         (spec for spec in (*op.inputs, *op.outputs) if spec.is_sparse), key=lambda spec: spec.numel
     )
     position_bytes = float(_POSITION_BYTES * (stored.shape[0] if stored.shape else 1))
     name = base_name(op.name)
     if name in _PRODUCTS:
-        return _product(op, stored, position_bytes)
+        # Each stored value multiplies a row of the dense side; of a dense matrix by a sparse one,
+        # a column of it.
+        sizes = op.outputs[0].shape[-2:] if op.outputs else ()
+        is_right = bool(op.inputs) and op.inputs[-1].is_sparse and not op.inputs[-2].is_sparse
+        length = 1 if len(sizes) < 2 else sizes[0] if is_right else sizes[1]
+        read_bytes = total_bytes(op.inputs[:-2]) + tensor_bytes(stored) + position_bytes
+        return reduction_kernel(
+            op,
+            flop=multiply_add_flop(stored) * stored.numel * length,
+            read_bytes=read_bytes + float(stored.numel * length * stored.element_bytes),
+            variant="sparse",
+        )
     if name in _GATHERS:
         indices_bytes = total_bytes(op.inputs[1:])
         return gather_kernel(op, read_bytes=indices_bytes + tensor_bytes(stored))
@@ -210,33 +199,15 @@ def lower_sparse(op: Op) -> Kernel:
     if name in _CONVERSIONS or not (has_sparse_result or is_in_place(op.name)):
         read_bytes = total_bytes(op.inputs) + position_bytes
         return streaming_kernel(op, flop=output_numel(op), read_bytes=read_bytes)
-    # A dense operand is read and written only where there are stored values.
+
+    def touched_bytes(specs: Iterable[TensorSpec]) -> float:
+        # A dense operand is read and written only where there are stored values.
+        return sum(min(tensor_bytes(one), float(stored.numel * one.element_bytes)) for one in specs)
+
     return streaming_kernel(
         op,
         flop=min(output_numel(op), stored.numel),
-        read_bytes=_touched_bytes(op.inputs, stored) + position_bytes,
-        write_bytes=_touched_bytes(op.outputs, stored),
+        read_bytes=touched_bytes(op.inputs) + position_bytes,
+        write_bytes=touched_bytes(op.outputs),
         launches=_COALESCE_LAUNCHES if name in ("coalesce", "_coalesce") else 1,
     )
-
-
-def _product(op: Op, stored: TensorSpec, position_bytes: float) -> Kernel:
-    """Return a product in which each stored value multiplies a row of the dense side.
-
-    Of a dense matrix by a sparse one, a column of it.
-    """
-    sizes = op.outputs[0].shape[-2:] if op.outputs else ()
-    is_right = bool(op.inputs) and op.inputs[-1].is_sparse and not op.inputs[-2].is_sparse
-    length = 1 if len(sizes) < 2 else sizes[0] if is_right else sizes[1]
-    added_bytes = total_bytes(op.inputs[:-2])
-    dense_bytes = float(stored.numel * length * stored.element_bytes)
-    return reduction_kernel(
-        op,
-        flop=multiply_add_flop(stored) * stored.numel * length,
-        read_bytes=added_bytes + tensor_bytes(stored) + position_bytes + dense_bytes,
-        variant="sparse",
-    )
-
-
-def _touched_bytes(specs: Iterable[TensorSpec], stored: TensorSpec) -> float:
-    return sum(min(tensor_bytes(spec), float(stored.numel * spec.element_bytes)) for spec in specs)

@@ -1,4 +1,4 @@
-"""The physics of one kernel on one device: roofline, tiles and waves, cache.
+"""The physics of one kernel on one device: its units, roofline, tiles and waves, cache.
 
 Arrays of work have shape (num_kernels, 1), those of devices and efficiencies (1, num_devices);
 results have shape (num_kernels, num_devices).
@@ -6,18 +6,172 @@ results have shape (num_kernels, num_devices).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from breakeven.cost.compute_units import issued_flop_per_s, reached_flop_per_s, resolve_arithmetic
-from breakeven.cost.kernel import FULL_TILE, TILE_SET_NAMES, TILE_SETS, Kernel, TileSet
-from breakeven.device import DeviceSpec, generation_of
+from breakeven.cost.kernel import (
+    ALIGNED_BYTES,
+    FULL_TILE,
+    TILE_SET_NAMES,
+    TILE_SETS,
+    Arithmetic,
+    Family,
+    Kernel,
+    TileSet,
+)
+from breakeven.device import DeviceSpec, Precision, generation_of
 
 Floats = NDArray[np.float64]
+
+# What matrix units compute.
+MATRIX_FAMILIES = frozenset(
+    {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
+)
+
+# Datasheets of A100 and later give the fp64 rate of tensor cores, which the products of cuBLAS use;
+# convolutions run on plain units, at half the rate of fp32 at the most. An A100 reaches 3.9 to 6.3
+# TFLOP/s in the inference of ResNets and VGGs in fp64 (pytorch-gpu-benchmark).
+_FP64_MATRIX_FAMILIES = frozenset({Family.GEMM, Family.BATCHED_GEMM, Family.LINALG})
+
+_MATRIX_ELEMENT_BYTES = {Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
+
+# Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
+_SOFTWARE_FP64_FRACTION = 1 / 32
+
+# Datasheets of RDNA from the third generation on count two vector instructions issued at once,
+# which compilers seldom find: rocBLAS multiplies matrices of 4,096 rows in fp32 at some 31 of the
+# 61 TFLOP/s of an RX 7900 XTX (seb-v.github.io, "Deep Dive into Matrix Optimization on AMD GPUs",
+# 2025-01-12: a kernel by hand, 60 % faster, reaches 50).
+_DUAL_ISSUE = ("RDNA3", "RDNA3.5", "RDNA4")
+_ISSUED_FRACTION = 0.5
+# In fp64 such a unit starts an instruction every 32 cycles, where RDNA2's does every 16 (LLVM,
+# SISchedule.td: WriteDouble takes 38 cycles in GFX11SpeedModel and GFX12SpeedModel, 22 in
+# GFX10SpeedModel): the rate that the datasheet of RDNA4 states, half of what that of RDNA3 does.
+_DUAL_ISSUE_FP64_FRACTION = 1 / 64
+
+# Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
+# the boost clock has.
+_COOL_PACE = 0.25
+
+
+class ResolvedArithmetic(NamedTuple):
+    """The units that compute, and the rate of their datasheet that code can issue."""
+
+    arithmetic: Arithmetic
+    flop_per_s: float
+
+
+def issued_flop_per_s(device: DeviceSpec) -> float:
+    """Return the rate of plain units in fp32, as far as libraries can issue instructions."""
+    is_dual = device.architecture in _DUAL_ISSUE
+    return device.peak_flop_per_s[Precision.FP32] * (_ISSUED_FRACTION if is_dual else 1.0)
+
+
+def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic:
+    """Return which units of ``device`` compute ``kernel``.
+
+    A precision that the device lacks falls back as its libraries do: TF32 to FP32; BF16 to FP32,
+    which emulates it; FP16 without matrix units to FP32 on NVIDIA, where torch asks cuBLAS and
+    cuDNN to accumulate in fp32. Elsewhere packed FP16 runs at the datasheet's rate. Only matrix
+    work uses matrix units; other families compute in FP32 whatever they load and store.
+    """
+    precision, peak = kernel.precision, device.peak_flop_per_s
+    fp32 = peak[Precision.FP32]
+    if precision is Precision.FP64:
+        fp64 = peak.get(Precision.FP64, fp32 * _SOFTWARE_FP64_FRACTION)
+        if kernel.family not in _FP64_MATRIX_FAMILIES and device.vendor == "nvidia":
+            fp64 = min(fp64, fp32 / 2)
+        if device.architecture in _DUAL_ISSUE:
+            fp64 = min(fp64, fp32 * _DUAL_ISSUE_FP64_FRACTION)
+        return ResolvedArithmetic("vector", fp64)
+    if precision is not Precision.FP32 and precision in peak and suits_matrix_units(kernel):
+        if has_matrix_units(device):
+            return ResolvedArithmetic("tensor", max(peak[precision], fp32))
+        if precision is Precision.FP16 and device.vendor != "nvidia":
+            return ResolvedArithmetic("vector", max(peak[precision], fp32))
+    return ResolvedArithmetic("vector", issued_flop_per_s(device))
+
+
+def loads_per_element(kernel: Kernel) -> float:
+    """Return how many loads matrix units need for an element, 0 where rows are aligned.
+
+    A load fetches as many bytes as the starts of rows are multiples of, 16 at the most.
+    """
+    element_bytes = _MATRIX_ELEMENT_BYTES.get(kernel.precision)
+    if element_bytes is None or kernel.alignment_bytes in (0, ALIGNED_BYTES):
+        return 0.0
+    return element_bytes / kernel.alignment_bytes
+
+
+def suits_matrix_units(kernel: Kernel) -> bool:
+    """Return whether libraries put ``kernel`` on matrix units where there are some.
+
+    Convolutions need channels in multiples of 16 bytes, which the first layer of a network
+    seldom has: DeepBench's V100 computes fp16 convolutions of 1 or 3 channels at 1-8 TFLOP/s,
+    others at 40-95. A channel-wise convolution is no matrix product at all.
+    """
+    if kernel.family is not Family.CONVOLUTION:
+        return kernel.family in MATRIX_FAMILIES
+    if kernel.variant.startswith("depthwise"):
+        return False
+    alignment = 4 if kernel.precision is Precision.TF32 else 8
+    channels = kernel.m if "backward_weight" in kernel.variant else kernel.k
+    return kernel.n % alignment == 0 and channels % alignment == 0
+
+
+def has_matrix_units(device: DeviceSpec) -> bool:
+    """Return whether ``device`` has tensor cores or the like.
+
+    Those of Volta and Turing are told by an FP16 rate of several times the FP32 rate, later ones
+    by BF16. Twice the FP32 rate alone is packed arithmetic: P100, GTX 16xx, RDNA.
+    """
+    peak = device.peak_flop_per_s
+    has_fast_fp16 = peak.get(Precision.FP16, 0.0) >= 3 * peak[Precision.FP32]
+    return has_fast_fp16 or Precision.BF16 in peak or Precision.TF32 in peak
+
+
+def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") -> float:
+    """Return the share of the peak that the board's power sustains, at most 1.
+
+    Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
+    fp32 and three quarters in fp16 (DeepBench): about the square root.
+    """
+
+    def share(watts_per_flop_per_s: float | None, precision: Precision) -> float:
+        rate = device.peak_flop_per_s.get(precision)
+        if watts_per_flop_per_s is None or rate is None:
+            return 1.0
+        return min(1.0, device.tdp_watts / (watts_per_flop_per_s * rate))
+
+    generation = generation_of(device)
+    vector = share(generation.watts_per_flop_per_s, Precision.FP32)
+    if arithmetic == "vector":
+        return vector
+    return min(vector, share(generation.watts_per_matrix_flop_per_s, Precision.FP16)) ** 0.5
+
+
+def clock_headroom(device: DeviceSpec) -> float:
+    """Return the clock of a board whose units need little power over that of its datasheet.
+
+    At least 1. What needs more power is not raised: its clock is what the power allows.
+    """
+    clock_hz = generation_of(device).board_clock_hz
+    if clock_hz is None or device.market in ("datacenter", "integrated"):
+        return 1.0
+    return max(1.0, clock_hz / device.clock_hz)
+
+
+def reached_flop_per_s(resolved: ResolvedArithmetic, device: DeviceSpec) -> float:
+    """Return the rate of the units at the clock that the board's power allows."""
+    # Units that are few do not heat a board.
+    if resolved.flop_per_s < _COOL_PACE * device.peak_flop_per_s[Precision.FP32]:
+        return resolved.flop_per_s * clock_headroom(device)
+    return resolved.flop_per_s * sustained_fraction(device, resolved.arithmetic)
+
 
 # Into how many parts the contraction of a product of few tiles may be split.
 _SPLITS = (2, 4, 8, 16, 32, 64)
@@ -229,20 +383,16 @@ def tiled_compute_ns(
     """
     if own_tiles is not None:
         seconds = _fastest_s(work, device, efficiency, TILE_SETS[own_tiles], may_split=False)
-        return 1e9 * seconds * _share(work)
-    seconds = np.empty(np.broadcast_shapes(work.m.shape, device.num_sms.shape))
-    for tile_set in np.unique(efficiency.tile_set):
-        columns = efficiency.tile_set[0] == tile_set
-        tiles = TILE_SETS[TILE_SET_NAMES[tile_set]]
-        seconds[:, columns] = _fastest_s(
-            work, device.of(columns), efficiency.of(columns), tiles, may_split=may_split
-        )
-    return 1e9 * seconds * _share(work)
-
-
-def _share(work: WorkArrays) -> Floats:
-    """Return the work against that of the product: several products in one kernel, overheads."""
-    return work.flop / (2.0 * work.m * work.n * work.k * work.batch)
+    else:
+        seconds = np.empty(np.broadcast_shapes(work.m.shape, device.num_sms.shape))
+        for tile_set in np.unique(efficiency.tile_set):
+            columns = efficiency.tile_set[0] == tile_set
+            tiles = TILE_SETS[TILE_SET_NAMES[tile_set]]
+            seconds[:, columns] = _fastest_s(
+                work, device.of(columns), efficiency.of(columns), tiles, may_split=may_split
+            )
+    # The work against that of the product: several products in one kernel, overheads.
+    return 1e9 * seconds * (work.flop / (2.0 * work.m * work.n * work.k * work.batch))
 
 
 def _fastest_s(
@@ -309,30 +459,20 @@ def _fastest_s(
 
 def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
     """Return the limits of ``devices`` for kernels like this one, each (1, num_devices)."""
-    rows: list[tuple[float, ...]] = []
-    for device in devices:
-        resolved = resolve_arithmetic(kernel, device)
-        pace = min(1.0, resolved.flop_per_s / issued_flop_per_s(device))
-        rows.append(
-            (
-                reached_flop_per_s(resolved, device),
-                device.memory_bytes_per_s,
-                device.l2_bytes,
-                CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz,
-                device.num_sms,
-                generation_of(device).floor_ns,
-                pace,
-                1e9 / device.clock_hz,
-            )
-        )
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 8).T[:, np.newaxis, :]
+
+    def row(values: Iterable[float]) -> Floats:
+        return np.array([[*values]], dtype=np.float64)
+
+    units = [(resolve_arithmetic(kernel, device), device) for device in devices]
     return DeviceArrays(
-        flop_per_s=columns[0],
-        bytes_per_s=columns[1],
-        cache_bytes=columns[2],
-        cache_bytes_per_s=columns[3],
-        num_sms=columns[4],
-        floor_ns=columns[5],
-        pace=columns[6],
-        cycle_ns=columns[7],
+        flop_per_s=row(reached_flop_per_s(resolved, device) for resolved, device in units),
+        bytes_per_s=row(device.memory_bytes_per_s for device in devices),
+        cache_bytes=row(device.l2_bytes for device in devices),
+        cache_bytes_per_s=row(
+            CACHE_BYTES_PER_SM_CLOCK * device.num_sms * device.clock_hz for device in devices
+        ),
+        num_sms=row(device.num_sms for device in devices),
+        floor_ns=row(generation_of(device).floor_ns for device in devices),
+        pace=row(min(1.0, own.flop_per_s / issued_flop_per_s(device)) for own, device in units),
+        cycle_ns=row(1e9 / device.clock_hz for device in devices),
     )

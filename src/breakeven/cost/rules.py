@@ -171,22 +171,15 @@ def copy_kernel(
     Its variant is ``strided`` where the memory format changes: one side is accessed in short runs.
     """
     is_rearranged = source.layout not in (result.layout, "expanded")
+    # Floats of 32 and 16 bits have kernels of their own, aten/src/ATen/native/cuda/Copy.cu.
+    dtypes = {source.dtype, result.dtype}
+    is_cast = len(dtypes) > 1 and not dtypes <= _FLOATS_WITH_COPY_KERNELS
     return streaming_kernel(
         op,
-        flop=_conversion_flop(source.dtype, result.dtype) * result.numel,
+        flop=_DYNAMIC_CAST_FLOP * result.numel if is_cast else 0,
         read_bytes=read_bytes,
         variant="strided" if is_rearranged else "",
     )
-
-
-def _conversion_flop(source: str, result: str) -> int:
-    """Return the instructions per element of a change of dtype, counted as FLOP.
-
-    Floats of 32 and 16 bits have kernels of their own, aten/src/ATen/native/cuda/Copy.cu.
-    """
-    if source == result or {source, result} <= _FLOATS_WITH_COPY_KERNELS:
-        return 0
-    return _DYNAMIC_CAST_FLOP
 
 
 def precision_of(op: Op) -> Precision:

@@ -9,9 +9,13 @@ from functools import cache
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from breakeven.cost.efficiency import EfficiencyTable, load_efficiencies
+from breakeven.cost.efficiency import (
+    UNTIMED_LOG_SIGMA,
+    EfficiencyTable,
+    load_efficiencies,
+    untimed_kind,
+)
 from breakeven.cost.family_times import (
     KernelTimes,
     arithmetic_of,
@@ -24,7 +28,6 @@ from breakeven.cost.gpu_calibration import (
     GpuCalibration,
     calibrated_effect_keys,
     calibrated_table,
-    copy_of,
     load_calibrations,
     own_effect_keys,
 )
@@ -34,11 +37,9 @@ from breakeven.cost.kernel import Kernel, Lowering
 from breakeven.cost.launch_costs import LaunchCosts, copy_ns, launch_costs
 from breakeven.cost.lower_compiled import is_compiled
 from breakeven.cost.lowering import lower
-from breakeven.cost.proxy_families import UNTIMED_LOG_SIGMA, untimed_kind
 from breakeven.cost.step_effects import (
     TYPICAL_OVERLAP_LOSS,
     Era,
-    KernelSpread,
     StepEffects,
     floor_effect_keys,
     host_effect_keys,
@@ -134,7 +135,16 @@ class StepCosts:
         busy_ns = times.time_ns - times.floor_ns
         if self._era.is_before_cudnn_8:
             busy_ns = busy_ns + old_fp64_ns(kernels, devices)
-        busy_factor, floor_factor = self._factors_of_steps(kernels, devices)
+        # Whole steps showed factors on work and floor, by class of kernel and not by its sizes.
+        keys = [group_key(kernel) for kernel in kernels]
+        members = dict(zip(keys, kernels, strict=True))
+        numbers = {key: number for number, key in enumerate(members)}
+        log_factors = np.zeros((2, len(members), len(devices)))
+        for row, kernel in enumerate(members.values()):
+            for column, device in enumerate(devices):
+                log_factors[:, row, column] = self._log_factors(kernel, device)
+        rows = np.array([numbers[key] for key in keys], dtype=np.intp)
+        busy_factor, floor_factor = np.exp(log_factors[:, rows])
         time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
         # What steps showed of a class must not carry any kernel past what its device can do.
         corrected_ns = np.maximum(
@@ -143,7 +153,17 @@ class StepCosts:
         )
         floor_ns = times.floor_ns * floor_factor
 
-        scale = self._sigma_scales(kernels, devices, times.is_memory_bound)
+        spreads = [
+            self._effects.spread.calibrated
+            if device.id in self._calibrations
+            else self._effects.kernel_spread(device)
+            for device in devices
+        ]
+        scales = np.array([(each.compute, each.memory, each.fp64) for each in spreads])
+        compute, memory, fp64 = scales.reshape(-1, 3).T
+        is_fp64 = np.array([kernel.precision is Precision.FP64 for kernel in kernels])
+        scale = np.where(times.is_memory_bound, memory, compute)
+        scale = np.where(is_fp64.reshape(-1, 1), fp64, scale)
         library = _UNKNOWN_SOFTWARE_LOG_SIGMA if self._is_unknown_software() else 0.0
         least = np.array([UNTIMED_LOG_SIGMA if untimed_kind(k) else 0.0 for k in kernels])[:, None]
         return replace(
@@ -187,25 +207,6 @@ class StepCosts:
             own = self._benchmarked(some, [device], self._own_tables[key])
             for each in fields(times):
                 getattr(times, each.name)[rows, column] = getattr(own, each.name)[:, 0]
-
-    def _factors_of_steps(
-        self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the factors that whole steps showed: on the work of kernels, and on their floor.
-
-        Both as (kernel, device).
-        """
-        # They tell classes of kernels apart, not their sizes.
-        keys = [group_key(kernel) for kernel in kernels]
-        members = dict(zip(keys, kernels, strict=True))
-        numbers = {key: number for number, key in enumerate(members)}
-        rows = np.array([numbers[key] for key in keys], dtype=np.intp)
-        log_factors = np.zeros((2, len(members), len(devices)))
-        for row, kernel in enumerate(members.values()):
-            for column, device in enumerate(devices):
-                log_factors[:, row, column] = self._log_factors(kernel, device)
-        busy_factor, floor_factor = np.exp(log_factors[:, rows])
-        return busy_factor, floor_factor
 
     def _log_factors(self, kernel: Kernel, device: DeviceSpec) -> tuple[float, float]:
         if device.id not in self._calibrations:
@@ -256,9 +257,9 @@ class StepCosts:
     def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
         """Return the time of a copy between host and device."""
         own = self.calibration(device)
-        measured = own and copy_of(own, is_pinned=is_pinned)
-        if measured is not None:
-            return measured.time_ns(num_bytes)
+        for measured in own.copies if own else ():
+            if measured.is_pinned is is_pinned:
+                return measured.time_ns(num_bytes)
         return copy_ns(num_bytes, device=device, is_pinned=is_pinned)
 
     def host_op_ns(self, op: Op, lowering: Lowering, host: HostSpec) -> float:
@@ -319,27 +320,6 @@ class StepCosts:
         """Return whether neither the software is told nor steps on the machine were seen."""
         return self._era is Era.UNKNOWN and not self._is_machine_seen
 
-    def _sigma_scales(
-        self,
-        kernels: Sequence[Kernel],
-        devices: Sequence[DeviceSpec],
-        is_memory_bound: NDArray[np.bool_],
-    ) -> NDArray[np.float64]:
-        """Return the factors on the uncertainty of kernels on devices, as (kernel, device)."""
-        spread = self._effects.spread
-        of_devices = [
-            spread.calibrated
-            if device.id in self._calibrations
-            else self._effects.kernel_spread(device)
-            for device in devices
-        ]
-        compute, memory, fp64 = (
-            np.array([[getattr(scales, name) for scales in of_devices]])
-            for name in KernelSpread.__struct_fields__
-        )
-        is_fp64 = np.array([kernel.precision is Precision.FP64 for kernel in kernels])
-        return np.where(is_fp64.reshape(-1, 1), fp64, np.where(is_memory_bound, memory, compute))
-
 
 @cache
 def shipped_costs() -> StepCosts:
@@ -353,12 +333,6 @@ def shipped_costs() -> StepCosts:
 
 def read_calibrations_again() -> None:
     """Let predictions of this process use the files of calibrated GPUs as they are now."""
-    known = (
-        own_calibration_files,
-        load_catalogue,
-        devices_by_key,
-        load_calibrations,
-        shipped_costs,
-    )
-    for cached in known:
+    for cached in (own_calibration_files, load_catalogue, devices_by_key, load_calibrations,
+                   shipped_costs):  # fmt: skip
         cached.cache_clear()

@@ -17,18 +17,12 @@ from functools import cache
 
 import msgspec
 
-from breakeven.cost.compute_units import resolve_arithmetic
 from breakeven.cost.efficiency import read_shipped
 from breakeven.cost.host_cost import HostPart
 from breakeven.cost.implementations import is_in_one_kernel
 from breakeven.cost.kernel import Family, Kernel
+from breakeven.cost.roofline import resolve_arithmetic
 from breakeven.device import DeviceSpec, Precision, find_device
-
-# Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,
-# cuDNN 8, the allocator and dispatcher of the 1.13 containers, and torch 2. NGC containers carry
-# the torch version in brackets.
-_TORCH_ERAS = ((1, 0), (1, 6), (1, 12), (1, 99))
-_CUDA_10 = (10, 2)
 
 
 class Era(StrEnum):
@@ -85,28 +79,26 @@ def era_of(framework: str) -> Era:
         return Era.UNKNOWN
     own, _, cuda = words.partition("cuda")
     own = re.sub(r"(?:ngc|rocm|cudnn|python)\s*[0-9.]+", "", own)
-    versions = re.findall(r"(\d+)\.(\d+)", own)
-    if versions:
+    if versions := re.findall(r"(\d+)\.(\d+)", own):
         version = max((int(major), int(minor)) for major, minor in versions)
-        return _torch_era(version)
-    cuda_version = re.match(r"\s*(\d+)\.(\d+)", cuda)
-    if cuda_version is None:
-        return Era.UNKNOWN
-    number = (int(cuda_version.group(1)), int(cuda_version.group(2)))
-    if number < (10, 0):
-        return Era.TORCH_0
-    if number <= _CUDA_10:
-        return Era.TORCH_1_EARLY
-    return Era.TORCH_1 if number < (11, 7) else Era.TORCH_2
+        return next((era for last, era in _TORCH_ERAS if version <= last), Era.TORCH_2)
+    if found := re.match(r"\s*(\d+)\.(\d+)", cuda):
+        version = (int(found[1]), int(found[2]))
+        return next((era for later, era in _CUDA_ERAS if version < later), Era.TORCH_2)
+    return Era.UNKNOWN
 
 
-def _torch_era(version: tuple[int, int]) -> Era:
-    eras = (Era.TORCH_0, Era.TORCH_1_EARLY, Era.TORCH_1, Era.TORCH_1_LATE)
-    for last, era in zip(_TORCH_ERAS, eras, strict=True):
-        if version <= last:
-            return era
-    return Era.TORCH_2
-
+# Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,
+# cuDNN 8, the allocator and dispatcher of the 1.13 containers, and torch 2. NGC containers carry
+# the torch version in brackets.
+_TORCH_ERAS = (
+    ((1, 0), Era.TORCH_0), ((1, 6), Era.TORCH_1_EARLY), ((1, 12), Era.TORCH_1),
+    ((1, 99), Era.TORCH_1_LATE),
+)  # fmt: skip
+# By version of CUDA, the first that is later.
+_CUDA_ERAS = (
+    ((10, 0), Era.TORCH_0), ((10, 3), Era.TORCH_1_EARLY), ((11, 7), Era.TORCH_1),
+)  # fmt: skip
 
 STEP_EFFECTS_VERSION = 2
 
@@ -117,14 +109,11 @@ EffectKey = tuple[str, ...]
 # a device that has caught up with the host waits for single kernels. This share of the time in
 # which both work is lost, before any effect.
 TYPICAL_OVERLAP_LOSS = 0.3
-_NO_OVERLAP_LOSS = -30.0  # as a logarithm
 
-_MEMORY_BOUND = frozenset(
-    {
-        Family.ELEMENTWISE, Family.REDUCTION, Family.SOFTMAX, Family.GATHER, Family.POOLING,
-        Family.SORT, Family.NORMALIZATION,
-    }
-)  # fmt: skip
+_MEMORY_BOUND = frozenset({
+    Family.ELEMENTWISE, Family.REDUCTION, Family.SOFTMAX, Family.GATHER, Family.POOLING,
+    Family.SORT, Family.NORMALIZATION,
+})  # fmt: skip
 
 
 class StepEffect(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +128,9 @@ class StepEffect(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     of: tuple[str, ...]
     log_factor: float
+
+
+_PERFECT_OVERLAP = StepEffect(kind="overlap", of=(), log_factor=-30.0)
 
 
 class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,26 +230,22 @@ def load_step_effects() -> StepEffects:
 
 def no_step_effects() -> StepEffects:
     """Return no effects: kernels as in benchmarks, hosts as measured, a perfect overlap."""
+    uniform = KernelSpread.uniform(1.0)
     return StepEffects(
         version=STEP_EFFECTS_VERSION,
         provenance="none",
         spread=Spread(
-            calibrated=KernelSpread.uniform(1.0),
-            unseen=KernelSpread.uniform(1.0),
-            known_host_log_sigma=0.35,
+            calibrated=uniform, unseen=uniform, known_host_log_sigma=0.35,
             unknown_host_log_sigma=0.35,
         ),
-        effects=(StepEffect(kind="overlap", of=(), log_factor=_NO_OVERLAP_LOSS),),
-    )
+        effects=(_PERFECT_OVERLAP,),
+    )  # fmt: skip
 
 
 def without_overlap_loss(effects: StepEffects) -> StepEffects:
     """Return effects under which host and device do not slow each other down."""
     rest = (effect for effect in effects.effects if not effect.kind.startswith("overlap"))
-    return msgspec.structs.replace(
-        effects,
-        effects=(*rest, StepEffect(kind="overlap", of=(), log_factor=_NO_OVERLAP_LOSS)),
-    )
+    return msgspec.structs.replace(effects, effects=(*rest, _PERFECT_OVERLAP))
 
 
 def family_group(kernel: Kernel) -> str:

@@ -50,11 +50,8 @@ class CpuRates:
 
     def on_cores(self, num_cores: int) -> CpuRates:
         """Return the rates of so many such cores, none of which leaves another less memory."""
-        return CpuRates(
-            num_cores=num_cores,
-            flop_per_s=self.flop_per_s,
-            bytes_per_s=self.bytes_per_s * num_cores / self.num_cores,
-        )
+        bytes_per_s = self.bytes_per_s * num_cores / self.num_cores
+        return CpuRates(num_cores=num_cores, flop_per_s=self.flop_per_s, bytes_per_s=bytes_per_s)
 
 
 def rates_of(cpu: HostCpu) -> CpuRates:
@@ -104,33 +101,23 @@ def issuing_of(program: Program, here: HostSpec, there: HostSpec) -> Issuing:
         here: This CPU, measured.
         there: The other one, by the speed of one of its cores.
     """
-    trace = program.trace
+    # What a call of an operator takes this host, whatever it computes.
+    op_ns, trace = cpu_op_ns(here), program.trace
+    call_ns = dict.fromkeys(Phase, op_ns) | {
+        Phase.FORWARD: op_ns + here.autograd_ns,
+        Phase.BACKWARD: here.backward_ns - here.device_ns,
+    }
     events = tuple(
-        replace(event, host_ns=round(_call_ns(event, here))) if isinstance(event, Op) else event
+        replace(event, host_ns=round(call_ns[event.phase])) if isinstance(event, Op) else event
         for event in trace.events
     )
     empty = Program(
         trace=replace(trace, events=events), lowerings=program.lowerings, costs=program.costs
     )
-    works_ns = sum(
-        event.duration_ns
-        for event in events
-        if isinstance(event, HostWork) and not event.num_workers
-    )
-    here_ns = works_ns + predict_cpu_step(empty, here).step_ns
-    slowdown = cpu_op_ns(there) / cpu_op_ns(here)
+    works = (event for event in events if isinstance(event, HostWork) and not event.num_workers)
+    here_ns = sum(work.duration_ns for work in works) + predict_cpu_step(empty, here).step_ns
+    slowdown = cpu_op_ns(there) / op_ns
     return Issuing(here_ns=here_ns, there_ns=slowdown * here_ns, log_sigma=there.log_sigma)
-
-
-def _call_ns(op: Op, host: HostSpec) -> float:
-    """Return what a call of an operator takes this host, whatever it computes."""
-    match op.phase:
-        case Phase.FORWARD:
-            return cpu_op_ns(host) + host.autograd_ns
-        case Phase.BACKWARD:
-            return host.backward_ns - host.device_ns
-        case _:
-            return cpu_op_ns(host)
 
 
 def predict_absent_cpu(
@@ -155,46 +142,36 @@ def predict_absent_cpu(
     Raises:
         ValueError: The step has no operators to go by.
     """
+    # What one core alone has from memory, on any of these CPUs.
     core_bytes_per_s = here.bytes_per_s / here.num_cores
-    limits_ns = [_roofline_ns(program, cpu, core_bytes_per_s, cores_power) for cpu in (here, there)]
-    if not limits_ns[0]:
+
+    def roofline_ns(cpu: CpuRates) -> float:
+        """Return what the operators take where nothing but the CPU's rates limits them."""
+        total_ns = 0.0
+        for kernel in program.kernels:
+            computing_ns = 1e9 * kernel.flop / cpu.flop_per_s
+            alone_ns = max(computing_ns, 1e9 * kernel.num_bytes / core_bytes_per_s)
+            used = min(max(alone_ns / _LEAST_PART_NS, 1.0), cpu.num_cores) ** cores_power
+            bytes_per_s = min(core_bytes_per_s * used, cpu.bytes_per_s)
+            total_ns += max(computing_ns / used, 1e9 * kernel.num_bytes / bytes_per_s)
+        return total_ns
+
+    limit_ns = roofline_ns(here)
+    if not limit_ns:
         raise ValueError("a step without operators says nothing about another CPU")
     issued_ns = min(issuing.here_ns, measured.value_ns)
     parts = (
         (issued_ns * issuing.there_ns / issuing.here_ns, issuing.log_sigma),
-        ((measured.value_ns - issued_ns) * limits_ns[1] / limits_ns[0], LOG_SIGMA),
+        ((measured.value_ns - issued_ns) * roofline_ns(there) / limit_ns, LOG_SIGMA),
     )
     value_ns = sum(part_ns for part_ns, _ in parts)
     # Both may be too long, or too short, at once.
-    low, high = (
-        math.log(
-            sum(part_ns * math.exp(sign * Z_90 * sigma) for part_ns, sigma in parts) / value_ns
-        )
-        for sign in (-1, 1)
+    low_ns, high_ns = (
+        sum(part_ns * math.exp(sign * Z_90 * sigma) for part_ns, sigma in parts) for sign in (-1, 1)
     )
+    low, high = math.log(low_ns / value_ns), math.log(high_ns / value_ns)
     return Estimate.predicted(
         value_ns,
         value_ns * math.exp(-math.hypot(low, math.log(measured.value_ns / measured.low_ns))),
         value_ns * math.exp(math.hypot(high, math.log(measured.high_ns / measured.value_ns))),
     )
-
-
-def _roofline_ns(
-    program: Program, cpu: CpuRates, core_bytes_per_s: float, cores_power: float
-) -> float:
-    """Return what the operators take where nothing but the CPU's rates limits them.
-
-    Args:
-        program: The step.
-        cpu: The CPU.
-        core_bytes_per_s: What one core alone has from memory, on any of these CPUs.
-        cores_power: Of how many cores an operator uses as many as that.
-    """
-    total_ns = 0.0
-    for kernel in program.kernels:
-        computing_ns = 1e9 * kernel.flop / cpu.flop_per_s
-        alone_ns = max(computing_ns, 1e9 * kernel.num_bytes / core_bytes_per_s)
-        used = min(max(alone_ns / _LEAST_PART_NS, 1.0), cpu.num_cores) ** cores_power
-        bytes_per_s = min(core_bytes_per_s * used, cpu.bytes_per_s)
-        total_ns += max(computing_ns / used, 1e9 * kernel.num_bytes / bytes_per_s)
-    return total_ns

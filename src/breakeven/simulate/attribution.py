@@ -11,10 +11,10 @@ import msgspec
 
 from breakeven.cost import HostPart
 from breakeven.simulate.cost_table import CostTable, RowKind
-from breakeven.simulate.critical_path import CriticalPath, Piece, Spent
+from breakeven.simulate.critical_path import CriticalPath, Spent
 from breakeven.simulate.program import Program
 from breakeven.simulate.repeated_step import RepeatedStep
-from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
+from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, Sync
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -122,10 +122,28 @@ def attribution_of(
         path: Its critical path.
         step_ns: What it takes; more than its period by what is lost where both work.
     """
+    trace = program.trace
+
+    def leaf(cause: str, event: Event) -> _Leaf:
+        location = event.location
+        module = event.module if isinstance(event, Op) else ""
+        file, line = (location.file, location.line) if location else (None, None)
+        return str(cause), str(event.phase), module, file, line, trace.frames_of(event)
+
+    # Before the first event: the optimizer's own Python, or the launch of a captured step.
+    updates = (op for op in trace.ops if op.phase is Phase.OPTIMIZER)
+    update = next(updates, None) if table.host.step_ns else None
+    lead: _Leaf = (str(StepCause.LAUNCH), "", "", None, None, ())
+    lead = lead if update is None else leaf(StepCause.OPTIMIZER, update)
     leaves: dict[_Leaf, float] = {}
     for piece in path.pieces:
-        for leaf, time_ns in _leaves(program, table, piece):
-            leaves[leaf] = leaves.get(leaf, 0.0) + time_ns
+        if piece.spent is Spent.LEAD:
+            leaves[lead] = leaves.get(lead, 0.0) + piece.time_ns
+            continue
+        event = trace.events[int(table.rows.event[piece.point])]
+        for cause, share in _causes(program, table, piece.point, piece.spent):
+            key = leaf(cause, event)
+            leaves[key] = leaves.get(key, 0.0) + share * piece.time_ns
     lost_ns = max(0.0, step_ns - repeated.period_ns.item())
     path_ns = sum(leaves.values())
     scale = (step_ns - lost_ns) / path_ns if path_ns > 0 else 0.0
@@ -135,19 +153,14 @@ def attribution_of(
     total_ns = round(step_ns)
     parts = [
         TimePart(
-            cause=cause,
-            phase=phase,
-            module=module,
-            file=file,
-            line=line,
-            time_ns=time_ns,
+            cause=cause, phase=phase, module=module, file=file, line=line, time_ns=time_ns,
             frames=frames,
         )
         for (cause, phase, module, file, line, frames), time_ns in zip(
             times, whole_parts(times.values(), total_ns), strict=True
         )
         if time_ns
-    ]
+    ]  # fmt: skip
     parts.sort(key=lambda part: -part.time_ns)
     return Attribution(step_ns=total_ns, parts=tuple(parts))
 
@@ -171,70 +184,39 @@ def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
     return tuple(whole)
 
 
-def _leaves(program: Program, table: CostTable, piece: Piece) -> Iterable[tuple[_Leaf, float]]:
-    row = piece.point
-    index = int(table.rows.event[row])
-    event = program.trace.events[index]
-    if piece.spent is Spent.LEAD:
-        yield _lead_leaf(program, table), piece.time_ns
-        return
-    for cause, share in _causes(program, table, row, piece.spent):
-        yield _leaf(cause, event, program.trace), share * piece.time_ns
-
-
-def _lead_leaf(program: Program, table: CostTable) -> _Leaf:
-    """Return what comes before the first event: the optimizer's own Python, or a captured step."""
-    updates = (op for op in program.trace.ops if op.phase is Phase.OPTIMIZER)
-    first = next(updates, None) if table.host.step_ns else None
-    if first is None:
-        return str(StepCause.LAUNCH), "", "", None, None, ()
-    return _leaf(StepCause.OPTIMIZER, first, program.trace)
-
-
-def _leaf(cause: str, event: Event, trace: StepTrace) -> _Leaf:
-    location = event.location
-    module = event.module if isinstance(event, Op) else ""
-    file, line = (location.file, location.line) if location else (None, None)
-    return str(cause), str(event.phase), module, file, line, trace.frames_of(event)
-
-
 def _causes(
     program: Program, table: CostTable, row: int, spent: Spent
 ) -> tuple[tuple[str, float], ...]:
     """Return the causes of a piece of the path, each with its share."""
-    event = program.trace.events[int(table.rows.event[row])]
+    index = int(table.rows.event[row])
+    event = program.trace.events[index]
     if spent in (Spent.LATENCY, Spent.GAP):
         return ((StepCause.DEVICE_IDLE, 1.0),)
-    if isinstance(event, Copy):
-        return ((StepCause.COPY_PINNED if event.is_pinned else StepCause.COPY_PAGEABLE, 1.0),)
-    if isinstance(event, HostWork):
-        is_data = event.kind == "data"
-        return ((StepCause.DATA_LOADING if is_data else StepCause.SCRIPT, 1.0),)
-    if isinstance(event, GraphLaunch):
-        return ((StepCause.LAUNCH, 1.0),)
-    if isinstance(event, Sync):
-        return ((StepCause.SYNC, 1.0),)
-    if spent is Spent.KERNEL:
-        family = table.kernels.kernels[int(table.rows.kernel[row, 0])].family
-        return ((f"device-{family}", 1.0),)
-    assert isinstance(event, Op)
-    if event.is_on_host:
-        return ((StepCause.HOST_OPERATORS, 1.0),)
-    if event.phase is Phase.OPTIMIZER:
-        return ((StepCause.OPTIMIZER, 1.0),)
-    if table.rows.kind[row] == RowKind.KERNEL:
-        return ((StepCause.LAUNCH, 1.0),)
-    return _issue_causes(program, table, int(table.rows.event[row]))
-
-
-def _issue_causes(program: Program, table: CostTable, index: int) -> tuple[tuple[str, float], ...]:
-    op, lowering = program.trace.events[index], program.lowerings[index]
-    assert isinstance(op, Op)
-    assert lowering is not None
-    parts = program.costs.host_op_parts(op, lowering, table.host)
-    total_ns = sum(time_ns for _, time_ns in parts)
-    return tuple(
-        (_HOST_CAUSES.get(part, StepCause.DISPATCHER), time_ns / total_ns)
-        for part, time_ns in parts
-        if time_ns > 0
-    )
+    match event:
+        case Copy():
+            cause = StepCause.COPY_PINNED if event.is_pinned else StepCause.COPY_PAGEABLE
+        case HostWork():
+            cause = StepCause.DATA_LOADING if event.kind == "data" else StepCause.SCRIPT
+        case GraphLaunch():
+            cause = StepCause.LAUNCH
+        case Sync():
+            cause = StepCause.SYNC
+        case Op() if spent is Spent.KERNEL:
+            cause = f"device-{table.kernels.kernels[int(table.rows.kernel[row, 0])].family}"
+        case Op() if event.is_on_host:
+            cause = StepCause.HOST_OPERATORS
+        case Op() if event.phase is Phase.OPTIMIZER:
+            cause = StepCause.OPTIMIZER
+        case Op() if table.rows.kind[row] == RowKind.KERNEL:
+            cause = StepCause.LAUNCH
+        case Op():
+            lowering = program.lowerings[index]
+            assert lowering is not None
+            parts = program.costs.host_op_parts(event, lowering, table.host)
+            total_ns = sum(time_ns for _, time_ns in parts)
+            return tuple(
+                (_HOST_CAUSES.get(part, StepCause.DISPATCHER), time_ns / total_ns)
+                for part, time_ns in parts
+                if time_ns > 0
+            )
+    return ((cause, 1.0),)

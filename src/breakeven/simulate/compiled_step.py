@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from breakeven.cost import CALL, FUSED, FusedKernel, compiled_name, fuse
+from breakeven.cost import CALL, FUSED, compiled_name, fuse
 from breakeven.simulate.program import Edit, Program
 from breakeven.trace import (
     Call,
@@ -59,7 +59,7 @@ def optimizer_compile_mode_of(trace: StepTrace) -> CompileMode | None:
     Of several optimizers, all must be compiled: a step does not tell their updates apart.
     """
     calls = [call for call in _compilations(trace) if _is_of_optimizer(call, trace)]
-    compiled = {_compiled_name(call) for call in calls}
+    compiled = {call.argument.partition(",")[0] for call in calls}
     optimizers = trace.facts.optimizers
     if not calls or any(compiled.isdisjoint(_step_names(found.name)) for found in optimizers):
         return None
@@ -82,12 +82,8 @@ def _compilations(trace: StepTrace) -> list[Call]:
     return [call for call in trace.facts.calls if call.name in names]
 
 
-def _compiled_name(call: Call) -> str:
-    return call.argument.partition(",")[0]
-
-
 def _is_of_optimizer(call: Call, trace: StepTrace) -> bool:
-    name = _compiled_name(call)
+    name = call.argument.partition(",")[0]
     return any(name in _step_names(found.name) for found in trace.facts.optimizers)
 
 
@@ -167,6 +163,12 @@ def compiled_step(
         may_change_layout: As `may_change_layout` says of the software.
     """
     trace = program.trace
+
+    def op_at(position: int) -> Op:
+        op = trace.events[position]
+        assert isinstance(op, Op)
+        return op
+
     of_optimizer = optimizer_compile_mode_of(trace)
     regions, breaks = _graphs_of(
         trace, has_model=mode is not None, has_optimizer=of_optimizer is not None
@@ -179,11 +181,16 @@ def compiled_step(
         position: () for position, region in enumerate(regions) if region >= 0
     }
     for position in step.library_calls:
-        op = trace.events[position]
-        assert isinstance(op, Op)
-        replaced[position] = (_called(op, is_channels_last=is_channels_last),)
+        replaced[position] = (_called(op_at(position), is_channels_last=is_channels_last),)
     for kernel in step.kernels:
-        replaced[kernel.positions[-1]] += (_generated(kernel, trace),)
+        last = op_at(kernel.positions[-1])
+        attributes = {"numel": kernel.numel, "rows": kernel.rows, "keeps_row": kernel.keeps_row}
+        generated = Op(
+            name=FUSED, inputs=kernel.reads, outputs=kernel.writes,
+            attributes=attributes | {"flop": kernel.flop}, phase=last.phase, device=last.device,
+            location=last.location, module=last.module, stack=last.stack,
+        )  # fmt: skip
+        replaced[kernel.positions[-1]] += (generated,)
     for position, events in replaced.items():
         if regions[position] in replayed:
             replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
@@ -193,15 +200,18 @@ def compiled_step(
         if region >= 0:
             firsts.setdefault(region, position)
     for number, (region, position) in enumerate(firsts.items()):
-        first = trace.events[position]
-        assert isinstance(first, Op)
-        is_update = region == _OPTIMIZER
-        entered: tuple[Event, ...] = (_call(first, is_training=is_training and not is_update),)
+        first, is_update = op_at(position), region == _OPTIMIZER
+        # What enters a graph before its first operator: its guards and its wrapper.
+        attributes = {"is_training": is_training and not is_update}
+        call = msgspec.structs.replace(
+            first, name=CALL, inputs=(), outputs=(), attributes=attributes
+        )
+        entered: tuple[Event, ...] = (call,)
         if region in replayed:
             # What an optimizer reads and writes stays where it is.
             copies = _input_copies(trace, first) if number == 0 and not is_update else ()
             launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
-            entered = (*entered, *copies, launch)
+            entered = (call, *copies, launch)
         replaced[position] = (*entered, *replaced[position])
     num_ops = sum(region >= 0 for region in regions)
     used = mode or of_optimizer
@@ -213,13 +223,8 @@ def compiled_step(
         num_ops=num_ops,
         num_kernels=len(step.kernels),
         breaks=breaks,
-        compile_ns=_compile_ns(num_ops),
+        compile_ns=_COMPILE_NS + _COMPILE_NS_PER_OP * num_ops if num_ops else 0.0,
     )
-
-
-def _compile_ns(num_ops: int) -> float:
-    """Return what compiling so many operators takes; nothing where there are none."""
-    return _COMPILE_NS + _COMPILE_NS_PER_OP * num_ops if num_ops else 0.0
 
 
 # Importing Dynamo and Inductor, and their first call: 3.1 s of a process' own time on an AMD EPYC
@@ -233,27 +238,19 @@ _COMPILE_NS = 3e9
 _COMPILE_NS_PER_OP = 50e6
 
 
-def _call(first: Op, *, is_training: bool) -> Op:
-    """Return what enters a graph before its first operator: its guards and its wrapper."""
-    return msgspec.structs.replace(
-        first, name=CALL, inputs=(), outputs=(), attributes={"is_training": is_training}
-    )
-
-
-def _input_copies(trace: StepTrace, first: Op) -> tuple[Op, ...]:
+def _input_copies(trace: StepTrace, first: Op) -> list[Op]:
     """Return the copies of a batch to where a CUDA graph reads it: one of each that arrives."""
-    sizes = [copy.num_bytes for copy in trace.copies if copy.is_to_device and copy.num_bytes]
-    specs = [TensorSpec(shape=(size,), dtype="uint8", device=first.device) for size in sizes]
-    return tuple(
-        msgspec.structs.replace(
-            first,
-            name=FUSED,
-            inputs=(spec,),
-            outputs=(spec,),
-            attributes={"numel": spec.numel, "rows": 0, "keeps_row": False, "flop": 0.0},
-        )
-        for spec in specs
-    )
+    copies: list[Op] = []
+    for copy in trace.copies:
+        if copy.is_to_device and copy.num_bytes:
+            spec = TensorSpec(shape=(copy.num_bytes,), dtype="uint8", device=first.device)
+            attributes = {"numel": spec.numel, "rows": 0, "keeps_row": False, "flop": 0.0}
+            copies.append(
+                msgspec.structs.replace(
+                    first, name=FUSED, inputs=(spec,), outputs=(spec,), attributes=attributes
+                )
+            )
+    return copies
 
 
 # The graph of the optimizer's step. Others have smaller numbers: even ones of forward passes, the
@@ -303,42 +300,20 @@ def _graphs_of(
     return tuple(regions), tuple(breaks.values())
 
 
-def _generated(kernel: FusedKernel, trace: StepTrace) -> Op:
-    last = trace.events[kernel.positions[-1]]
-    assert isinstance(last, Op)
-    return Op(
-        name=FUSED,
-        inputs=kernel.reads,
-        outputs=kernel.writes,
-        attributes={
-            "numel": kernel.numel,
-            "rows": kernel.rows,
-            "keeps_row": kernel.keeps_row,
-            "flop": kernel.flop,
-        },
-        phase=last.phase,
-        device=last.device,
-        location=last.location,
-        module=last.module,
-        stack=last.stack,
-    )
-
-
 def _called(op: Op, *, is_channels_last: bool) -> Op:
+    def placed(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            msgspec.structs.replace(spec, layout="channels_last") if len(spec.shape) == 4 else spec
+            for spec in specs
+        )
+
     inputs, outputs = op.inputs, op.outputs
     if op.name.startswith("aten.convolution"):
         if "backward" not in op.name:
             inputs = inputs[:2]
         if is_channels_last:
-            inputs, outputs = _in_channels_last(inputs), _in_channels_last(outputs)
+            inputs, outputs = placed(inputs), placed(outputs)
     return msgspec.structs.replace(op, name=compiled_name(op.name), inputs=inputs, outputs=outputs)
-
-
-def _in_channels_last(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        msgspec.structs.replace(spec, layout="channels_last") if len(spec.shape) == 4 else spec
-        for spec in specs
-    )
 
 
 # What a convolution in channels-last order takes over one in the other, by kind.
@@ -357,40 +332,26 @@ def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
     ]
     forward = [op for op in compiled if op.phase is Phase.FORWARD]
     convolutions = [op for op in forward if op.name.startswith("aten.convolution.")]
-    is_inference = len(forward) == len(compiled)
     if not convolutions or len(forward) >= _MOST_NODES_PER_CONVOLUTION * len(convolutions):
         return False
-    if is_inference:
-        flop = [
-            op.outputs[0].numel * op.inputs[1].numel / op.inputs[1].shape[0] for op in convolutions
-        ]
-        ratios = [_channels_last_ratio(op) for op in convolutions]
-        return sum(f * ratio for f, ratio in zip(flop, ratios, strict=True)) <= sum(flop)
-    return not (
-        any(_is_grouped(op) or _is_narrowing(op) for op in convolutions)
-        or all(_is_small(op) for op in convolutions)
-    )
-
-
-def _channels_last_ratio(op: Op) -> float:
-    if _is_grouped(op):
-        return _GROUPED
-    if _is_small(op):
-        return _SMALL
-    return _NARROWING if _is_narrowing(op) else _DEFAULT
-
-
-def _is_grouped(op: Op) -> bool:
-    return int(op.attributes.get("groups", 1) or 1) > 1 and op.inputs[1].shape[1] > 1
-
-
-def _is_small(op: Op) -> bool:
-    return max(op.inputs[1].shape[:2]) <= _SMALL_CHANNELS
-
-
-def _is_narrowing(op: Op) -> bool:
-    num_out, num_in, *window = op.inputs[1].shape
-    return 2 * num_out <= num_in and window[0] > 1
+    flop: list[float] = []
+    ratios: list[float] = []
+    for op in convolutions:
+        num_out, num_in, *window = op.inputs[1].shape
+        is_narrowing = 2 * num_out <= num_in and window[0] > 1
+        ratio = _NARROWING if is_narrowing else _DEFAULT
+        if max(num_out, num_in) <= _SMALL_CHANNELS:
+            ratio = _SMALL
+        if int(op.attributes.get("groups", 1) or 1) > 1 and num_in > 1:
+            ratio = _GROUPED
+        ratios.append(ratio)
+        flop.append(op.outputs[0].numel * op.inputs[1].numel / num_out)
+        # A step that trains is not changed by degrees.
+        if len(forward) < len(compiled) and (ratio == _GROUPED or is_narrowing):
+            return False
+    if len(forward) < len(compiled):
+        return any(max(op.inputs[1].shape[:2]) > _SMALL_CHANNELS for op in convolutions)
+    return sum(f * ratio for f, ratio in zip(flop, ratios, strict=True)) <= sum(flop)
 
 
 # Classes of torch.optim that take capturable=True (torch 2.13), and SGD, which counts nothing.

@@ -309,47 +309,37 @@ def _host_ns(event: Event, host: HostSpec) -> float:
             return event.host_ns
         case HostWork():
             return event.taking_ns if event.num_workers else event.duration_ns
-        case Copy():
-            return 0.0 if event.is_replayed else host.op_ns
+        case Copy() if not event.is_replayed:
+            return host.op_ns
         case Sync():
             return host_read_ns(event, host)
-        case GraphLaunch():
+        case Copy() | GraphLaunch():
             return 0.0
 
 
 def _device_ns(event: Event, device: DeviceSpec, costs: CostModel) -> float:
+    """Return the time of a copy on the device, of what a sync reads, or of a loader's batch."""
+
+    def copy_ns(num_bytes: float, *, is_pinned: bool = False) -> float:
+        return costs.copy_ns(num_bytes, device=device, is_pinned=is_pinned)
+
     match event:
         case Copy():
-            return _moved_ns(event, device, costs)
+            time_ns = copy_ns(event.num_bytes, is_pinned=event.is_pinned)
+            if not event.is_blocking:
+                # The fixed part of a copy's cost is the call and the host's wait for it. A queued
+                # copy has neither: it is launched like a kernel, and its bytes take the device.
+                time_ns -= copy_ns(1, is_pinned=event.is_pinned)
+            return max(0.0, time_ns)
+        case Sync() if event.num_bytes:
+            more_ns = copy_ns(max(event.num_bytes, VALUE_BYTES)) - copy_ns(VALUE_BYTES)
+            return costs.launch_costs(device).read_ns + max(0.0, more_ns)
         case Sync():
-            return _read_ns(event, device, costs)
+            return 0.0
         case HostWork():
             return per_batch_ns(event)
         case Op() | GraphLaunch():
             raise AssertionError(event)
-
-
-def _moved_ns(copy: Copy, device: DeviceSpec, costs: CostModel) -> float:
-    """Return the time of a copy on the device.
-
-    The fixed part of a copy's cost is the call and the host's wait for it. A queued copy has
-    neither: it is launched like a kernel and keeps the device busy while its bytes move.
-    """
-    time_ns = costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
-    if not copy.is_blocking:
-        time_ns -= costs.copy_ns(1, device=device, is_pinned=copy.is_pinned)
-    return max(0.0, time_ns)
-
-
-def _read_ns(sync: Sync, device: DeviceSpec, costs: CostModel) -> float:
-    """Return the time of the copy that a sync reads, beyond the wait for it."""
-    if not sync.num_bytes:
-        return 0.0
-    one_ns, all_ns = (
-        costs.copy_ns(size, device=device, is_pinned=False)
-        for size in (VALUE_BYTES, max(sync.num_bytes, VALUE_BYTES))
-    )
-    return costs.launch_costs(device).read_ns + max(0.0, all_ns - one_ns)
 
 
 def per_batch_ns(work: HostWork) -> float:

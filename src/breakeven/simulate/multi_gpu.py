@@ -10,14 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost import (
-    PeerLink,
-    PeerPath,
-    all_reduce_ns,
-    broadcast_ns,
-    peer_link,
-    shipped_costs,
-)
+from breakeven.cost import PeerLink, PeerPath, all_reduce_ns, broadcast_ns, peer_link, shipped_costs
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate.predict import StepPrediction, predict_steps
@@ -41,6 +34,14 @@ _PACKET_BYTES = 10 * 2**20
 # DDP exchanges gradients in buckets of this size.
 # Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
+
+
+_WAYS = {
+    PeerPath.FABRIC: "reach each other over their boards' own links",
+    PeerPath.BRIDGE: "are bridged",
+    PeerPath.PCIE: "reach each other directly over PCIe",
+    PeerPath.HOST: "reach each other through the memory of the host",
+}
 
 
 class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,37 +111,60 @@ def predict_multi_gpu(
         ValueError: There are fewer than two devices.
     """
     host = host.for_device(device)
-    if single is None:
-        (single,) = predict_steps(trace, [device], host, costs=costs)
-    if size is None:
-        size = model_size(trace)
-    if table is None:
-        table = load_multi_gpu_table()
+    single = single or predict_steps(trace, [device], host, costs=costs)[0]
+    size, table, costs = (
+        size or model_size(trace),
+        table or load_multi_gpu_table(),
+        costs or shipped_costs(),
+    )
     link = peer_link(
         device,
         setup.num_devices,
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    costs = shipped_costs() if costs is None else costs
-    if times is None:
-        times = phase_times(build_program(trace, costs=costs), device, host)
+    times = times or phase_times(build_program(trace, costs=costs), device, host)
     shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
+    # The error of the factor comes on top of that of the lone step. Where the host limits only the
+    # shared step, it is the host's error that counts.
+    lone, least = single.estimate, Z_90 * host.log_sigma if shared.is_host_bound else 0.0
+    factor_width = Z_90 * table.log_sigma(setup.strategy)
+    below, above = (
+        math.hypot(max(width, least), factor_width)
+        for width in (
+            math.log(lone.value_ns / lone.low_ns),
+            math.log(lone.high_ns / lone.value_ns),
+        )
+    )
+    bound = single.bound
+    if shared.is_host_bound:
+        is_on_host = bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER, Bound.SYNC)
+        bound = bound if is_on_host else Bound.LAUNCH
+    elif bound is Bound.LAUNCH or 2 * shared.communication_ns > shared.step_ns:
+        # A lone step that is bound by launches is not bound by its kernels; the exchange is what
+        # the shared one waits for.
+        bound = Bound.TRANSFER
+    caveats = single.caveats
+    if setup.has_peer_access is None:
+        message = f"Assumed that the {setup.num_devices} × {device.name} {_WAYS[link.path]}."
+        caveats += (Caveat(code="assumed-peer-path", message=message),)
     # DDP's buckets, and the sums of `nn.DataParallel`, hold the gradients a second time.
     peak_memory_bytes = single.peak_memory_bytes + round(size.gradient_bytes)
     return MultiGpuPrediction(
         setup=setup,
         step=msgspec.structs.replace(
             single,
-            estimate=_estimate(value_ns, shared, single, host, table.log_sigma(setup.strategy)),
-            bound=_bound(shared, single),
+            estimate=Estimate.predicted(
+                value_ns, value_ns * math.exp(-below), value_ns * math.exp(above)
+            ),
+            bound=bound,
             host_ns=shared.host_ns,
             launch_ns=max(0.0, shared.host_ns - single.host_ns + single.launch_ns),
             device_busy_ns=single.device_busy_ns + shared.communication_ns,
             peak_memory_bytes=peak_memory_bytes,
             fits=peak_memory_bytes <= device.memory_bytes,
-            caveats=(*single.caveats, *_caveats(device, setup, link)),
+            caveats=caveats,
         ),
         single=single,
         communication_ns=shared.communication_ns,
@@ -165,11 +189,9 @@ def shared_times(
         dispatch_ns: The host's time to dispatch an elementwise operator.
         table: Costs of several devices.
     """
-    match setup.strategy:
-        case Strategy.DATA_PARALLEL:
-            return _data_parallel_times(times, size, setup.num_devices, link, dispatch_ns, table)
-        case Strategy.DDP:
-            return _ddp_times(times, size, setup.num_devices, link, table)
+    if setup.strategy is Strategy.DDP:
+        return _ddp_times(times, size, setup.num_devices, link, table)
+    return _data_parallel_times(times, size, setup.num_devices, link, dispatch_ns, table)
 
 
 def shared_step_ns(shared: SharedTimes, times: PhaseTimes, single_ns: float) -> float:
@@ -283,58 +305,4 @@ def _ddp_times(
 def _packed_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
     return broadcast_ns(
         num_bytes, num_devices, link, num_calls=math.ceil(num_bytes / _PACKET_BYTES)
-    )
-
-
-def _estimate(
-    value_ns: float,
-    shared: SharedTimes,
-    single: StepPrediction,
-    host: HostSpec,
-    factor_log_sigma: float,
-) -> Estimate:
-    """Return the interval: the error of the factor on top of that of the lone step.
-
-    Where the host limits only the shared step, it is the host's error that counts.
-    """
-    estimate = single.estimate
-    below, above = (
-        math.log(estimate.value_ns / estimate.low_ns),
-        math.log(estimate.high_ns / estimate.value_ns),
-    )
-    if shared.is_host_bound:
-        below, above = (max(width, Z_90 * host.log_sigma) for width in (below, above))
-    factor_width = Z_90 * factor_log_sigma
-    return Estimate.predicted(
-        value_ns,
-        value_ns * math.exp(-math.hypot(below, factor_width)),
-        value_ns * math.exp(math.hypot(above, factor_width)),
-    )
-
-
-def _bound(shared: SharedTimes, single: StepPrediction) -> Bound:
-    if shared.is_host_bound:
-        is_on_host = single.bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER, Bound.SYNC)
-        return single.bound if is_on_host else Bound.LAUNCH
-    # A lone step that is bound by launches is not bound by its kernels; the exchange is what the
-    # shared one waits for.
-    if single.bound is Bound.LAUNCH or 2 * shared.communication_ns > shared.step_ns:
-        return Bound.TRANSFER
-    return single.bound
-
-
-def _caveats(device: DeviceSpec, setup: MultiGpuSetup, link: PeerLink) -> tuple[Caveat, ...]:
-    ways = {
-        PeerPath.FABRIC: "reach each other over their boards' own links",
-        PeerPath.BRIDGE: "are bridged",
-        PeerPath.PCIE: "reach each other directly over PCIe",
-        PeerPath.HOST: "reach each other through the memory of the host",
-    }
-    if setup.has_peer_access is not None:
-        return ()
-    return (
-        Caveat(
-            code="assumed-peer-path",
-            message=f"Assumed that the {setup.num_devices} × {device.name} {ways[link.path]}.",
-        ),
     )

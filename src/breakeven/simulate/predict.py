@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from breakeven.cost import Kernel, untimed_kind
+from breakeven.cost import untimed_kind
 from breakeven.device import DeviceSpec, HostSpec, Precision
 from breakeven.errors import Caveat
-from breakeven.simulate.cost_table import Array, per_batch_ns
+from breakeven.simulate.cost_table import per_batch_ns
 from breakeven.simulate.program import (
     FAST,
     SLOW,
@@ -136,84 +136,58 @@ def _predict_fed(
     scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
     timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
-    host_ns = timelines.host_busy_ns
     for p, program in enumerate(programs):
         peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
-        num_kernels, caveats = program.num_kernels, program.caveats
+        num_kernels, kernels = program.num_kernels, program.kernels
         loader_ns = sum(
             per_batch_ns(event)
             for event in program.trace.events
             if isinstance(event, HostWork) and event.num_workers
         )
-        kernels = program.kernels
-        main_precision = _main_precision(kernels)
+        flop: dict[Precision, float] = {}
+        for kernel in kernels:
+            flop[kernel.precision] = flop.get(kernel.precision, 0.0) + kernel.flop
+        main_precision = max(flop, key=flop.__getitem__, default=Precision.FP32)
         untimed = Counter(kernel for kernel in kernels if untimed_kind(kernel))
         untimed_ns = np.zeros(len(devices))
         if untimed:
             times_ns = program.costs.kernel_times(tuple(untimed), devices).time_ns
             untimed_ns = np.array(tuple(untimed.values())) @ times_ns
         for d, device in enumerate(devices):
-            precision, missing = _precision_on(device, main_precision)
-            times: Array = timelines.step_ns[p, d]
-            if untimed_ns[d] > _MOST_UNTIMED * times[0]:
-                missing += (_untimed(untimed),)
+            precision, caveats = main_precision, list(program.caveats)
+            if precision is Precision.TF32 and not device.has_precision(precision):
+                # Devices without TF32 ignore the switch and compute in full fp32.
+                precision = Precision.FP32
+            elif not device.has_precision(precision):
+                message = f"{device.name} has no {precision} arithmetic of its own; it is emulated."
+                caveats.append(Caveat(code="emulated-precision", message=message))
+            step_ns, host_ns, device_ns = (
+                times[p, d]
+                for times in (timelines.step_ns, timelines.host_busy_ns, timelines.device_busy_ns)
+            )
+            if untimed_ns[d] > _MOST_UNTIMED * step_ns[0]:
+                named = ", ".join(dict.fromkeys(map(untimed_kind, untimed)))
+                message = "more than a tenth of the step is work that nobody timed on a GPU "
+                message += f"({named}): it may take three times as long as predicted, or a third"
+                caveats.append(Caveat(code="untimed-kernels", message=message))
+            # The resource without which the step is shortest. Where two limit the step alike,
+            # removing either alone changes nothing; the one with more work of its own decides then.
+            rest_ns = zip(step_ns[3:].tolist(), (device_ns + host_ns)[3:].tolist(), strict=True)
+            remaining = dict(zip(_BOUNDS, rest_ns, strict=True))
             yield StepPrediction(
                 device=device,
                 batch_size=program.trace.batch_size,
-                estimate=Estimate.predicted(*times[:3].tolist()),
-                bound=_bound(times[3:], timelines.device_busy_ns[p, d, 3:], host_ns[p, d, 3:]),
+                estimate=Estimate.predicted(*step_ns[:3].tolist()),
+                bound=min(remaining, key=remaining.__getitem__),
                 precision=precision,
-                host_ns=float(host_ns[p, d, 0]),
-                launch_ns=float(host_ns[p, d, 0] - host_ns[p, d, without[Bound.LAUNCH]]),
-                device_busy_ns=float(timelines.device_busy_ns[p, d, 0]),
+                host_ns=float(host_ns[0]),
+                launch_ns=float(host_ns[0] - host_ns[without[Bound.LAUNCH]]),
+                device_busy_ns=float(device_ns[0]),
                 loader_ns=loader_ns,
                 num_kernels=num_kernels,
                 peak_memory_bytes=peak_memory_bytes,
                 fits=peak_memory_bytes <= device.memory_bytes,
-                caveats=(*caveats, *missing),
+                caveats=tuple(caveats),
                 calibrated_on=program.costs.calibration_date(device),
                 fed_by=kinds[d],
             )
-
-
-def _bound(step_ns: Array, device_ns: Array, host_ns: Array) -> Bound:
-    """Return the resource without which the step is shortest, given the times without each.
-
-    Where two resources limit the step alike, removing either alone changes nothing; the one with
-    more work of its own decides then.
-    """
-    work_ns = device_ns + host_ns
-    remaining = {bound: (float(step_ns[i]), float(work_ns[i])) for i, bound in enumerate(_BOUNDS)}
-    return min(remaining, key=remaining.__getitem__)
-
-
-def _main_precision(kernels: Sequence[Kernel]) -> Precision:
-    flop: dict[Precision, float] = {}
-    for kernel in kernels:
-        flop[kernel.precision] = flop.get(kernel.precision, 0.0) + kernel.flop
-    return max(flop, key=flop.__getitem__, default=Precision.FP32)
-
-
-def _precision_on(device: DeviceSpec, precision: Precision) -> tuple[Precision, tuple[Caveat, ...]]:
-    """Return the precision in which the device computes, and a caveat where it has to emulate."""
-    if device.has_precision(precision):
-        return precision, ()
-    if precision is Precision.TF32:
-        # Devices without TF32 ignore the switch and compute in full fp32.
-        return Precision.FP32, ()
-    return precision, (
-        Caveat(
-            code="emulated-precision",
-            message=f"{device.name} has no {precision} arithmetic of its own; it is emulated.",
-        ),
-    )
-
-
-def _untimed(kernels: Iterable[Kernel]) -> Caveat:
-    """Return the caveat of a step that kernels without any measurement take much of."""
-    named = ", ".join(dict.fromkeys(map(untimed_kind, kernels)))
-    return Caveat(
-        code="untimed-kernels",
-        message=f"more than a tenth of the step is work that nobody timed on a GPU ({named}): "
-        "it may take three times as long as predicted, or a third",
-    )

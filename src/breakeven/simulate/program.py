@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Protocol
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from breakeven.cost import HostPart, Kernel, KernelTimes, LaunchCosts, Lowering, shipped_costs
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
-from breakeven.trace import Event, Op, RunFacts, Settings, StepTrace
+from breakeven.trace import Event, Op, Settings, StepTrace
 
 
 class CostModel(Protocol):
@@ -22,7 +22,7 @@ class CostModel(Protocol):
 
     @property
     def overlap_loss_fraction(self) -> float:
-        """Return the share of the time in which host and device both work that is lost."""
+        """Share of the time in which host and device both work that is lost."""
         ...
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
@@ -77,21 +77,9 @@ class Edit:
         return self.replaced.get(index, (event,))
 
     def apply(self, trace: StepTrace) -> StepTrace:
-        """Return the changed step."""
-        events = tuple(
-            kept for index, event in enumerate(trace.events) for kept in self.event(index, event)
-        )
-        settings = trace.settings if self.settings is None else self.settings
-        return msgspec.structs.replace(
-            trace, events=events, settings=settings, facts=self._moved_facts(trace)
-        )
-
-    def _moved_facts(self, trace: StepTrace) -> RunFacts:
-        """Return what is known of the run, with calls of models where their events are now."""
-        if not trace.facts.model_calls:
-            return trace.facts
-        lengths = (len(self.event(index, event)) for index, event in enumerate(trace.events))
-        starts = (0, *accumulate(lengths))
+        """Return the changed step, with calls of models where their events are now."""
+        kept = [self.event(index, event) for index, event in enumerate(trace.events)]
+        starts = (0, *accumulate(map(len, kept)))
         calls = tuple(
             msgspec.structs.replace(
                 call,
@@ -100,7 +88,12 @@ class Edit:
             )
             for call in trace.facts.model_calls
         )
-        return msgspec.structs.replace(trace.facts, model_calls=calls)
+        return msgspec.structs.replace(
+            trace,
+            events=tuple(chain.from_iterable(kept)),
+            settings=trace.settings if self.settings is None else self.settings,
+            facts=msgspec.structs.replace(trace.facts, model_calls=calls),
+        )
 
     def then(self, other: Edit) -> Edit:
         """Return both changes of the same step as one; where both replace an event, this one wins.
@@ -162,20 +155,17 @@ class Program:
 
         Only new operators are lowered; under other settings all are.
         """
-        if edit.settings is not None and edit.settings != self.trace.settings:
-            return build_program(edit.apply(self.trace), costs=self.costs)
-        events: list[Event] = []
-        lowerings: list[Lowering | None] = []
-        for index, event in enumerate(self.trace.events):
-            for kept in edit.event(index, event):
-                events.append(kept)
-                is_same = kept is event
-                lowerings.append(
-                    self.lowerings[index]
-                    if is_same
-                    else lowered(kept, self.trace.settings, self.costs)
-                )
-        return Program(trace=edit.apply(self.trace), lowerings=tuple(lowerings), costs=self.costs)
+        trace = edit.apply(self.trace)
+        if trace.settings != self.trace.settings:
+            return build_program(trace, costs=self.costs)
+        lowerings = tuple(
+            lowering if kept is event else lowered(kept, trace.settings, self.costs)
+            for index, (event, lowering) in enumerate(
+                zip(self.trace.events, self.lowerings, strict=True)
+            )
+            for kept in edit.event(index, event)
+        )
+        return Program(trace=trace, lowerings=lowerings, costs=self.costs)
 
 
 def build_program(trace: StepTrace, *, costs: CostModel | None = None) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from enum import StrEnum
 from functools import cache
 
@@ -50,7 +51,9 @@ def model_size(trace: StepTrace) -> ModelSize:
     for op in trace.ops:
         if op.phase is not Phase.FORWARD or op.is_on_host or is_zeroing(op):
             continue
-        statistics = {id(tensor) for tensor in _running_statistics(op)}
+        # (input, weight, bias, running mean, running variance) of every variant that keeps them.
+        kept = op.inputs[3:5] if "batch_norm" in op.name else ()
+        statistics = set(map(id, kept))
         num_counters += bool(statistics)
         for tensor in op.inputs:
             if tensor.storage in made or not tensor.shape:
@@ -58,7 +61,10 @@ def model_size(trace: StepTrace) -> ModelSize:
             is_buffer = id(tensor) in statistics or tensor.dtype not in _FLOATS
             (buffers if is_buffer else owned).setdefault(tensor.storage, tensor)
         made.update(tensor.storage for tensor in op.outputs if tensor.storage not in owned)
-    element_bytes = _main_element_bytes(owned)
+    sizes = Counter[int]()
+    for tensor in owned.values():
+        sizes[tensor.element_bytes] += tensor.num_bytes
+    element_bytes = max(sizes, key=sizes.__getitem__, default=0)
     parameter_bytes = float(trace.num_parameters * element_bytes)
     has_backward = any(op.phase is Phase.BACKWARD for op in trace.ops)
     return ModelSize(
@@ -74,18 +80,6 @@ def model_size(trace: StepTrace) -> ModelSize:
 def is_zeroing(op: Op) -> bool:
     """Return whether ``op`` sets gradients to zero: once per step, whatever the replicas."""
     return op.phase is Phase.FORWARD and op.name.startswith(("aten.zero_.", "aten._foreach_zero_."))
-
-
-def _running_statistics(op: Op) -> tuple[TensorSpec, ...]:
-    # (input, weight, bias, running mean, running variance) of every variant that keeps them.
-    return op.inputs[3:5] if "batch_norm" in op.name else ()
-
-
-def _main_element_bytes(owned: dict[int, TensorSpec]) -> int:
-    sizes: dict[int, int] = {}
-    for tensor in owned.values():
-        sizes[tensor.element_bytes] = sizes.get(tensor.element_bytes, 0) + tensor.num_bytes
-    return max(sizes, key=sizes.__getitem__, default=0)
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,19 +128,28 @@ class WhatIf:
             edit: What changes of the step's events; None where nothing does.
             scenario: Circumstances after it; its deviations are not used.
         """
-        table, is_gone, is_new = self._table, None, None
-        if edit is not None:
-            table, is_gone, is_new = self._table.edited(self._replaced(edit))
-        corners = [_moved(scenario, corner) for corner in _CORNERS]
-        fixed_ns, base_ns = _steps_ns(price(table, corners)), self._unchanged_ns
-        if is_gone is not None and is_new is not None:
+
+        def moved(corner: Scenario) -> Scenario:
+            kernel = corner.kernel_deviation
+            return replace(scenario, deviation=corner.deviation, kernel_deviation=kernel)
+
+        table, base_ns = self._table, self._unchanged_ns
+        if edit is None:
+            fixed_ns = _steps_ns(price(table, [moved(corner) for corner in _CORNERS]))
+        else:
+            table, is_gone, is_new = table.edited(self._replaced(edit))
+            fixed_ns = _steps_ns(price(table, [moved(corner) for corner in _CORNERS]))
             typical = (TYPICAL,) * len(_APART)
-            gone = price(self._table, typical, deviating=(is_gone, _APART))
+            base_ns = base_ns + _steps_ns(price(self._table, typical, deviating=(is_gone, _APART)))
             # Where what is removed takes longer, what replaces it takes less.
-            apart = [_moved(scenario, corner) for corner in reversed(_APART)]
-            new = price(table, [_moved(each, TYPICAL) for each in apart], deviating=(is_new, apart))
-            base_ns, fixed_ns = base_ns + _steps_ns(gone), fixed_ns + _steps_ns(new)
-        gains = [_gain(base, fixed) for base, fixed in zip(base_ns, fixed_ns, strict=True)]
+            apart = [moved(corner) for corner in reversed(_APART)]
+            fixed_ns += _steps_ns(
+                price(table, [moved(TYPICAL)] * len(apart), deviating=(is_new, apart))
+            )
+        gains = [
+            1.0 - fixed / base if base > 0 else 0.0
+            for base, fixed in zip(base_ns, fixed_ns, strict=True)
+        ]
         return WhatIfResult(
             fixed=Estimate.predicted(*fixed_ns[:3]),
             gain_fraction=gains[0],
@@ -168,15 +177,6 @@ class WhatIf:
 def _steps_ns(step: PricedStep) -> list[float]:
     """Return the times of the only program on the only device under each scenario."""
     return RepeatedStep(step).step_ns[0, 0].tolist()
-
-
-def _moved(scenario: Scenario, corner: Scenario) -> Scenario:
-    """Return a scenario with the deviations of another."""
-    return replace(scenario, deviation=corner.deviation, kernel_deviation=corner.kernel_deviation)
-
-
-def _gain(base_ns: float, fixed_ns: float) -> float:
-    return 1.0 - fixed_ns / base_ns if base_ns > 0 else 0.0
 
 
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]

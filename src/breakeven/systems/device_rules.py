@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from breakeven.capture import run_on_pretended_gpus
+from breakeven.capture import run_on_fake_gpus
 from breakeven.device import find_device
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.catalogue import FACTS, Ratio, ratio_of, report, table, texts, times
@@ -61,7 +61,7 @@ def check_rules(time_limit_s: float = _TIME_LIMIT_S) -> tuple[RuleOutcome, ...]:
     Raises:
         BreakevenError: The script failed, or did not end within ``time_limit_s``.
     """
-    printed = run_on_pretended_gpus(
+    printed = run_on_fake_gpus(
         script_path("device_rules.py"), num_devices=_NUM_DEVICES, time_limit_s=time_limit_s
     )
     return tuple(msgspec.json.decode(line, type=RuleOutcome) for line in printed.splitlines())

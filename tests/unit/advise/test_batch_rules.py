@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from breakeven.advise import Finding, RuleInput, diagnose
 from breakeven.simulate import Severity
-from breakeven.trace import HostWork, LoaderFacts, Op, RunFacts, ScaledTrace, StepTrace
-from factories.steps import HOST, MadeUpCosts, made_up_device, op, tensor
+from breakeven.trace import HostWork, Op, RunFacts, ScaledTrace, StepTrace
+from factories.steps import HOST, MadeUpCosts, loader_facts, made_up_device, op, tensor
 
 GPU = made_up_device(memory_bytes=8e9)
 
@@ -114,10 +114,7 @@ def test_one_batch_size_tells_nothing_of_a_busy_device() -> None:
 
 
 def test_no_batch_is_larger_than_the_data_set() -> None:
-    loader = LoaderFacts(
-        location=None, batch_size=4, num_samples=20, num_workers=0, pin_memory=False,
-        persistent_workers=False, num_epochs=1, dataset="TensorDataset",
-    )  # fmt: skip
+    loader = loader_facts(batch_size=4, num_samples=20)
     finding = found(4, facts=RunFacts(loaders=(loader,)))["BATCH001"]
     assert finding.fix == "a batch of 16 samples or more"
 

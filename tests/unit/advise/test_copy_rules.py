@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
 
-from breakeven.advise import RuleInput, Sources, diagnose
 from breakeven.cost import Family, Kernel, Lowering
 from breakeven.errors import Caveat
 from breakeven.simulate import Finding, Severity
@@ -19,15 +18,13 @@ from breakeven.trace import (
     Event,
     HostWork,
     LoaderFacts,
-    ModelCall,
     Op,
     Phase,
     RunFacts,
     Settings,
-    SourceText,
-    StepTrace,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
+from factories.cases import findings_of, made_up_case
+from factories.steps import MadeUpCosts, at, loader_facts, model_call, op, tensor
 
 BATCH, NOISE, INDEX, WHOLE = 1, 2, 3, 4
 KIB = 1024
@@ -48,25 +45,13 @@ class Costs(MadeUpCosts):
 
 
 def findings(
-    *events: Event, source: str = "", facts: RunFacts | None = None, batch_size: int | None = None,
-    is_never_on_device: bool = False, caveats: tuple[Caveat, ...] = (),
-    faults: tuple[DeviceFault, ...] = (),
-) -> dict[tuple[str, int | None], Finding]:  # fmt: skip
+    *events: Event, is_never_on_device: bool = False, caveats: tuple[Caveat, ...] = (), **known: Any
+) -> dict[tuple[str, int | None], Finding]:
     """Return the findings about copies and devices, by code and line."""
-    texts = (SourceText(path="train.py", text=textwrap.dedent(source)),) if source else ()
-    trace = StepTrace(
-        events=events,
-        batch_size=batch_size,
-        facts=facts or RunFacts(),
-        faults=faults,
-        caveats=(*caveats, NEVER_ON_DEVICE) if is_never_on_device else caveats,
-    )
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=Costs(), sources=Sources.of(texts)))
-    return {
-        (one.finding.code, one.finding.line): one.finding
-        for one in found
-        if one.finding.code.startswith(("COPY", "DEV"))
-    }
+    if is_never_on_device:
+        caveats = (*caveats, NEVER_ON_DEVICE)
+    case = made_up_case(*events, costs=Costs(), caveats=caveats, **known)
+    return findings_of(case, "COPY", "DEV")
 
 
 def copy(
@@ -118,11 +103,7 @@ def test_copy_back_to_the_host_is_no_batch() -> None:
 
 
 def loader(**changes: object) -> LoaderFacts:
-    values: dict[str, object] = {
-        "location": at(30), "batch_size": 8, "num_samples": 80, "num_workers": 0,
-        "pin_memory": False, "persistent_workers": False, "num_epochs": 1, "dataset": "Own",
-    }  # fmt: skip
-    return LoaderFacts(**(values | changes))  # type: ignore[arg-type]
+    return loader_facts(location=at(30), **changes)
 
 
 def test_a_framework_that_copies_is_told_at_the_loader() -> None:
@@ -403,11 +384,7 @@ def test_a_script_that_has_a_gpu_at_hand_and_does_not_use_it(source: str, line: 
 
 
 def test_the_line_that_makes_the_model_is_where_to_move_it() -> None:
-    call = ModelCall(
-        model="Net", location=at(9), stack=-1, is_training=True, has_grad=True,
-        is_used_in_backward=True, first_event=0, num_events=1,
-    )  # fmt: skip
-    facts = RunFacts(model_calls=(call,))
+    facts = RunFacts(model_calls=(model_call(location=at(9)),))
     found = findings(op(100), source=UNUSED, facts=facts, is_never_on_device=True)
 
     assert set(found) == {("DEV002", 1)}

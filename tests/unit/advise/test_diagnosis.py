@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from breakeven.advise import Finding, RuleInput, Sources, all_rules, diagnose
+import breakeven
+from breakeven.advise import Finding, RuleInput, all_rules, diagnose
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import Severity
@@ -17,19 +22,17 @@ from breakeven.trace import (
     HostWork,
     Op,
     Phase,
-    SourceText,
     StepTrace,
     Sync,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
+from factories.cases import findings_of, made_up_case
+from factories.steps import MadeUpCosts, at, op, tensor
 
 BATCH = 1
 
 
 def findings(*events: Event, costs: MadeUpCosts | None = None) -> tuple[Finding, ...]:
-    trace = StepTrace(events=events)
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=costs or MadeUpCosts()))
-    return tuple(one.finding for one in found)
+    return tuple(one.finding for one in diagnose(made_up_case(*events, costs=costs)))
 
 
 def found(code: str, *events: Event, costs: MadeUpCosts | None = None) -> Finding:
@@ -59,11 +62,7 @@ def test_a_healthy_step_has_no_findings() -> None:
 
 
 def test_a_finding_carries_what_the_rule_found() -> None:
-    (one,) = diagnose(
-        RuleInput.of(
-            StepTrace(events=(op(100, host_ns=90), sync("item"))), GPU, HOST, costs=MadeUpCosts()
-        )
-    )
+    (one,) = diagnose(made_up_case(op(100, host_ns=90), sync("item")))
 
     assert one.match.events == (1,)
     assert one.finding.gain_fraction == pytest.approx(90 / 190)
@@ -75,14 +74,9 @@ def test_a_finding_carries_what_the_rule_found() -> None:
 
 
 def test_a_line_that_raises_comes_first() -> None:
-    trace = StepTrace(
-        events=(op(100, host_ns=90), sync("item")),
-        faults=(DeviceFault(message="the target is still on the CPU", location=at(5)),),
-    )
-    codes = [
-        one.finding.code for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-    ]
-    assert codes == ["DEV001", "SYNC001"]
+    fault = DeviceFault(message="the target is still on the CPU", location=at(5))
+    found = diagnose(made_up_case(op(100, host_ns=90), sync("item"), faults=(fault,)))
+    assert [one.finding.code for one in found] == ["DEV001", "SYNC001"]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +92,9 @@ def test_a_line_that_raises_comes_first() -> None:
     ],
 )
 def test_a_line_that_is_expected_to_fail_is_not_told(source: str, is_told: bool) -> None:
-    trace = StepTrace(
-        events=(op(100, host_ns=90),),
-        faults=(DeviceFault(message="an array", location=at(2)),),
-    )
-    sources = Sources.of((SourceText(path=at(2).file, text=source),))
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
-    assert [one.finding.line for one in found if one.finding.code == "DEV001"] == [2] * is_told
+    fault = DeviceFault(message="an array", location=at(2))
+    case = made_up_case(op(100, host_ns=90), faults=(fault,), source=source)
+    assert list(findings_of(case, "DEV001")) == [("DEV001", 2)] * is_told
 
 
 def test_launches_bound_a_small_step() -> None:
@@ -290,3 +280,67 @@ def test_a_step_that_replays_graphs_is_not_told_to_use_them() -> None:
 
     one_graph = (GraphLaunch(), *replayed)
     assert "LAUNCH001" not in {one.code for one in findings(*one_graph, costs=costs)}
+
+
+PACKAGE = Path(breakeven.__file__).parent
+RULE = """\
+from breakeven.advise.rule import Match, Matches, RuleInput, rule
+
+
+@rule("SYNC999", "SLEPT")
+def sleeps(case: RuleInput) -> Matches:
+    for source, call in case.sources.calls("time.sleep"):
+        yield Match(title="the step sleeps", fix="wake up", location=source.location(call))
+"""
+PAGE = """\
+# SYNC999: the script says how long it slept
+
+Cause: `SLEPT`
+
+## What it does
+
+Finds `time.sleep` in the script.
+"""
+ASKED = """
+from breakeven.cli import main
+from breakeven.cost import reference_host
+from breakeven.device import find_device
+from breakeven.advise import RuleInput, Sources, diagnose
+from breakeven.trace import Op, SourceText, StepTrace
+
+assert main(["rules", "SLEPT"]) == 0
+script = SourceText(path="train.py", text="import time\\nfor step in range(9): time.sleep(1)")
+trace = StepTrace(events=(Op(name="aten.relu.default", inputs=(), outputs=()),))
+case = RuleInput.of(trace, find_device("A100"), reference_host(), sources=Sources.of((script,)))
+for one in diagnose(case):
+    print(one.finding.code, one.finding.file, one.finding.line, one.finding.title)
+"""
+
+
+def test_a_new_rule_is_listed_and_finds_what_it_is_about(tmp_path: Path) -> None:
+    rules = Path("advise", "rules")
+    copy_with_links(PACKAGE, tmp_path / "breakeven", but=rules.parts)
+    (tmp_path / "breakeven" / rules / "sleep.py").write_text(RULE, encoding="utf-8")
+    (tmp_path / "breakeven" / rules / "SYNC999.md").write_text(PAGE, encoding="utf-8")
+
+    done = subprocess.run(
+        (sys.executable, "-c", ASKED),
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "SYNC999  the script says how long it slept" in done.stdout
+    assert "SYNC999 train.py 2 the step sleeps" in done.stdout
+
+
+def copy_with_links(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
+    """Copy folders down to one, and put links in the place of all else."""
+    copy.mkdir()
+    for entry in folder.iterdir():
+        if entry.name == "__pycache__":
+            continue
+        if but and entry.name == but[0]:
+            copy_with_links(entry, copy / entry.name, but[1:])
+        else:
+            (copy / entry.name).symlink_to(entry)

@@ -7,43 +7,37 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from textwrap import dedent
 from typing import Any
 
 import msgspec
 import pytest
 
-from breakeven.advise import Finding, RuleInput, all_rules, diagnose
-from breakeven.advise.framework import FRAMEWORK_FIXES, Framework
-from breakeven.source import Sources
+from breakeven.advise import Finding, all_rules, diagnose
+from breakeven.advise.framework import load_frameworks
 from breakeven.trace import (
-    DeviceFault,
     Event,
     HostWork,
-    LoaderFacts,
     OptimizerFacts,
     Phase,
     RunFacts,
-    SourceText,
-    StepTrace,
     Sync,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
+from factories.cases import findings_of, made_up_case
+from factories.steps import at, loader_facts, op, tensor
 
 FIT, OWN = 7, 2
 PACKAGES = {
-    Framework.TRANSFORMERS: "transformers.trainer:Trainer.train",
-    Framework.LIGHTNING: "lightning.pytorch.trainer.trainer:Trainer.fit",
-    Framework.STABLE_BASELINES: "stable_baselines3.ppo.ppo:PPO.learn",
-    Framework.ACCELERATE: "accelerate.accelerator:Accelerator.backward",
+    "transformers": "transformers.trainer:Trainer.train",
+    "lightning": "lightning.pytorch.trainer.trainer:Trainer.fit",
+    "stable_baselines3": "stable_baselines3.ppo.ppo:PPO.learn",
+    "accelerate": "accelerate.accelerator:Accelerator.backward",
 }
 CODES = {rule.code for rule in all_rules()}
 
 
 def findings(
-    framework: Framework | None, *events: Event, source: str = "", facts: RunFacts | None = None,
-    frames: tuple[str, ...] = (), batch_size: int | None = None,
-    faults: tuple[DeviceFault, ...] = (),
+    framework: str | None, *events: Event, source: str = "", facts: RunFacts | None = None,
+    frames: tuple[str, ...] = (),
 ) -> dict[str, Finding]:  # fmt: skip
     """Return what is found by code; events of line 7 lie below it, in functions of a framework."""
     below = (PACKAGES[framework], *frames) if framework is not None else ()
@@ -53,17 +47,11 @@ def findings(
         )
         for event in events
     )
-    trace = StepTrace(
-        events=placed,
-        stacks=((at(FIT),), (at(OWN),)),
-        frames=(below, ()) if below else msgspec.UNSET,
-        facts=facts or RunFacts(),
-        batch_size=batch_size,
-        faults=faults,
-    )
-    sources = Sources.of((SourceText(path="train.py", text=dedent(source)),) if source else ())
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
-    return {one.finding.code: one.finding for one in found}
+    case = made_up_case(
+        *placed, source=source, stacks=((at(FIT),), (at(OWN),)), facts=facts,
+        frames=(below, ()) if below else None,
+    )  # fmt: skip
+    return {one.finding.code: one.finding for one in diagnose(case)}
 
 
 def read(line: int) -> Sync:
@@ -75,15 +63,15 @@ KERNEL = op(1_000_000, host_ns=10, line=FIT)
 
 def test_a_wait_below_a_trainers_line_is_fixed_by_its_arguments() -> None:
     inside = ("transformers.trainer:Trainer._maybe_log_save_evaluate",)
-    found = findings(Framework.TRANSFORMERS, KERNEL, read(FIT), frames=inside)["SYNC001"]
+    found = findings("transformers", KERNEL, read(FIT), frames=inside)["SYNC001"]
     assert found.fix == "TrainingArguments(logging_steps=500, logging_nan_inf_filter=False)"
     # The line stays the user's, what is below it comes beside.
     assert (found.file, found.line) == ("train.py", FIT)
-    assert found.frames == (PACKAGES[Framework.TRANSFORMERS], *inside)
+    assert found.frames == (PACKAGES["transformers"], *inside)
 
 
 def test_a_line_of_ones_own_is_fixed_there() -> None:
-    found = findings(Framework.LIGHTNING, KERNEL, read(OWN))["SYNC001"]
+    found = findings("lightning", KERNEL, read(OWN))["SYNC001"]
     assert found.line == OWN
     assert found.frames == ()
     assert found.fix.startswith("keep the value on the GPU")
@@ -96,43 +84,38 @@ def test_without_a_framework_nothing_is_said_of_one() -> None:
 
 
 def test_a_library_that_runs_no_step_is_no_framework() -> None:
-    trace = StepTrace(
-        events=(KERNEL, msgspec.structs.replace(read(FIT), stack=0)),
-        stacks=((at(FIT),),),
-        frames=(("transformers.generation.utils:GenerationMixin.generate",),),
-    )
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-    assert "TrainingArguments" not in " ".join(one.finding.fix for one in found)
+    generate = "transformers.generation.utils:GenerationMixin.generate"
+    below = msgspec.structs.replace(read(FIT), stack=0)
+    case = made_up_case(KERNEL, below, stacks=((at(FIT),),), frames=((generate,),))
+    assert "TrainingArguments" not in " ".join(one.finding.fix for one in diagnose(case))
 
 
 @pytest.mark.parametrize(
     ("framework", "fix"),
     [
         (
-            Framework.TRANSFORMERS,
+            "transformers",
             "TrainingArguments(per_device_train_batch_size=...) larger, or "
             'TrainingArguments(torch_compile=True, torch_compile_mode="reduce-overhead")',
         ),
         (
-            Framework.LIGHTNING,
+            "lightning",
             "DataLoader(..., batch_size=...) larger, or "
             'trainer.fit(torch.compile(model, mode="reduce-overhead"), ...)',
         ),
         (
-            Framework.STABLE_BASELINES,
+            "stable_baselines3",
             "PPO(..., batch_size=...) larger; no argument compiles the policy",
         ),
         (
-            Framework.ACCELERATE,
+            "accelerate",
             'a larger batch, or torch.compile(mode="reduce-overhead"), as by '
             'Accelerator(dynamo_backend="cudagraphs")',
         ),
         (None, 'a larger batch, or torch.compile(mode="reduce-overhead")'),
     ],
 )
-def test_a_fault_of_the_whole_step_is_fixed_by_arguments(
-    framework: Framework | None, fix: str
-) -> None:
+def test_a_fault_of_the_whole_step_is_fixed_by_arguments(framework: str | None, fix: str) -> None:
     small = [op(10, host_ns=1_000, line=FIT) for _ in range(20)]
     found = findings(framework, *small)
     assert found["LAUNCH001"].fix == fix
@@ -142,7 +125,7 @@ def test_a_fault_of_the_whole_step_is_fixed_by_arguments(
 def test_what_is_no_argument_is_said_to_be_none() -> None:
     masked = Sync(kind="nonzero", num_bytes=8, location=at(FIT))
     inside = ("transformers.trainer:Trainer.training_step", "transformers.trainer:Trainer.loss")
-    found = findings(Framework.TRANSFORMERS, KERNEL, masked, frames=inside)["SYNC003"]
+    found = findings("transformers", KERNEL, masked, frames=inside)["SYNC003"]
     assert found.fix.startswith(
         "inside transformers: not an argument; in a subclass that overrides Trainer.loss: keep "
     )
@@ -150,7 +133,7 @@ def test_what_is_no_argument_is_said_to_be_none() -> None:
 
 def test_the_class_that_learns_is_named() -> None:
     found = findings(
-        Framework.STABLE_BASELINES, KERNEL, read(FIT), frames=("stable_baselines3.ppo.ppo:PPO.x",)
+        "stable_baselines3", KERNEL, read(FIT), frames=("stable_baselines3.ppo.ppo:PPO.x",)
     )["SYNC001"]
     assert found.fix == (
         "inside stable_baselines3: not an argument; PPO(..., batch_size=...) larger reads less "
@@ -171,13 +154,9 @@ def test_each_algorithm_has_an_argument_of_its_own_for_the_size_of_a_step(
     small = tuple(
         msgspec.structs.replace(op(10, host_ns=1_000, line=FIT), stack=0) for _ in range(20)
     )
-    trace = StepTrace(
-        events=small,
-        stacks=((at(FIT),),),
-        frames=((f"stable_baselines3.{algorithm}.learn",),),
-    )
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-    assert fix in [one.finding.fix for one in found]
+    learn = f"stable_baselines3.{algorithm}.learn"
+    case = made_up_case(*small, stacks=((at(FIT),),), frames=((learn,),))
+    assert fix in [one.finding.fix for one in diagnose(case)]
 
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters())"
@@ -186,13 +165,13 @@ ADAM = "optimizer = torch.optim.Adam(model.parameters())"
 @pytest.mark.parametrize(
     ("framework", "source", "fix"),
     [
-        (Framework.TRANSFORMERS, "", 'TrainingArguments(optim="adamw_torch_fused")'),
+        ("transformers", "", 'TrainingArguments(optim="adamw_torch_fused")'),
         # Made by the user, and handed to the Trainer.
-        (Framework.TRANSFORMERS, ADAM, "Adam(..., fused=True)"),
-        (Framework.LIGHTNING, ADAM, "Adam(..., fused=True), in configure_optimizers"),
+        ("transformers", ADAM, "Adam(..., fused=True)"),
+        ("lightning", ADAM, "Adam(..., fused=True), in configure_optimizers"),
         # What the policy sets where it is given no settings has to be said again.
         (
-            Framework.STABLE_BASELINES,
+            "stable_baselines3",
             "",
             "PPO(..., policy_kwargs=dict(optimizer_kwargs=dict(fused=True, eps=1e-5)))",
         ),
@@ -200,7 +179,7 @@ ADAM = "optimizer = torch.optim.Adam(model.parameters())"
     ],
 )
 def test_an_unfused_optimizer_is_fixed_where_it_is_made(
-    framework: Framework | None, source: str, fix: str
+    framework: str | None, source: str, fix: str
 ) -> None:
     parameters = tuple(tensor(1000, storage=number, device="cuda:0") for number in range(20))
     update = [
@@ -220,50 +199,41 @@ def test_an_unfused_optimizer_is_fixed_where_it_is_made(
 
 
 def test_the_loader_of_a_trainer_is_set_by_its_arguments() -> None:
-    loader = LoaderFacts(
-        location=at(FIT), batch_size=8, num_samples=800, num_workers=64, pin_memory=True,
-        persistent_workers=True, num_epochs=1, dataset="Images",
-    )  # fmt: skip
+    loader = loader_facts(
+        location=at(FIT), num_workers=64, pin_memory=True, persistent_workers=True
+    )
     loading = HostWork(kind="data", duration_ns=5_000, num_workers=64, location=at(FIT))
     facts = RunFacts(loaders=(loader,), num_cores=4)
-    found = findings(Framework.TRANSFORMERS, loading, KERNEL, facts=facts)
+    found = findings("transformers", loading, KERNEL, facts=facts)
     assert found["LOAD004"].fix == (
         "TrainingArguments(dataloader_num_workers=min(8, os.cpu_count() or 1))"
     )
-    own = findings(Framework.LIGHTNING, loading, KERNEL, facts=facts)
+    own = findings("lightning", loading, KERNEL, facts=facts)
     assert own["LOAD004"].fix == "DataLoader(..., num_workers=min(8, os.cpu_count() or 1))"
 
 
 def test_frames_are_those_that_all_events_share() -> None:
-    trace = StepTrace(
-        events=(
-            KERNEL,
-            msgspec.structs.replace(read(FIT), stack=0),
-            msgspec.structs.replace(read(FIT), stack=1),
-        ),
+    case = made_up_case(
+        KERNEL,
+        *(msgspec.structs.replace(read(FIT), stack=stack) for stack in (0, 1)),
         stacks=((at(FIT),), (at(FIT),)),
         frames=(("a:T.fit", "a:T.log", "a:T.mean"), ("a:T.fit", "a:T.log", "a:T.sum")),
     )
-    (found,) = (
-        one.finding
-        for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts()))
-        if one.finding.code == "SYNC001"
-    )
-    assert found.frames == ("a:T.fit", "a:T.log")
+    assert findings_of(case)["SYNC001", FIT].frames == ("a:T.fit", "a:T.log")
 
 
 # Where the classes that fixes name come from.
-HOLDERS: dict[Framework, dict[str, str]] = {
-    Framework.TRANSFORMERS: {"TrainingArguments": "transformers"},
-    Framework.LIGHTNING: {
+HOLDERS: dict[str, dict[str, str]] = {
+    "transformers": {"TrainingArguments": "transformers"},
+    "lightning": {
         "Trainer": "lightning.pytorch",
         "ModelCheckpoint": "lightning.pytorch.callbacks",
         "DataLoader": "torch.utils.data",
         "BatchSampler": "torch.utils.data",
         "RandomSampler": "torch.utils.data",
     },
-    Framework.STABLE_BASELINES: {"PPO": "stable_baselines3"},
-    Framework.ACCELERATE: {
+    "stable_baselines3": {"PPO": "stable_baselines3"},
+    "accelerate": {
         "Accelerator": "accelerate",
         "DataLoaderConfiguration": "accelerate.utils",
         "DataLoader": "torch.utils.data",
@@ -271,14 +241,14 @@ HOLDERS: dict[Framework, dict[str, str]] = {
 }
 ALL_FIXES = [
     (framework, code, text)
-    for framework, fixes in FRAMEWORK_FIXES.items()
-    for code, text in fixes.items()
+    for framework, known in load_frameworks().items()
+    for code, text in known.fixes.items()
 ]
 
 
 @pytest.mark.parametrize(("framework", "code", "text"), ALL_FIXES)
 def test_each_fix_is_of_a_rule_and_names_known_classes(
-    framework: Framework, code: str, text: str
+    framework: str, code: str, text: str
 ) -> None:
     assert code in CODES
     for call in _calls(text):
@@ -289,7 +259,7 @@ def test_each_fix_is_of_a_rule_and_names_known_classes(
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "code", "text"), ALL_FIXES)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_each_argument_exists(framework: Framework, code: str, text: str) -> None:
+def test_each_argument_exists(framework: str, code: str, text: str) -> None:
     for call in _calls(text):
         module = HOLDERS[framework].get(name := ast.unparse(call.func))
         if module is None:
@@ -330,7 +300,7 @@ def _calls(text: str) -> Iterator[ast.Call]:
             pytest.fail(f"no call at {text[start.start() :]!r}")
 
 
-def check_value(framework: Framework, name: str, value: ast.expr) -> None:
+def check_value(framework: str, name: str, value: ast.expr) -> None:
     """Check that a framework knows the word that an argument is given."""
     allowed = ALLOWED.get((framework, name))
     if allowed is not None and isinstance(value, ast.Constant) and value.value is not ...:
@@ -361,13 +331,13 @@ def _accelerate_words(name: str) -> Callable[[], list[str]]:
     return words
 
 
-ALLOWED: Mapping[tuple[Framework, str], Callable[[], list[Any]]] = {
-    (Framework.TRANSFORMERS, "optim"): _of_transformers("OptimizerNames"),
-    (Framework.TRANSFORMERS, "eval_strategy"): _of_transformers("IntervalStrategy"),
-    (Framework.TRANSFORMERS, "save_strategy"): _of_transformers("SaveStrategy"),
-    (Framework.LIGHTNING, "precision"): _lightning_precisions,
-    (Framework.ACCELERATE, "mixed_precision"): _accelerate_words("PrecisionType"),
-    (Framework.ACCELERATE, "dynamo_backend"): _accelerate_words("DynamoBackend"),
+ALLOWED: Mapping[tuple[str, str], Callable[[], list[Any]]] = {
+    ("transformers", "optim"): _of_transformers("OptimizerNames"),
+    ("transformers", "eval_strategy"): _of_transformers("IntervalStrategy"),
+    ("transformers", "save_strategy"): _of_transformers("SaveStrategy"),
+    ("lightning", "precision"): _lightning_precisions,
+    ("accelerate", "mixed_precision"): _accelerate_words("PrecisionType"),
+    ("accelerate", "dynamo_backend"): _accelerate_words("DynamoBackend"),
 }
 
 
@@ -376,7 +346,7 @@ ALLOWED: Mapping[tuple[Framework, str], Callable[[], list[Any]]] = {
 def test_lightnings_log_takes_the_arguments_named() -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     parameters = inspect.signature(lightning.LightningModule.log).parameters
-    (call,) = _calls(FRAMEWORK_FIXES[Framework.LIGHTNING]["SYNC001"].partition(", or")[0])
+    (call,) = _calls(load_frameworks()["lightning"].fixes["SYNC001"].partition(", or")[0])
     assert {keyword.arg for keyword in call.keywords} <= set(parameters)
 
 

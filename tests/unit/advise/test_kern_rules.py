@@ -5,7 +5,7 @@ import pytest
 from breakeven.trace import Event, HostWork, LoaderFacts, Op, RunFacts, Settings
 from factories.cases import lines, marked, rule_of, rules_of
 from factories.layers import Blocks, convolution, gain, gpu_case, linear, only
-from factories.steps import at
+from factories.steps import at, loader_facts
 
 FIXED = RunFacts(num_steps=3, num_convolution_shapes=1)
 VARYING = RunFacts(num_steps=4, num_convolution_shapes=4, shapes_vary_at=at(9))
@@ -125,10 +125,7 @@ def test_the_search_is_shown_where_shapes_vary_if_no_line_sets_it() -> None:
 
 
 def loader(num_samples: int) -> LoaderFacts:
-    return LoaderFacts(
-        location=None, batch_size=8, num_samples=num_samples, num_workers=0, pin_memory=False,
-        persistent_workers=False, num_epochs=1, dataset="TensorDataset",
-    )  # fmt: skip
+    return loader_facts(num_samples=num_samples)
 
 
 @pytest.mark.parametrize("loaders", [(), (loader(64),)], ids=["no loader", "even batches"])

@@ -5,7 +5,7 @@ import pytest
 
 from breakeven.trace import Event, HostWork, LoaderFacts, Location, Op, Phase, RunFacts
 from factories.cases import FILE, lines, made_up_case, marked, rule_of, rules_of
-from factories.steps import op
+from factories.steps import loader_facts, op
 
 MS = 1_000_000
 LOADER_LINE, CLASS_LINE = 20, 1
@@ -13,18 +13,10 @@ LOADER_LINE, CLASS_LINE = 20, 1
 
 def loader(**changes: object) -> LoaderFacts:
     """Return a loader of 100 batches of 32 samples, 10 ms each, all of it computing."""
-    facts = LoaderFacts(
-        location=Location(file=FILE, line=LOADER_LINE),
-        batch_size=32,
-        num_samples=3200,
-        num_workers=0,
-        pin_memory=False,
-        persistent_workers=False,
-        num_epochs=1,
-        dataset="Images",
-        fetch_ns=10 * MS,
-        fetch_cpu_ns=10 * MS,
-    )
+    facts = loader_facts(
+        location=Location(file=FILE, line=LOADER_LINE), batch_size=32, num_samples=3200,
+        dataset="Images", fetch_ns=10 * MS, fetch_cpu_ns=10 * MS,
+    )  # fmt: skip
     return msgspec.structs.replace(facts, **changes)
 
 

@@ -14,7 +14,6 @@ from breakeven.trace import (
     Event,
     HostWork,
     Location,
-    ModelCall,
     Op,
     Phase,
     RunFacts,
@@ -23,7 +22,7 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
+from factories.steps import GPU, HOST, MadeUpCosts, model_call, op, tensor
 
 FILE = "train.py"
 BATCH, WEIGHT, FIRST = 1, 2, 100
@@ -227,13 +226,10 @@ def test_micro_batches_are_no_samples() -> None:
 def test_batches_given_to_a_model_are_no_samples() -> None:
     script = samples(6)
     firsts = [i for i, event in enumerate(script.events) if "sub" in getattr(event, "name", "")]
+    flags = dict.fromkeys(("is_training", "has_grad", "is_used_in_backward"), False)
     calls = tuple(
-        ModelCall(
-            model="Net", location=None, stack=-1, is_training=False, has_grad=False,
-            is_used_in_backward=False, first_event=first, num_events=2, num_samples=SIZE,
-        )
-        for first in firsts
-    )  # fmt: skip
+        model_call(first_event=first, num_events=2, num_samples=SIZE, **flags) for first in firsts
+    )
     assert "LOOP001" not in script.findings(RunFacts(model_calls=calls))
 
 

@@ -20,7 +20,8 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-from factories.steps import GPU, HOST, MadeUpCosts, at, op, tensor
+from factories.cases import findings_of, made_up_case
+from factories.steps import at, op, tensor
 
 NUM = 10
 PARAMETER, GRADIENT, AVERAGE = 20, 40, 60
@@ -68,10 +69,10 @@ FUSED = (listed("aten._fused_adam_.default", PARAMETER, GRADIENT),)
 def diagnosed(
     *events: Event, text: str = "", optimizers: tuple[OptimizerFacts, ...] = ()
 ) -> dict[str, list[Diagnosis]]:
-    trace = StepTrace(events=events, num_parameters=5 * NUM, facts=RunFacts(optimizers=optimizers))
-    sources = Sources.of([SourceText(path="train.py", text=text)] if text else [])
+    facts = RunFacts(optimizers=optimizers)
+    case = made_up_case(*events, source=text, num_parameters=5 * NUM, facts=facts)
     found: dict[str, list[Diagnosis]] = {}
-    for one in diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources)):
+    for one in diagnose(case):
         found.setdefault(one.finding.code, []).append(one)
     return found
 
@@ -396,19 +397,14 @@ def train():
     own = [Location(file="train.py", line=6, function="act"),
            Location(file="train.py", line=9, function="learn")]  # fmt: skip
     acting, learning = (replace(op(1_000, host_ns=10), location=place) for place in own)
-    trace = StepTrace(
-        events=(
-            replace(acting, stack=0),
-            replace(pause(9), location=own[1], stack=1),
-            replace(learning, stack=1),
-        ),
+    case = made_up_case(
+        replace(acting, stack=0),
+        replace(pause(9), location=own[1], stack=1),
+        replace(learning, stack=1),
         stacks=tuple(zip(called, own, strict=True)),
+        source=text,
     )
-    sources = Sources.of([SourceText(path="train.py", text=text)])
-    found = diagnose(RuleInput.of(trace, GPU, HOST, costs=MadeUpCosts(), sources=sources))
-
-    (one,) = (each.finding for each in found if each.finding.code == "HOST001")
-    assert one.line == 14
+    assert list(findings_of(case, "HOST001")) == [("HOST001", 14)]
 
 
 def test_without_the_source_a_pause_is_work() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakeven.advise.precision_edits import doubles_as_floats, with_autocast
+from breakeven.advise.rules.prec import doubles_as_floats, with_autocast
 from breakeven.trace import (
     Call,
     Copy,

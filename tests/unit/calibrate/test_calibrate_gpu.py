@@ -38,7 +38,7 @@ from breakeven.calibrate.gpu.samples import (
     timed_kernel,
 )
 from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
-from breakeven.capture import FakeSession, pretended_gpus
+from breakeven.capture import FakeSession, fake_gpus
 from breakeven.cost import (
     CalibrationStep,
     Family,
@@ -287,7 +287,7 @@ def test_tf32_is_measured_where_there_is_such(monkeypatch: pytest.MonkeyPatch) -
         asked = GpuRequest(device=torch.device("cuda", 0))
         return {precision for _, precision in calibrating.wanted_samples(asked)}
 
-    with pretended_gpus():
+    with fake_gpus():
         assert Precision.TF32 in precisions()
         monkeypatch.setattr(torch.version, "hip", "7.0")
         assert precisions() == {Precision.BF16, Precision.FP32, Precision.FP16}
@@ -538,7 +538,7 @@ def test_copies_are_a_line_and_a_shortest_one() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_what_is_measured_runs_as_on_cuda() -> None:
-    with pretended_gpus():
+    with fake_gpus():
         device = find_gpu("auto")
         assert device == torch.device("cuda", 0)
         machine = describe_machine(device)

@@ -59,16 +59,16 @@ def test_there_are_many() -> None:
 @pytest.mark.parametrize(
     ("module", "name"), QUESTIONS, ids=[f"{one.__name__}.{name}" for one, name in QUESTIONS]
 )
-@pytest.mark.parametrize("is_pretended", [False, True], ids=["redirect", "pretend"])
+@pytest.mark.parametrize("is_fake", [False, True], ids=["redirect", "pretend"])
 @pytest.mark.filterwarnings("ignore")
-def test_question_has_an_answer(module: Any, name: str, is_pretended: bool) -> None:
-    with pretending() if is_pretended else redirect_cuda_to_cpu(has_cuda=True):
+def test_question_has_an_answer(module: Any, name: str, is_fake: bool) -> None:
+    with pretending() if is_fake else redirect_cuda_to_cpu(has_cuda=True):
         getattr(module, name)()
 
 
-@pytest.mark.parametrize("is_pretended", [False, True], ids=["redirect", "pretend"])
-def test_answers_are_what_a_gpu_would_give(is_pretended: bool) -> None:
-    with pretending() if is_pretended else redirect_cuda_to_cpu(has_cuda=True):
+@pytest.mark.parametrize("is_fake", [False, True], ids=["redirect", "pretend"])
+def test_answers_are_what_a_gpu_would_give(is_fake: bool) -> None:
+    with pretending() if is_fake else redirect_cuda_to_cpu(has_cuda=True):
         assert torch.cuda.memory.memory_allocated("cuda:0") == 0
         assert torch.cuda.mem_get_info(0)[1] == torch.cuda.get_device_properties(0).total_memory
         assert torch.cuda.get_device_properties("cuda").multi_processor_count == 108

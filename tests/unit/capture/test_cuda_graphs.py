@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import adamax
 
 from breakeven.capture.pretend.cuda_graphs import CudaGraphs
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
@@ -329,7 +329,7 @@ def test_updates_count_where_they_are_replayed(is_recorded: bool) -> None:
 
     graphs = CudaGraphs(note)
     session = (
-        pretended_cuda(recorder, lambda: None, graphs=graphs)
+        fake_cuda(recorder, lambda: None, graphs=graphs)
         if is_recorded
         else redirect_cuda_to_cpu(graphs=graphs)
     )

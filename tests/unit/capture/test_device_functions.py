@@ -20,7 +20,7 @@ from factories.pretended_steps import copies, names, pretending
 FUNCTIONS = tuple(
     one for one in device_functions() if one.name not in ("empty_quantized", "from_file")
 )
-BOTH = pytest.mark.parametrize("is_pretended", [False, True], ids=["redirect", "pretend"])
+BOTH = pytest.mark.parametrize("is_fake", [False, True], ids=["redirect", "pretend"])
 
 # Arguments by the type in the schema; what needs others is below.
 BY_TYPE: dict[str, Any] = {
@@ -88,8 +88,8 @@ MAKING = pytest.mark.parametrize(
 )
 
 
-def entered(is_pretended: bool) -> Any:
-    return pretending() if is_pretended else redirect_cuda_to_cpu(has_cuda=True)
+def entered(is_fake: bool) -> Any:
+    return pretending() if is_fake else redirect_cuda_to_cpu(has_cuda=True)
 
 
 def test_functions_that_scripts_call_are_found() -> None:
@@ -172,10 +172,10 @@ def call(found: DeviceFunction, *, owner: torch.Tensor | None = None, **keywords
 @BOTH
 @pytest.mark.filterwarnings("ignore")
 def test_call_that_names_no_device_reaches_torch_unchanged(
-    found: DeviceFunction, is_pretended: bool, monkeypatch: pytest.MonkeyPatch
+    found: DeviceFunction, is_fake: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = spied(monkeypatch, found)
-    with entered(is_pretended):
+    with entered(is_fake):
         made = call(found)
         assert made.device.type == "cpu"
     (args, kwargs), *_ = calls
@@ -190,17 +190,17 @@ def test_call_that_names_no_device_reaches_torch_unchanged(
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0), 0], ids=["str", "dev", "int"])
 @pytest.mark.filterwarnings("ignore")
 def test_call_that_names_the_gpu_makes_a_tensor_there(
-    found: DeviceFunction, is_pretended: bool, device: Any
+    found: DeviceFunction, is_fake: bool, device: Any
 ) -> None:
-    with entered(is_pretended):
+    with entered(is_fake):
         if found.position >= 0:
             args = list(arguments_of(found))
             args[found.position] = device
             made = getattr(found.owner, found.name)(*args)
         else:
             made = call(found, device=device)
-        assert made.device.type == ("cuda" if is_pretended else "cpu")
-        assert made.is_cuda is is_pretended
+        assert made.device.type == ("cuda" if is_fake else "cpu")
+        assert made.is_cuda is is_fake
     if found.owner is not torch.nested:  # those keep what they were told
         assert made.device.type == "cpu"
 
@@ -218,32 +218,32 @@ def test_call_that_names_the_gpu_makes_a_tensor_there(
 @pytest.mark.parametrize("is_pinned", [False, True])
 @pytest.mark.filterwarnings("ignore")
 def test_pinned_memory_may_be_asked_for(
-    found: DeviceFunction, is_pretended: bool, is_pinned: bool
+    found: DeviceFunction, is_fake: bool, is_pinned: bool
 ) -> None:
-    with entered(is_pretended):
+    with entered(is_fake):
         made = call(found, pin_memory=is_pinned)
-        assert made.is_pinned() is (is_pinned and is_pretended)
+        assert made.is_pinned() is (is_pinned and is_fake)
 
 
 def test_memory_of_the_host_may_be_wrapped() -> None:
     array = bytearray(np.arange(4, dtype=np.float32).tobytes())
-    for is_pretended in (False, True):
-        with entered(is_pretended):
+    for is_fake in (False, True):
+        with entered(is_fake):
             made = torch.frombuffer(array, dtype=torch.float32, count=2, offset=4)
             assert made.tolist() == [1.0, 2.0]
             assert made.device.type == "cpu"
 
 
 @BOTH
-def test_default_device_is_where_python_data_goes(is_pretended: bool) -> None:
-    expected = "cuda" if is_pretended else "cpu"
+def test_default_device_is_where_python_data_goes(is_fake: bool) -> None:
+    expected = "cuda" if is_fake else "cpu"
     makers: list[Callable[[], torch.Tensor]] = [
         lambda: torch.tensor([1.0]),
         lambda: torch.as_tensor([1.0]),
         lambda: torch.asarray(np.ones(2)),
         lambda: torch.ones(2),
     ]
-    with entered(is_pretended), torch.device("cuda"):
+    with entered(is_fake), torch.device("cuda"):
         assert [make().device.type for make in makers] == [expected] * 4
         assert torch.frombuffer(bytearray(8), dtype=torch.float32).device.type == "cpu"
         assert torch.tensor([1.0], device="cpu").device.type == "cpu"
@@ -283,9 +283,9 @@ def test_data_of_the_gpu_comes_back_when_the_host_is_named() -> None:
 
 
 def test_modules_and_conversions_take_a_device_by_position() -> None:
-    for is_pretended in (False, True):
-        with entered(is_pretended):
-            expected = "cuda" if is_pretended else "cpu"
+    for is_fake in (False, True):
+        with entered(is_fake):
+            expected = "cuda" if is_fake else "cpu"
             model = nn.Linear(2, 2)
             for device in ("cuda", torch.device("cuda"), 0):
                 assert model.to(device).weight.device.type == expected
@@ -295,18 +295,18 @@ def test_modules_and_conversions_take_a_device_by_position() -> None:
             assert model.to("cuda", torch.float64, True).weight.dtype is torch.float64
             assert model.cuda(0).weight.device.type == expected
             assert nn.Linear(2, 2, device="meta").to_empty(device="cuda").weight.is_cuda is (
-                is_pretended
+                is_fake
             )
 
 
 @BOTH
-def test_generator_takes_its_device_by_position_and_says_it(is_pretended: bool) -> None:
-    with entered(is_pretended):
+def test_generator_takes_its_device_by_position_and_says_it(is_fake: bool) -> None:
+    with entered(is_fake):
         generator = torch.Generator("cuda").manual_seed(3)
         assert isinstance(generator, torch.Generator)
         assert isinstance(torch.default_generator, torch.Generator)
         assert isinstance(torch.Generator(), torch.Generator)
-        assert generator.device.type == ("cuda" if is_pretended else "cpu")
+        assert generator.device.type == ("cuda" if is_fake else "cpu")
         drawn = torch.randn(2, generator=generator, device="cuda")
         assert torch.equal(drawn, torch.randn(2, generator=generator.manual_seed(3), device="cuda"))
 

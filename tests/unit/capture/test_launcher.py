@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.capture import Launcher, run_on_pretended_gpus, run_script
+from breakeven.capture import Launcher, run_on_fake_gpus, run_script
 from breakeven.capture.process import run_processes
 from breakeven.errors import BreakevenError, ScriptError
 
@@ -19,10 +19,10 @@ def _script(folder: Path, text: str) -> Path:
     return script
 
 
-def test_script_runs_to_its_end_on_pretended_gpus(tmp_path: Path) -> None:
+def test_script_runs_to_its_end_on_fake_gpus(tmp_path: Path) -> None:
     text = "import sys, torch\nprint(sys.argv[1:], torch.ones(1).to('cuda:1').device)\n"
     script = _script(tmp_path, text)
-    assert run_on_pretended_gpus(script, ["a", "-b"], num_devices=2) == "['a', '-b'] cuda:1\n"
+    assert run_on_fake_gpus(script, ["a", "-b"], num_devices=2) == "['a', '-b'] cuda:1\n"
 
 
 def test_files_of_the_current_folder_do_not_stand_for_modules(
@@ -34,7 +34,7 @@ def test_files_of_the_current_folder_do_not_stand_for_modules(
     monkeypatch.chdir(folder)
     (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
     script = _script(tmp_path, "import beside, torch\nprint(beside.NAME, torch.ones(1).sum())\n")
-    assert run_on_pretended_gpus(script).startswith("beside ")
+    assert run_on_fake_gpus(script).startswith("beside ")
 
 
 def test_failure_names_the_script_and_its_last_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch.utils._device
 from torch import nn
 from torch.nn import functional
 
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
@@ -51,7 +51,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def pretend() -> AbstractContextManager[None]:
-    return pretended_cuda(StepRecorder(DeviceMap()), lambda: None)
+    return fake_cuda(StepRecorder(DeviceMap()), lambda: None)
 
 
 BOTH = pytest.mark.parametrize(

@@ -10,14 +10,13 @@ from breakeven.trace import (
     Copy,
     Event,
     Location,
-    ModelCall,
     OptimizerFacts,
     Phase,
     RunFacts,
     StepTrace,
     Sync,
 )
-from factories.steps import op, tensor
+from factories.steps import model_call, op, tensor
 
 READ = Sync(kind="item", num_bytes=4)
 BATCH = Copy(source="cpu", destination="cuda:0", num_bytes=400)
@@ -32,13 +31,6 @@ COUNT = op(
 def step(*events: Event, optimizer: str = "Adam", **facts: object) -> StepTrace:
     made = OptimizerFacts(name=optimizer, location=None, num_tensors=6)
     return StepTrace(events=events, facts=RunFacts(optimizers=(made,), **facts))
-
-
-def call(first_event: int) -> ModelCall:
-    return ModelCall(
-        model="Net", location=None, stack=-1, is_training=True, has_grad=True,
-        is_used_in_backward=True, first_event=first_event, num_events=1,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_what_comes_before_and_after_stays_outside(events: tuple[Event, ...]) ->
 
 
 def test_reads_of_the_step_before_are_none_of_the_graph() -> None:
-    metric = step(op(5), READ, FORWARD, UPDATE, model_calls=(call(first_event=2),))
+    metric = step(op(5), READ, FORWARD, UPDATE, model_calls=(model_call(first_event=2),))
     assert isinstance(captured_step(metric), Edit)
 
 

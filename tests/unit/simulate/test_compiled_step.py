@@ -22,7 +22,6 @@ from breakeven.trace import (
     Copy,
     GraphLaunch,
     Location,
-    ModelCall,
     Op,
     OptimizerFacts,
     Phase,
@@ -31,6 +30,7 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
+from factories.steps import model_call
 
 HOST = reference_host()
 GPU = find_device("A100 SXM4 40GB")
@@ -106,10 +106,7 @@ def test_a_wait_within_the_model_breaks_the_graph() -> None:
 
 
 def test_the_loss_and_the_update_stay_as_they_are() -> None:
-    call = ModelCall(
-        model="Net", location=None, stack=-1, is_training=True, has_grad=True,
-        is_used_in_backward=True, first_event=0, num_events=2,
-    )  # fmt: skip
+    call = model_call(num_events=2)
     events = (
         *chain(2, 64, module="Net.act"),
         *chain(2, 64, first=2, module="MSELoss"),

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.capture import pretended_gpus
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
-from breakeven.capture.record.recorder import RefusingRecorder
+from breakeven.capture import fake_gpus
+from breakeven.capture.pretend.fake_cuda import fake_cuda
+from breakeven.capture.record.recorder import StrictDeviceChecker
 from breakeven.errors import UsageError
 from breakeven.systems import Bench
 from breakeven.systems.catalogue import Ratio
@@ -28,7 +28,7 @@ from breakeven.verdict import ClaimOutcome
 
 
 def test_devices_are_numbered_and_one_is_current() -> None:
-    with pretended_gpus(3):
+    with fake_gpus(3):
         assert torch.cuda.device_count() == 3
         assert torch.ones(2).cuda().device == torch.device("cuda", 0)
         assert torch.ones(2, device="cuda:2").get_device() == 2
@@ -43,7 +43,7 @@ def test_devices_are_numbered_and_one_is_current() -> None:
 
 @pytest.mark.parametrize("place", ["cuda:0", "cuda:1"])
 def test_results_and_gradients_stay_on_their_device(place: str) -> None:
-    with pretended_gpus(2):
+    with fake_gpus(2):
         layer = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(place)
         output = layer(torch.ones(5, 3, device=place))
         output[:, 0].square().sum().backward()
@@ -62,14 +62,14 @@ def test_results_and_gradients_stay_on_their_device(place: str) -> None:
 )
 def test_mixing_raises_in_the_words_of_torch(mix, named: str) -> None:
     with (
-        pretended_gpus(2),
+        fake_gpus(2),
         pytest.raises(RuntimeError, match=f"at least two devices, {named}!"),
     ):
         mix(torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"), torch.ones(2))
 
 
 def test_copy_crosses_devices_and_keeps_the_place_of_the_target() -> None:
-    with pretended_gpus(2):
+    with fake_gpus(2):
         first, second = torch.zeros(2, device="cuda:0"), torch.ones(2, device="cuda:1")
         assert first.copy_(second).device == torch.device("cuda", 0)
         assert torch.zeros(2).copy_(second).device.type == "cpu"
@@ -77,19 +77,19 @@ def test_copy_crosses_devices_and_keeps_the_place_of_the_target() -> None:
 
 
 def test_gradient_returns_to_the_device_that_it_came_from() -> None:
-    with pretended_gpus(2):
+    with fake_gpus(2):
         x = torch.ones(3, device="cuda:1", requires_grad=True)
         x.to("cuda:0").sum().backward()
         assert str(x.grad.device) == "cuda:1"
 
 
 def test_device_that_is_not_there_raises() -> None:
-    with pretended_gpus(2), pytest.raises(RuntimeError, match="invalid device ordinal"):
+    with fake_gpus(2), pytest.raises(RuntimeError, match="invalid device ordinal"):
         torch.ones(2).to("cuda:2")
 
 
 def test_array_of_a_device_tensor_raises() -> None:
-    with pretended_gpus(2), pytest.raises(TypeError, match="cuda:1 device type tensor to numpy"):
+    with fake_gpus(2), pytest.raises(TypeError, match="cuda:1 device type tensor to numpy"):
         torch.ones(2, device="cuda:1").numpy()
 
 
@@ -112,7 +112,7 @@ def test_data_parallel_splits_gathers_and_trains_as_one() -> None:
     expected = alone(batch)
     expected.square().sum().backward()
     seen.clear()
-    with pretended_gpus(2):
+    with fake_gpus(2):
         output = nn.DataParallel(model.cuda())(batch.cuda())
         output.square().sum().backward()
         assert (len(output), str(output.device)) == (50, "cuda:0")
@@ -127,8 +127,8 @@ def test_data_parallel_splits_gathers_and_trains_as_one() -> None:
 
 
 def test_long_loop_keeps_nothing() -> None:
-    recorder = RefusingRecorder(1)
-    with pretended_cuda(recorder, lambda: None):
+    recorder = StrictDeviceChecker(1)
+    with fake_cuda(recorder, lambda: None):
         x = torch.ones(128, device="cuda", requires_grad=True)
         for _ in range(50):
             loss = (x * 2).cpu().cuda().sum()
@@ -142,14 +142,14 @@ def test_long_loop_keeps_nothing() -> None:
 
 def test_torch_is_as_before_also_after_an_exception() -> None:
     before = (torch.Tensor.to, torch.cuda.is_available, torch.cuda.Stream, torch.cuda.device)
-    with pytest.raises(ZeroDivisionError), pretended_gpus(2):
+    with pytest.raises(ZeroDivisionError), fake_gpus(2):
         _ = 1 / 0
     after = (torch.Tensor.to, torch.cuda.is_available, torch.cuda.Stream, torch.cuda.device)
     assert after == before
 
 
 def test_no_gpu_cannot_be_pretended() -> None:
-    with pytest.raises(UsageError, match="0 GPUs"), pretended_gpus(0):
+    with pytest.raises(UsageError, match="0 GPUs"), fake_gpus(0):
         pass
 
 

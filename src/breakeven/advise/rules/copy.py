@@ -8,12 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from breakeven.advise.events import bare_name, copy_at, on_device, op_at
-from breakeven.advise.numpy_batch import (
-    converted_on_device,
-    element_bytes,
-    gathered,
-    numpy_batch,
-)
+from breakeven.advise.numpy_batch import converted_on_device, element_bytes, gathered, numpy_batch
 from breakeven.advise.rule import (
     Match,
     Matches,
@@ -35,15 +30,7 @@ from breakeven.advise.transfers import (
     uploads,
 )
 from breakeven.simulate import Edit
-from breakeven.trace import (
-    Copy,
-    Event,
-    Location,
-    Op,
-    Phase,
-    StepTrace,
-    TensorSpec,
-)
+from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 from breakeven.units import format_bytes
 
 
@@ -225,7 +212,7 @@ def _data_in_memory(
     held: dict[int, tuple[int, int]] = {}
     for index in batches:
         copy = copy_at(case.trace, index)
-        position = case.once(memory_writers).writer(copy.storage, index)
+        position = memory_writers(case).writer(copy.storage, index)
         op = op_at(case.trace, position) if position is not None else None
         if position is not None and op is not None and op.phase is Phase.FORWARD:
             size = op.inputs[0].num_bytes if bare_name(op) in _CHOOSING else 0
@@ -352,7 +339,7 @@ def _chain_of(case: RuleInput, index: int) -> tuple[list[int], TensorSpec | None
     narrow, wide_bytes = None, 0
     pending = [(copy_at(case.trace, index).storage, index)]
     while pending:
-        position = case.once(memory_writers).writer(*pending.pop())
+        position = memory_writers(case).writer(*pending.pop())
         op = None if position is None or position in chain else op_at(case.trace, position)
         if position is None or op is None or not op.is_on_host or bare_name(op) not in _PREPARING:
             continue

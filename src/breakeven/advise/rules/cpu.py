@@ -158,23 +158,16 @@ def eager_overhead(case: RuleInput) -> Matches:
     share = min(1.0, num_ops * cpu.dispatch_ns / cpu.estimate.value_ns)
     if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
         return
+    # The part of the operators that a compiler can merge with their neighbours.
+    runs = [lowering.kernels for lowering in case.program.lowerings if lowering is not None]
+    num_mergeable = sum(all(kernel.family in _FUSABLE for kernel in kernels) for kernels in runs)
+    mergeable = num_mergeable / len(runs) if runs else 0.0
     yield Match(
         title=f"on the CPU calling {num_ops} operators takes {format_percent(share)} of the step",
         fix="torch.compile, fused=True in the optimizer, a larger batch",
         evidence=f"{num_ops} operators at {format_duration(cpu.dispatch_ns)} each, in a "
         f"step of {format_duration(cpu.estimate.value_ns)}",
-        gain=KnownGain(
-            fraction=share * _mergeable_fraction(case), low_fraction=0.0, high_fraction=share
-        ),
+        gain=KnownGain(fraction=share * mergeable, low_fraction=0.0, high_fraction=share),
         share_fraction=share,
         side=Side.CPU,
     )
-
-
-def _mergeable_fraction(case: RuleInput) -> float:
-    """Return the part of the operators that a compiler can merge with their neighbours."""
-    lowered = [lowering for lowering in case.program.lowerings if lowering is not None]
-    mergeable = sum(
-        all(kernel.family in _FUSABLE for kernel in lowering.kernels) for lowering in lowered
-    )
-    return mergeable / len(lowered) if lowered else 0.0

@@ -95,14 +95,25 @@ def _may_forget_gpu(sources: Sources) -> bool:
     if not sources.files:
         return True
     has_choice = any(True for source in sources for _ in _choices(source))
-    has_option = any(map(_is_option, (call for _, call in sources.calls("add_argument", "option"))))
+    has_option = any(_is_option(call) for _, call in sources.calls("add_argument", "option"))
     # A comparison that begins with the CPU is cut off before it comes to the GPU.
     if has_choice or has_option or compares_devices(sources):
         return False
-    return any(
-        (_moves_to_gpu(source, call) or _asks(call)) and not _guards_seeds(source, call)
-        for source, call in sources.nodes(ast.Call)
-    )
+    for source, call in sources.nodes(ast.Call):
+        above = source.parent(call)
+        # A question may only guard other calls of ``torch.cuda``, such as its seeds.
+        guards_seeds = (
+            isinstance(above, ast.If)
+            and above.test is call
+            and all(
+                isinstance(statement, ast.Expr)
+                and dotted_name(statement.value).startswith("torch.cuda.")
+                for statement in above.body
+            )
+        )
+        if (_moves_to_gpu(source, call) or _is_gpu(call)) and not guards_seeds:
+            return True
+    return False
 
 
 def compares_devices(sources: Sources) -> bool:
@@ -110,24 +121,25 @@ def compares_devices(sources: Sources) -> bool:
 
     As a loop over both, or a function that is called with each.
     """
-    named: list[Iterable[str]] = []
+
+    def names_both(texts: Iterable[str]) -> bool:
+        return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
+
     for source in sources:
         for loop in source.nodes(ast.For):
             name = dotted_name(loop.iter) or "-"
             made = (own.value for own in source.bindings if own.name == name)
-            named.append(_texts_in(loop.iter, *made, *source.calls(f"{name}.append")))
+            if names_both(_texts_in(loop.iter, *made, *source.calls(f"{name}.append"))):
+                return True
         called: dict[str, list[str]] = {one.name: [] for one in source.nodes(ast.FunctionDef)}
         for call in source.nodes(ast.Call):
             texts = _texts_in(*arguments_of(call))
             # Both in one call are options to choose from.
-            if dotted_name(call.func) in called and not _names_both(texts):
+            if dotted_name(call.func) in called and not names_both(texts):
                 called[dotted_name(call.func)] += texts
-        named += called.values()
-    return any(map(_names_both, named))
-
-
-def _names_both(texts: Iterable[str]) -> bool:
-    return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
+        if any(map(names_both, called.values())):
+            return True
+    return False
 
 
 def _texts_in(*nodes: ast.AST) -> list[str]:
@@ -171,44 +183,23 @@ def _is_used(source: SourceFile, name: str) -> bool:
 
 
 def _moves_to_gpu(source: SourceFile, call: ast.Call) -> bool:
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    if call.func.attr == "cuda":
-        return dotted_name(call.func) != "torch.cuda"
-    if call.func.attr != "to" or not call.args:
-        return False
-    target = call.args[0]
-    chosen = {name for _, name in _choices(source)}
+    name = last_name(call.func) if isinstance(call.func, ast.Attribute) else ""
+    if name != "to" or not call.args:
+        return name == "cuda" and dotted_name(call.func) != "torch.cuda"
+    target, chosen = call.args[0], {name for _, name in _choices(source)}
     return any(map(_is_gpu, ast.walk(target))) or last_name(target) in chosen
 
 
 def _is_gpu(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return _asks(node)
-    return _GPU.fullmatch(text_of(node) or "") is not None
-
-
-def _asks(call: ast.Call) -> bool:
-    name = dotted_name(call.func)
+    """Return whether a node names a GPU, or asks for one."""
+    if not isinstance(node, ast.Call):
+        return _GPU.fullmatch(text_of(node) or "") is not None
+    name = dotted_name(node.func)
     return name.startswith(("torch.cuda.", "torch.accelerator.")) and name.endswith(_QUERIES)
 
 
 def _is_option(call: ast.Call) -> bool:
     return any(_OPTION.fullmatch(text_of(given) or "") for given in call.args)
-
-
-def _guards_seeds(source: SourceFile, call: ast.Call) -> bool:
-    """Return whether a question only guards other calls of ``torch.cuda``, such as its seeds."""
-    above = source.parent(call)
-    return (
-        isinstance(above, ast.If)
-        and above.test is call
-        and all(
-            isinstance(statement, ast.Expr)
-            and dotted_name(statement.value).startswith("torch.cuda.")
-            for statement in above.body
-        )
-    )
 
 
 def _is_discarded_move(source: SourceFile, statement: ast.Expr) -> bool:
@@ -235,9 +226,6 @@ def raising_lines(case: RuleInput) -> Matches:
         at, module = fault.location, fault.module
         if case.sources.is_at(at, is_expected_to_fail):
             continue
-        title = f"on a GPU this line raises: {fault.message}"
-        fix = "move every tensor that it uses to the device, or back with .cpu()"
-        evidence = "the recorded step reached the line with its tensors placed as on a GPU"
         # A module that stays on the host is told at the line that makes it.
         made = made_at(case.sources, module) if module else None
         if made is not None:
@@ -246,14 +234,14 @@ def raising_lines(case: RuleInput) -> Matches:
             fix = "move it to the device too, or make it an attribute of the model before that is "
             fix += "moved"
             evidence = f"{fault.message}; all parameters of the module are on the CPU"
+        else:
+            title = f"on a GPU this line raises: {fault.message}"
+            fix = "move every tensor that it uses to the device, or back with .cpu()"
+            evidence = "the recorded step reached the line with its tensors placed as on a GPU"
         one = Match(
-            title=title,
-            fix=fix,
-            evidence=evidence,
-            location=made or at,
-            share_fraction=0.0,
+            title=title, fix=fix, evidence=evidence, location=made or at, share_fraction=0.0,
             is_error=True,
-        )
+        )  # fmt: skip
         found.setdefault(one.location, one)
     return found.values()
 

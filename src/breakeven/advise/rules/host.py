@@ -7,7 +7,7 @@ import re
 from functools import partial
 
 from breakeven.advise.events import line_of
-from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
+from breakeven.advise.rule import Match, Matches, RuleInput, once, rule, without
 from breakeven.advise.rules.sync import Wait, waits_of
 from breakeven.advise.transfers import SIMULATORS
 from breakeven.source import SourceFile, dotted_name, lines_of
@@ -118,42 +118,36 @@ def _calling_lines(
 
     Calls come before loops that issue nothing: what a loop calls is what takes the time.
     """
-    issuing = case.once(_issuing_lines)
+    issuing = _issuing_lines(case)
+
+    def issues(source: SourceFile, node: ast.stmt) -> bool:
+        return any((source.path, line) in issuing for line in lines_of(node))
+
     calls = list[int]()
     for call in source.nodes(ast.Call):
         if first <= call.lineno <= last:
             name = dotted_name(call.func)
             library = source.imports.get(name.split(".")[0], "").split(".")[0]
             is_foreign = with_libraries and library != "" and library not in _FAST_LIBRARIES
-            is_own = not library and _is_free_of_operators(case, name, issuing)
+            receiver, _, own_name = name.rpartition(".")
+            # A function of the user's that issues none; a class of the user's may have a method of
+            # the name of an optimizer's.
+            is_own = (not library and not _UPDATING.search(receiver)) and any(
+                function.name == own_name and not issues(where, function)
+                for where, function in case.sources.nodes(ast.FunctionDef)
+            )
             if is_foreign or is_own or _SIMULATOR.search(name) is not None:
                 calls.append(call.lineno)
     loops = [
         loop.lineno
         for loop in source.nodes(ast.For, ast.While)
-        if with_libraries and first <= loop.lineno <= last and not _issues(source, loop, issuing)
+        if with_libraries and first <= loop.lineno <= last and not issues(source, loop)
     ]
     return [*sorted(calls), *sorted(loops)]
 
 
+@once
 def _issuing_lines(case: RuleInput) -> frozenset[tuple[str, int] | None]:
     """Return the lines that lead to operators."""
     below = (place for stack in case.trace.stacks for place in stack)
     return frozenset(map(line_of, (*below, *case.trace.ops)))
-
-
-def _issues(source: SourceFile, node: ast.stmt, issuing: frozenset[tuple[str, int] | None]) -> bool:
-    return any((source.path, line) in issuing for line in lines_of(node))
-
-
-def _is_free_of_operators(
-    case: RuleInput, name: str, issuing: frozenset[tuple[str, int] | None]
-) -> bool:
-    """Return whether the user has a function of this name that issues none."""
-    receiver, _, own_name = name.rpartition(".")
-    if _UPDATING.search(receiver):  # a class of the user's may have a method of the same name
-        return False
-    return any(
-        function.name == own_name and not _issues(source, function, issuing)
-        for source, function in case.sources.nodes(ast.FunctionDef)
-    )

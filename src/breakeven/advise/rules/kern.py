@@ -16,8 +16,8 @@ from breakeven.advise.events import (
 )
 from breakeven.advise.rule import Match, Matches, RuleInput, by_line, changed, rule, times_per_step
 from breakeven.advise.source_lines import line_of_layer
-from breakeven.advise.step_times import DevicePace, device_times_ns, has_tensor_cores
-from breakeven.cost import Family, Kernel
+from breakeven.advise.step_times import DevicePace, device_times_ns
+from breakeven.cost import Family, Kernel, has_matrix_units
 from breakeven.device import Precision
 from breakeven.simulate import Edit
 from breakeven.source import is_constant, is_named
@@ -33,9 +33,10 @@ _IMAGE_DIMENSIONS = 4
 
 @rule("KERN001", "CHANNELS_LAST")
 def channels_first(case: RuleInput) -> Matches:
-    if not has_tensor_cores(case.device):
+    if not has_matrix_units(case.device):
         return
     times = device_times_ns(case, lambda kernel: kernel.family is Family.CONVOLUTION)
+    grouped = device_times_ns(case, _is_grouped)
     converted = device_times_ns(
         case,
         lambda kernel: (
@@ -45,11 +46,21 @@ def channels_first(case: RuleInput) -> Matches:
             and not _is_grouped(kernel)
         ),
     )
-    grouped = device_times_ns(case, _is_grouped)
     if not converted or sum(grouped.values()) > _MAX_GROUPED_FRACTION * sum(times.values()):
         return
-    edit = _channels_last(case)
-    pace = DevicePace(case)
+    # The step with all images in channels-last layout, converted once at the start.
+    replaced: dict[int, tuple[Event, ...]] = {}
+    is_converted = False
+    for index, op in case.each_on_device():
+        new = with_tensors(op, _as_channels_last)
+        if new != op:
+            replaced[index] = (new,)
+            if not is_converted and bare_name(op) in CONVOLUTIONS:
+                # The batch itself: it arrives as the data set holds it.
+                batch = replace(new, name="aten.clone.default", inputs=op.inputs[:1], attributes={})
+                replaced[index] = (replace(batch, outputs=new.inputs[:1]), new)
+                is_converted = True
+    edit, pace = Edit(replaced=replaced), DevicePace(case)
     if pace.gain(edit) < _MIN_LAYOUT_GAIN:
         return
     fraction = pace.fraction(sum(converted.values()))
@@ -68,25 +79,9 @@ def _is_grouped(kernel: Kernel) -> bool:
     return is_convolution and kernel.variant.startswith(("grouped", "depthwise"))
 
 
-def _channels_last(case: RuleInput) -> Edit:
-    """Return the step with all images in channels-last layout, converted once at the start."""
-
-    def as_channels_last(spec: TensorSpec) -> TensorSpec:
-        is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
-        return replace(spec, layout="channels_last") if is_image else spec
-
-    replaced: dict[int, tuple[Event, ...]] = {}
-    is_converted = False
-    for index, op in case.each_on_device():
-        new = with_tensors(op, as_channels_last)
-        if new != op:
-            replaced[index] = (new,)
-            if not is_converted and bare_name(op) in CONVOLUTIONS:
-                # The batch itself: it arrives as the data set holds it.
-                batch = replace(new, name="aten.clone.default", inputs=op.inputs[:1], attributes={})
-                replaced[index] = (replace(batch, outputs=new.inputs[:1]), new)
-                is_converted = True
-    return Edit(replaced=replaced)
+def _as_channels_last(spec: TensorSpec) -> TensorSpec:
+    is_image = len(spec.shape) == _IMAGE_DIMENSIONS and spec.layout == "contiguous"
+    return replace(spec, layout="channels_last") if is_image else spec
 
 
 # Where convolutions take less, a faster one does not show.
@@ -162,20 +157,48 @@ _NUM_INPUTS_WITH_BIAS = 3
 
 @rule("KERN004", "CONV_BIAS")
 def useless_biases(case: RuleInput) -> Matches:
-    by_line: dict[Location | None, list[int]] = {}
-    for index in _useless_biases(case):
-        by_line.setdefault(_line(case, op_at(case.trace, index)), []).append(index)
+    # Convolutions with a bias that nothing has read yet, and those that a batch norm has, by the
+    # memory of their results.
+    unread, found = dict[int, int](), dict[int, int]()
     gradients: dict[int, dict[int, Op]] = {}
-    for index, op in case.each(Op):
-        if bare_name(op) == CONVOLUTION_BACKWARD:
+    for index, op in case.each_on_device():
+        name = bare_name(op)
+        if name == CONVOLUTION_BACKWARD:
             gradients.setdefault(op.inputs[2].storage, {})[index] = op
+        if op.phase is not Phase.FORWARD:
+            continue
+        is_norm = name in BATCH_NORMS and bool(op.attributes.get("training"))
+        for position, spec in enumerate(op.inputs):
+            convolution = unread.pop(spec.storage, None)
+            if convolution is not None and is_norm and position == 0:
+                found[spec.storage] = convolution
+            elif convolution is None and name != "detach":
+                # A second reader sees the bias.
+                found.pop(spec.storage, None)
+        if name in CONVOLUTIONS and len(op.inputs) >= _NUM_INPUTS_WITH_BIAS:
+            unread.update({spec.storage: index for spec in op.outputs if spec.storage >= 0})
+    by_line: dict[Location | None, list[int]] = {}
+    for index in sorted(found.values()):
+        op = op_at(case.trace, index)
+        weight, groups = op.inputs[1].shape, int(op.attributes.get("groups", 1) or 1)
+        sizes = (weight[1] * groups, weight[0])
+        if op.attributes.get("transposed"):
+            sizes = (weight[0], weight[1] * groups)
+        line = line_of_layer(case.sources, op, _LAYERS, sizes)
+        by_line.setdefault(line, []).append(index)
     for location, convolutions in by_line.items():
         without_bias: dict[int, Op] = {}
         for index in convolutions:
             op = op_at(case.trace, index)
             without_bias[index] = replace(op, inputs=op.inputs[:2])
             for backward, gradient in gradients.get(op.inputs[1].storage, {}).items():
-                without_bias[backward] = _without_bias(gradient)
+                mask = gradient.attributes.get("output_mask")
+                changes = {} if mask is None else {"output_mask": [*mask[:2], False]}
+                without_bias[backward] = replace(
+                    gradient,
+                    attributes={**gradient.attributes, **changes},
+                    outputs=tuple(spec for spec in gradient.outputs if len(spec.shape) > 1),
+                )
         count = len(convolutions)
         layers = "a convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
         yield Match(
@@ -187,45 +210,6 @@ def useless_biases(case: RuleInput) -> Matches:
             events=tuple(sorted(without_bias)),
             edit=changed(without_bias),
         )
-
-
-def _useless_biases(case: RuleInput) -> list[int]:
-    """Return positions of convolutions with a bias whose only reader is a batch norm."""
-    unread: dict[int, int] = {}
-    found: dict[int, int] = {}
-    for index, op in case.each_on_device():
-        if op.phase is not Phase.FORWARD:
-            continue
-        is_norm = bare_name(op) in BATCH_NORMS and bool(op.attributes.get("training"))
-        for position, spec in enumerate(op.inputs):
-            convolution = unread.pop(spec.storage, None)
-            if convolution is not None and is_norm and position == 0:
-                found[spec.storage] = convolution
-            elif convolution is None and bare_name(op) != "detach":
-                # A second reader sees the bias.
-                found.pop(spec.storage, None)
-        if bare_name(op) in CONVOLUTIONS and len(op.inputs) >= _NUM_INPUTS_WITH_BIAS:
-            unread.update({spec.storage: index for spec in op.outputs if spec.storage >= 0})
-    return sorted(found.values())
-
-
-def _line(case: RuleInput, op: Op) -> Location | None:
-    weight = op.inputs[1].shape
-    groups = int(op.attributes.get("groups", 1) or 1)
-    sizes = (weight[1] * groups, weight[0])
-    if op.attributes.get("transposed"):
-        sizes = (weight[0], weight[1] * groups)
-    return line_of_layer(case.sources, op, _LAYERS, sizes)
-
-
-def _without_bias(gradient: Op) -> Op:
-    """Return the gradient of a convolution without that of its bias."""
-    attributes = dict(gradient.attributes)
-    mask = attributes.get("output_mask")
-    if mask is not None:
-        attributes["output_mask"] = [*mask[:2], False]
-    outputs = tuple(spec for spec in gradient.outputs if len(spec.shape) > 1)
-    return replace(gradient, attributes=attributes, outputs=outputs)
 
 
 # From here on a GPU wins; up to 64 rows public reports saw the CPU win by far. cuSOLVER's chain of

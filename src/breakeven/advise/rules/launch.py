@@ -14,14 +14,7 @@ from breakeven.advise.repeated_loops import (
     is_over_time,
 )
 from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
-from breakeven.simulate import (
-    CAPTURED,
-    TYPICAL,
-    Bound,
-    CompileMode,
-    compile_mode_of,
-    compiled_step,
-)
+from breakeven.simulate import CAPTURED, TYPICAL, Bound, CompileMode, compile_mode_of, compiled_step
 from breakeven.source import last_name
 from breakeven.trace import Location, Op, Phase
 from breakeven.units import format_duration, format_percent
@@ -102,7 +95,7 @@ def solvers(case: RuleInput) -> Matches:
     if sum(kernel.flop for kernel in case.program.kernels) > num_kernels * _MAX_FLOP_PER_LAUNCH:
         return
     # The outermost loop of the script that is a solver's.
-    for loop in case.once(find_loops):
+    for loop in find_loops(case):
         flow = flow_of(case.trace, loop)
         is_solver = flow.state is not None and not flow.own_parameters
         if is_solver and not is_over_time(case.trace, loop, flow):
@@ -129,7 +122,7 @@ def solvers(case: RuleInput) -> Matches:
 def _library_call(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | None:
     """Return the user's line that gives a function to a solver of a library."""
     trace = case.trace
-    loops = case.once(find_loops)
+    loops = find_loops(case)
     inside = {index for loop in loops for run in loop.runs for own in run for index in own}
     counts = Counter(
         (op.stack, op.name)

@@ -289,6 +289,9 @@ _FIX = "index whole batches: for rows in torch.randperm(len(x)).split(batch_size
 def items_in_memory(case: RuleInput) -> Matches:
     for one in loadings(case):
         if one.is_indexed_by_item and one.is_in_the_way:
+            num_bytes = one.loader.batch_bytes if one.loader else 0
+            index_ns = round(_INDEX_CALL_NS + _GATHER_NS_PER_BYTE * num_bytes)
+            works = ((i, work) for i, work in case.each(HostWork) if i in one.events)
             yield Match(
                 title=f"tensors in memory are fetched item by item, "
                 f"{format_duration(one.duration_ns, 2)} in every step",
@@ -296,7 +299,12 @@ def items_in_memory(case: RuleInput) -> Matches:
                 evidence=one.evidence,
                 location=one.location,
                 events=one.events,
-                edit=_with_one_indexing(case, one),
+                edit=changed(
+                    {
+                        i: replace(work, duration_ns=min(work.duration_ns, index_ns), num_workers=0)
+                        for i, work in works
+                    }
+                ),
             )
     # Items of tensors on the device: an operator for each.
     fetched = tuple(index for index, op in case.each_on_device() if op.phase is Phase.DATA)
@@ -312,18 +320,6 @@ def items_in_memory(case: RuleInput) -> Matches:
             # One operator for each tensor of the batch remains; a pair of tensors is usual.
             edit=without(fetched[2:]),
         )
-
-
-def _with_one_indexing(case: RuleInput, one: Loading) -> Edit:
-    num_bytes = one.loader.batch_bytes if one.loader else 0
-    duration_ns = round(_INDEX_CALL_NS + _GATHER_NS_PER_BYTE * num_bytes)
-    return changed(
-        {
-            index: replace(work, duration_ns=min(work.duration_ns, duration_ns), num_workers=0)
-            for index, work in case.each(HostWork)
-            if index in one.events
-        }
-    )
 
 
 # Starting and ending one forked worker: 17 to 45 ms with 1, 2 and 4 workers. With spawn, as on

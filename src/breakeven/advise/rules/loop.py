@@ -8,12 +8,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from breakeven.advise.events import (
-    bare_name,
-    op_at,
-    parameters_of,
-    read_by,
-)
+from breakeven.advise.events import bare_name, op_at, parameters_of, read_by
 from breakeven.advise.repeated_loops import (
     LoopFlow,
     RepeatedLoop,
@@ -24,21 +19,11 @@ from breakeven.advise.repeated_loops import (
     ops_at,
     typical_iteration,
 )
-from breakeven.advise.rule import Match, Matches, RuleInput, rule
+from breakeven.advise.rule import Match, Matches, RuleInput, once, rule
 from breakeven.advise.transfers import SIMULATORS
 from breakeven.simulate import Edit
 from breakeven.source import dotted_name, nodes_in
-from breakeven.trace import (
-    Copy,
-    Event,
-    HostWork,
-    ModelCall,
-    Op,
-    Phase,
-    StepTrace,
-    Sync,
-    TensorSpec,
-)
+from breakeven.trace import Copy, Event, HostWork, ModelCall, Op, Phase, StepTrace, Sync, TensorSpec
 
 # A loop that issues less than this part of the step's operators and reads is not worth a change.
 _MIN_ISSUED_FRACTION = 0.05
@@ -56,7 +41,7 @@ _MIN_RAGGED = 8
 @rule("LOOP001", "PER_SAMPLE_LOOP")
 def loops_over_samples(case: RuleInput) -> Matches:
     covered: set[int] = set()
-    for loop, flow in case.once(worthwhile):
+    for loop, flow in worthwhile(case):
         if flow.state is not None or covered.intersection(loop.longest_run[0]):
             continue
         if _is_over_samples(case, loop, flow):
@@ -111,7 +96,7 @@ def _keeps_samples(trace: StepTrace, call: ModelCall) -> bool:
 @rule("LOOP002", "TIME_LOOP")
 def recurrences(case: RuleInput) -> Matches:
     trace = case.trace
-    for loop, flow in case.once(worthwhile):
+    for loop, flow in worthwhile(case):
         if is_over_time(trace, loop, flow):
             yield match_of(
                 trace,
@@ -124,11 +109,12 @@ def recurrences(case: RuleInput) -> Matches:
             )
 
 
+@once
 def worthwhile(case: RuleInput) -> list[tuple[RepeatedLoop, LoopFlow]]:
     """Return the loops that issue enough of the step, and stay on the device while they do."""
     least = _MIN_ISSUED_FRACTION * sum(map(_is_issued, case.trace.events))
     found: list[tuple[RepeatedLoop, LoopFlow]] = []
-    for loop in case.once(find_loops):
+    for loop in find_loops(case):
         num_issued = sum(_is_issued(case.trace.events[index]) for index in loop.events)
         is_large = num_issued >= max(least, loop.num_iterations)
         if is_large and not _works_with_the_host(case, loop):

@@ -8,24 +8,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from breakeven.advise.events import (
-    PRODUCTS,
-    bare_name,
-    line_of,
-    op_at,
-)
-from breakeven.advise.precision_edits import doubles_as_floats, with_autocast
+from breakeven.advise.events import bare_name, line_of, op_at, with_tensors
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
 from breakeven.advise.source_lines import line_of_layer, recorded_calls
-from breakeven.advise.step_times import DevicePace, device_times_ns, has_tensor_cores
-from breakeven.cost import Family, Kernel
+from breakeven.advise.step_times import DevicePace, device_times_ns
+from breakeven.cost import MATRIX_FAMILIES, Family, has_matrix_units
 from breakeven.device import Precision
 from breakeven.simulate import Bound, Edit
 from breakeven.source import arguments_of, dotted_name, last_name, nodes_in, text_of
-from breakeven.trace import Location, Op, Phase
+from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 from breakeven.units import format_percent
 
-_DOUBLES: Final = frozenset(("float64", "complex128"))
+_DOUBLES: Final = {"float64": "float32", "complex128": "complex64"}
 # Below that, float64 is a choice for some numbers (a sum, a small factorization) and no accident.
 _MIN_DOUBLE_FRACTION = 0.5
 _MIN_DOUBLE_TIME_FRACTION = 0.1
@@ -43,10 +37,19 @@ _NARROW_NAMES: Final = frozenset(
 
 @rule("PREC001", "FP64")
 def float64(case: RuleInput) -> Matches:
-    events = tuple(index for index, op in case.each_on_device() if _has_doubles(op))
+    # Scalars in float64 (the scale of a GradScaler, a step counter) cost nothing.
+    events = tuple(
+        index
+        for index, op in case.each_on_device()
+        if any(spec.dtype in _DOUBLES and spec.numel > 1 for spec in (*op.inputs, *op.outputs))
+    )
     if not events:
         return
-    share = _double_share(case)
+    # The part of the arithmetic in float64: of products, else of all kernels.
+    kernels = [kernel for kernel in case.program.kernels if kernel.family is not Family.LINALG]
+    kernels = [kernel for kernel in kernels if kernel.family in MATRIX_FAMILIES] or kernels
+    in_double = sum(kernel.flop for kernel in kernels if kernel.precision is Precision.FP64)
+    share = in_double / max(1.0, sum(kernel.flop for kernel in kernels))
     times = device_times_ns(case, lambda kernel: kernel.family is not Family.LINALG)
     time_ns = sum(times.get(index, 0.0) for index in events)
     is_slow = time_ns >= _MIN_DOUBLE_TIME_FRACTION * case.step_ns
@@ -63,19 +66,6 @@ def float64(case: RuleInput) -> Matches:
         events=events,
         edit=doubles_as_floats(case.trace),
     )
-
-
-def _has_doubles(op: Op) -> bool:
-    # Scalars in float64 (the scale of a GradScaler, a step counter) cost nothing.
-    return any(spec.dtype in _DOUBLES and spec.numel > 1 for spec in (*op.inputs, *op.outputs))
-
-
-def _double_share(case: RuleInput) -> float:
-    """Return the part of the arithmetic in float64: of products, else of all kernels."""
-    kernels = [kernel for kernel in case.program.kernels if kernel.family is not Family.LINALG]
-    kernels = [kernel for kernel in kernels if kernel.family in PRODUCTS] or kernels
-    in_double = sum(kernel.flop for kernel in kernels if kernel.precision is Precision.FP64)
-    return in_double / max(1.0, sum(kernel.flop for kernel in kernels))
 
 
 def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
@@ -136,10 +126,18 @@ _MIN_GAIN_BESIDE_LAUNCHES = 0.01
 @rule("PREC002", "NO_TF32_AMP")
 def unused_tensor_cores(case: RuleInput) -> Matches:
     settings, device = case.trace.settings, case.device
-    if settings.autocast_dtype or not has_tensor_cores(device):
+    if settings.autocast_dtype or not has_matrix_units(device):
         return
     has_tf32 = device.has_precision(Precision.TF32)
-    times = device_times_ns(case, lambda kernel: _is_full_product(kernel, has_tf32=has_tf32))
+    in_full = (Precision.FP32,) if has_tf32 else (Precision.FP32, Precision.TF32)
+    times = device_times_ns(
+        case,
+        lambda kernel: (
+            kernel.family in MATRIX_FAMILIES
+            and not kernel.variant.startswith(("depthwise", "grouped"))
+            and kernel.precision in in_full
+        ),
+    )
     if not times:
         return
     pace = DevicePace(case)
@@ -160,13 +158,6 @@ def unused_tensor_cores(case: RuleInput) -> Matches:
                 edit=edit,
             )
             return
-
-
-def _is_full_product(kernel: Kernel, *, has_tf32: bool) -> bool:
-    if kernel.family not in PRODUCTS or kernel.variant.startswith(("depthwise", "grouped")):
-        return False
-    in_full = (Precision.FP32,) if has_tf32 else (Precision.FP32, Precision.TF32)
-    return kernel.precision in in_full
 
 
 def _tensor_core_edits(case: RuleInput) -> Iterator[tuple[str, Edit]]:
@@ -197,7 +188,7 @@ _WORST_LOSS = 1.0 - 1.0 / _WORST_RATIO
 
 @rule("PREC004", "MISALIGNED")
 def misaligned_sizes(case: RuleInput) -> Matches:
-    if not has_tensor_cores(case.device):
+    if not has_matrix_units(case.device):
         return
     times = device_times_ns(
         case,
@@ -231,12 +222,16 @@ def misaligned_sizes(case: RuleInput) -> Matches:
         listed = f"size{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
         rounded = ", ".join(f"{size} to {-(-size // _MULTIPLE) * _MULTIPLE}" for size in own)
         fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
+        # The line that makes the layer, by its inputs and outputs as its arguments say them.
+        first = op_at(case.trace, events[0])
+        is_forward = bare_name(first) in ("addmm", "mm") and first.phase is Phase.FORWARD
+        shape = first.inputs[-1].shape if is_forward else ()
         yield Match(
             title=f"half-precision products with {listed}",
             fix=f"round up to multiples of {_MULTIPLE}: {rounded}",
             evidence=f"{len(events)} products in half precision with rows that are no multiple of "
             "16 bytes",
-            location=_line_of_layer(case, op_at(case.trace, events[0])),
+            location=line_of_layer(case.sources, first, ("Linear", "Conv1D"), shape),
             events=tuple(events),
             gain=KnownGain(
                 fraction=fraction * typical_loss,
@@ -257,8 +252,110 @@ def _misaligned_rows(op: Op) -> list[int]:
     return [length for length in lengths if length > 1 and length % _MULTIPLE]
 
 
-def _line_of_layer(case: RuleInput, op: Op) -> Location | None:
-    """Return the line that makes a layer, by its inputs and outputs as its arguments say them."""
-    is_forward = bare_name(op) in ("addmm", "mm") and op.phase is Phase.FORWARD
-    sizes = op.inputs[-1].shape if is_forward else ()
-    return line_of_layer(case.sources, op, ("Linear", "Conv1D"), sizes)
+_FLOATS: Final = ("float32", "float16", "bfloat16")
+
+# What autocast runs in half precision on CUDA.
+# Source: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP.
+_PRODUCTS = frozenset(
+    ("_convolution", "_cudnn_rnn", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "addbmm",
+     "addmm", "addmv", "baddbmm", "bmm", "convolution", "convolution_backward",
+     "cudnn_convolution", "cudnn_convolution_transpose", "linear", "matmul", "mm", "mv", "prelu")
+)  # fmt: skip
+_ATTENTION = ("_scaled_dot_product_", "scaled_dot_product_")
+# What it runs in float32, each with its gradient, by the names below autograd.
+# Source: as above, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
+_FULL = (
+    "_log_softmax", "_softmax", "native_layer_norm", "native_group_norm", "nll_loss", "mse_loss",
+    "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "l1_loss", "kl_div", "exp", "expm1",
+    "log", "pow", "rsqrt", "reciprocal", "softplus", "cumsum", "cumprod", "prod", "sum",
+    "linalg_vector_norm", "logsumexp", "acos", "asin", "sinh", "cosh", "tan",
+)  # fmt: skip
+# Results of one dimension are statistics, which stay in float32 whatever is normalized.
+_BATCH_NORM = "batch_norm"
+
+
+def doubles_as_floats(trace: StepTrace) -> Edit:
+    """Return the step with float32 in the place of float64."""
+
+    def narrow(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, dtype=_DOUBLES.get(spec.dtype, spec.dtype))
+
+    replaced: dict[int, tuple[Event, ...]] = {}
+    for index, event in enumerate(trace.events):
+        if isinstance(event, Copy) and (dtype := _DOUBLES.get(event.dtype)):
+            replaced[index] = (replace(event, dtype=dtype, num_bytes=event.num_bytes // 2),)
+        elif isinstance(event, Op) and (recast := with_tensors(event, narrow)) != event:
+            # A cast may have nothing left to do.
+            before, after = (
+                [(spec.dtype, spec.device, spec.layout) for spec in specs]
+                for specs in (recast.inputs, recast.outputs)
+            )
+            is_useless = bare_name(event) == "_to_copy" and before == after
+            replaced[index] = () if is_useless else (recast,)
+    return Edit(replaced=replaced)
+
+
+def with_autocast(trace: StepTrace, dtype: str) -> Edit:
+    """Return the step as autocast would run it.
+
+    Args:
+        trace: A step in float32.
+        dtype: ``float16`` or ``bfloat16``.
+    """
+    replaced: dict[int, tuple[Event, ...]] = {}
+    # Memory in half precision; what the step computes, which leaves parameters and batches; and
+    # parameters whose casts autocast keeps.
+    halves, computed, kept = set[int](), set[int](), set[int]()
+
+    def current(spec: TensorSpec) -> TensorSpec:
+        is_half = spec.dtype == "float32" and spec.storage in halves
+        return replace(spec, dtype=dtype) if is_half else spec
+
+    def is_float(spec: TensorSpec) -> bool:
+        return bool(spec.shape) and spec.dtype in _FLOATS  # scalars are left alone
+
+    for index, op in enumerate(trace.events):
+        if not isinstance(op, Op) or op.is_on_host:
+            continue
+        name, inputs, casts = bare_name(op), list(map(current, op.inputs)), list[Event]()
+        is_product = name in _PRODUCTS or name.startswith(_ATTENTION)
+        if is_product or op.phase is Phase.OPTIMIZER or name.startswith(_FULL):
+            wanted = dtype if is_product else "float32"
+            for position, spec in enumerate(inputs):
+                if not is_float(spec) or spec.dtype == wanted:
+                    continue
+                inputs[position] = result = replace(spec, dtype=wanted)
+                if spec.storage not in kept:
+                    casts.append(
+                        replace(
+                            op,
+                            name="aten._to_copy.default",
+                            inputs=(spec,),
+                            outputs=(result,),
+                            attributes={},
+                        )
+                    )
+                if spec.storage >= 0 and spec.storage not in computed:
+                    kept.add(spec.storage)
+            is_half = is_product and any(spec.dtype == dtype for spec in inputs)
+        else:
+            followed = inputs[:1] if _BATCH_NORM in name else inputs
+            floats = [spec.dtype for spec in followed if is_float(spec)]
+            is_half = bool(floats) and all(one == dtype for one in floats)
+        outputs: list[TensorSpec] = []
+        for spec in op.outputs:
+            is_known = spec.storage >= 0
+            if is_known and any(spec.storage == given.storage for given in op.inputs):
+                outputs.append(current(spec))  # written in place
+                continue
+            if is_known:
+                computed.add(spec.storage)
+            is_statistic = _BATCH_NORM in op.name and len(spec.shape) == 1
+            if is_half and not is_statistic and spec.dtype == "float32":
+                halves.update({spec.storage} if is_known else ())
+                spec = replace(spec, dtype=dtype)
+            outputs.append(spec)
+        changed = (*casts, replace(op, inputs=tuple(inputs), outputs=tuple(outputs)))
+        if changed != (op,):
+            replaced[index] = changed
+    return Edit(replaced=replaced)

@@ -15,6 +15,7 @@ from breakeven.advise.rule import (
     RuleInput,
     by_line,
     num_copies,
+    once,
     rule,
     times_per_step,
     without,
@@ -99,12 +100,9 @@ _BY_LIBRARY = (
 )
 
 
+@once
 def waits(case: RuleInput) -> Mapping[int, Wait]:
     """Return why the host waits at each sync, by position."""
-    return case.once(_waits)
-
-
-def _waits(case: RuleInput) -> dict[int, Wait]:
     trips = {read for trip in round_trips(case) for read in trip.reads}
     # The gradients of what is read there come back: the backward pass copies them up.
     back = lines_where(
@@ -171,7 +169,7 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
     if sync.kind == "linalg":
         return Wait.NEEDED if _is_small_matrix(case, index) else Wait.VALUE
     # A value or tensor that the script itself reads.
-    origins = case.once(memory_writers)
+    origins = memory_writers(case)
     passed, source = origins.origin(sync.storage, index)
     is_of_parameter = source in origins.updated
     if is_whole_read(sync):

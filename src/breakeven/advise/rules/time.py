@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from breakeven.advise.rule import Match, Matches, RuleInput, rule
+from breakeven.advise.rule import Match, Matches, RuleInput, once, rule
 from breakeven.advise.rules.dev import compares_devices
 from breakeven.source import (
     LOOP_STATEMENTS,
@@ -65,6 +65,7 @@ _CLOCKS = frozenset({
 })  # fmt: skip
 
 
+@once
 def timed_work(case: RuleInput) -> list[TimedWork]:
     """Return what the script times and uses, once for each line of a second reading."""
     found: dict[Location, TimedWork] = {}
@@ -213,7 +214,7 @@ _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 @rule("TIME001", "TIME_NO_SYNC")
 def unawaited_work(case: RuleInput) -> Matches:
-    for timed in case.once(timed_work):
+    for timed in timed_work(case):
         # So much may be timed that the queue at its end is a small part of it.
         depth, num_steps = steps_within(case, timed)
         launches = num_steps * case.prediction.num_kernels
@@ -237,7 +238,7 @@ _MANY_STEPS = 1000
 
 @rule("TIME002", "TIME_WARMUP")
 def means_with_first_steps(case: RuleInput) -> Matches:
-    for timed in case.once(timed_work):
+    for timed in timed_work(case):
         depth, num_steps = steps_within(case, timed)
         # Whether steps were run before the clock starts.
         scope, source = timed.scope, timed.source

@@ -24,7 +24,7 @@ _MAX_CUDNN_WIDTH = 128
 
 
 def patch_attention(patches: Patches, recorder: StepRecorder) -> None:
-    """Record attention of tensors on the pretended device as CUDA runs it."""
+    """Record attention of tensors on the fake device as CUDA runs it."""
     original = F.scaled_dot_product_attention
 
     def attend(

@@ -26,7 +26,7 @@ _RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
-    """Replace the composites for tensors on the pretended device."""
+    """Replace the composites for tensors on the fake device."""
     _patch_dropout(patches, recorder)
     for name in _RNN_MODES:
         _patch_rnn(patches, recorder, name)
@@ -36,7 +36,7 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
 
 
 def is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
-    """Return whether this is a tensor, and on the pretended device."""
+    """Return whether this is a tensor, and on the fake device."""
     return isinstance(tensor, torch.Tensor) and recorder.devices.is_on_device(tensor)
 
 
@@ -163,10 +163,10 @@ def record_as_one(
         tensors = tuple(
             tensor.to(dtype) if tensor.dtype is torch.float32 else tensor for tensor in tensors
         )
-    return _RecordedAsOne.apply(recorder, compute, (name, backward_name, attributes), *tensors)  # type: ignore[no-any-return]
+    return FusedOp.apply(recorder, compute, (name, backward_name, attributes), *tensors)  # type: ignore[no-any-return]
 
 
-class _RecordedAsOne(torch.autograd.Function):
+class FusedOp(torch.autograd.Function):
     """A subgraph that the recorder sees as one operator in each direction."""
 
     @staticmethod
@@ -264,7 +264,7 @@ class _Subgraph:
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self._dtypes = [tensor.dtype for tensor in tensors]
-        with _unseen(), torch.enable_grad():
+        with unrecorded(), torch.enable_grad():
             self._inner = [
                 widened(tensor.detach()).requires_grad_(needs_grad)
                 for tensor, needs_grad in zip(tensors, self._needs_grad, strict=True)
@@ -285,7 +285,7 @@ class _Subgraph:
             if tensor.requires_grad
         ]
         paired = self._paired(gradients)
-        with _unseen():
+        with unrecorded():
             found = torch.autograd.grad(
                 [result for result, _ in paired],
                 [tensor for tensor, _ in wanted],
@@ -294,7 +294,7 @@ class _Subgraph:
                 retain_graph=is_graph_kept(),
                 allow_unused=True,
             )
-            return _separate(
+            return distinct_copies(
                 None if gradient is None else gradient.to(dtype)
                 for gradient, (_, dtype) in zip(found, wanted, strict=True)
             )
@@ -309,7 +309,7 @@ class _Subgraph:
         ]
 
 
-def _separate(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+def distinct_copies(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """Return tensors that are all distinct: two biases of a cell get the same gradient here.
 
     CUDA's kernel writes one for each; autograd would copy what it was given twice.
@@ -322,7 +322,7 @@ def _separate(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | 
 
 
 @contextmanager
-def _unseen() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """Run on the CPU without being recorded, and without a cast in an autocast region."""
     # Function modes too: under one, torch looks a builtin up by its name, and finds ours again.
     with without_modes(), torch.autocast("cpu", enabled=False):

@@ -17,33 +17,19 @@ import torch.utils._device
 from breakeven.capture.record.device_map import CudaDevices
 from breakeven.configure import Patches
 
-# What the pretended device says of itself: an A100, whose features a script may ask for. None of
+# What the fake device says of itself: an A100, whose features a script may ask for. None of
 # these figures enters a prediction.
 _PROPERTIES = {
-    "name": "NVIDIA A100-SXM4-80GB",
-    "major": 8,
-    "minor": 0,
-    "total_memory": 80 * 2**30,
-    "multi_processor_count": 108,
-    "max_threads_per_multi_processor": 2048,
-    "warp_size": 32,
-    "is_integrated": 0,
-    "is_multi_gpu_board": 0,
-    "gcnArchName": "",
-    "regs_per_multiprocessor": 65536,
-    "L2_cache_size": 40 * 2**20,
-    "max_threads_per_block": 1024,
-    "shared_memory_per_block": 48 * 2**10,
-    "shared_memory_per_block_optin": 163 * 2**10,
-    "shared_memory_per_multiprocessor": 164 * 2**10,
-    "clock_rate": 1_410_000,
-    "memory_clock_rate": 1_593_000,
-    "memory_bus_width": 5120,
+    "name": "NVIDIA A100-SXM4-80GB", "major": 8, "minor": 0, "total_memory": 80 * 2**30,
+    "multi_processor_count": 108, "max_threads_per_multi_processor": 2048, "warp_size": 32,
+    "is_integrated": 0, "is_multi_gpu_board": 0, "gcnArchName": "",
+    "regs_per_multiprocessor": 65536, "L2_cache_size": 40 * 2**20, "max_threads_per_block": 1024,
+    "shared_memory_per_block": 48 * 2**10, "shared_memory_per_block_optin": 163 * 2**10,
+    "shared_memory_per_multiprocessor": 164 * 2**10, "clock_rate": 1_410_000,
+    "memory_clock_rate": 1_593_000, "memory_bus_width": 5120,
     "uuid": "00000000-0000-0000-0000-000000000000",
-    "pci_bus_id": 0,
-    "pci_device_id": 0,
-    "pci_domain_id": 0,
-}
+    **dict.fromkeys(("pci_bus_id", "pci_device_id", "pci_domain_id"), 0),
+}  # fmt: skip
 # The versions that torch 2.13 is built with.
 _CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
 
@@ -143,13 +129,13 @@ def patch_cuda_api(
     patches: Patches, *, is_available: bool, on_wait: Callable[[str], None] | None = None,
     cuda: CudaDevices | None = None,
 ) -> None:  # fmt: skip
-    """Make ``torch.cuda`` answer for pretended devices.
+    """Make ``torch.cuda`` answer for fake devices.
 
     Args:
         patches: Restores everything when it is left.
         is_available: What ``torch.cuda.is_available()`` says.
         on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
-        cuda: The pretended devices; one by default.
+        cuda: The fake devices; one by default.
     """
     cuda = cuda or CudaDevices()
     before = dict(vars(torch.cuda))

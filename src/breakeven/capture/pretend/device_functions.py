@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any
@@ -112,47 +112,35 @@ def device_functions() -> tuple[DeviceFunction, ...]:
 
 def _describe(owner: Any, name: str, function: Any) -> DeviceFunction | None:
     if isinstance(function, FunctionType):
-        return _of_python(owner, name, function)
+        code = function.__code__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        # Others choose or describe a device, and make nothing there.
+        makes_tensor = "Tensor" in str(function.__annotations__.get("return", ""))
+        if _DEVICE not in parameters or not makes_tensor:
+            return None
+        names = parameters[: code.co_argcount]
+        position = names.index(_DEVICE) if _DEVICE in names else -1
+        return DeviceFunction(owner=owner, name=name, position=position)
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{function.__name__}")
     if not schemas:
-        is_one = _is_documented(function)
+        # The signature that opens the documentation has ``device`` as a keyword, or not.
+        signature = (function.__doc__ or "").strip().split("->", 1)[0].split("\n\n", 1)[0]
+        is_one = f" {_DEVICE}" in signature.partition("*,")[2]
         return DeviceFunction(owner=owner, name=name, is_from_data=True) if is_one else None
-    taking = [schema for schema in schemas if _DEVICE in (item.name for item in schema.arguments)]
-    if not taking or any(not _is_keyword(schema.arguments) for schema in taking):
+    # Schemas with ``device``, and whether it is a keyword alone in each.
+    taking = {
+        schema.name + (f".{schema.overload_name}" if schema.overload_name else ""): item.kwarg_only
+        for schema in schemas
+        for item in schema.arguments
+        if item.name == _DEVICE
+    }
+    if not taking or not all(taking.values()):
         return None
     # The compiler of TorchScript knows what the dispatcher does not; a sparse tensor is an operator
     # of indices and values, which may be lists.
-    is_from_data = "array_like" in (function.__doc__ or "") or not any(map(_is_dispatched, taking))
+    is_known = any(map(torch._C._dispatch_has_kernel, taking))
+    is_from_data = "array_like" in (function.__doc__ or "") or not is_known
     return DeviceFunction(owner=owner, name=name, is_from_data=is_from_data)
-
-
-def _is_keyword(arguments: Iterable[Any]) -> bool:
-    return all(item.kwarg_only for item in arguments if item.name == _DEVICE)
-
-
-def _is_dispatched(schema: Any) -> bool:
-    overload = f".{schema.overload_name}" if schema.overload_name else ""
-    return bool(torch._C._dispatch_has_kernel(schema.name + overload))
-
-
-def _is_documented(function: Any) -> bool:
-    """Return whether the signature that opens the documentation has ``device``, as a keyword."""
-    signature = (function.__doc__ or "").strip().split("->", 1)[0].split("\n\n", 1)[0]
-    _, is_keyword, keywords = signature.partition("*,")
-    return bool(is_keyword) and f" {_DEVICE}" in keywords
-
-
-def _of_python(owner: Any, name: str, function: FunctionType) -> DeviceFunction | None:
-    code = function.__code__
-    if _DEVICE not in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        return None
-    # Others choose or describe a device, and make nothing there.
-    if "Tensor" not in str(function.__annotations__.get("return", "")):
-        return None
-    names = code.co_varnames[: code.co_argcount]
-    return DeviceFunction(
-        owner=owner, name=name, position=names.index(_DEVICE) if _DEVICE in names else -1
-    )
 
 
 _DTYPES = {
@@ -278,7 +266,7 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         if isinstance(given, torch.Tensor):
             created = function(*args, **kwargs)
         else:
-            created = _created_unseen(function, args, kwargs, recorder)
+            created = _created_unrecorded(function, args, kwargs, recorder)
         if is_pinned:
             devices.pin(created)
         if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
@@ -308,7 +296,7 @@ def _wrapped_on_host(
 ) -> Callable[..., torch.Tensor]:
     @functools.wraps(function)
     def create(*args: Any, **kwargs: Any) -> torch.Tensor:
-        created = _created_unseen(function, args, kwargs, recorder)
+        created = _created_unrecorded(function, args, kwargs, recorder)
         if recorder.is_moving:
             recorder.devices.place(created, HOST)
         return created
@@ -316,7 +304,7 @@ def _wrapped_on_host(
     return create
 
 
-def _created_unseen(
+def _created_unrecorded(
     function: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any],
     recorder: StepRecorder,
 ) -> torch.Tensor:  # fmt: skip

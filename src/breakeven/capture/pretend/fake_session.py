@@ -1,7 +1,7 @@
 """Record a step of a model that has no memory: shapes are computed, numbers are not.
 
 Fake tensors on the CPU take the place of real ones, so that a model of any size is recorded in
-the time that its operators' shapes take. They are "moved" to the pretended device as a script is
+the time that its operators' shapes take. They are "moved" to the fake device as a script is
 that never uses one: everything but the optimizer's counters is on it.
 """
 

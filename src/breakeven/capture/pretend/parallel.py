@@ -1,4 +1,4 @@
-"""``nn.DataParallel`` on pretended GPUs, and one process of several, without the others.
+"""``nn.DataParallel`` on fake GPUs, and one process of several, without the others.
 
 Its collectives return at once with what this process has; what the others would have sent is not
 waited for. `DistributedDataParallel` runs the step of its one GPU, and exchanges no gradients.
@@ -28,14 +28,14 @@ _EXCHANGES = ("require_backward_grad_sync", "require_forward_param_sync")
 
 
 def patch_process_group(
-    patches: Patches, *, is_pretended: bool = False,
+    patches: Patches, *, is_fake: bool = False,
     on_group: Callable[[int], None] = lambda _: None,
 ) -> None:  # fmt: skip
     """Let ``init_process_group`` succeed at once, whatever its backend and its world.
 
     Args:
         patches: Undo it.
-        is_pretended: Whether modules are on a pretended GPU; otherwise they are on the CPU.
+        is_fake: Whether modules are on a fake GPU; otherwise they are on the CPU.
         on_group: Called with the number of processes when the script joins them.
     """
     if not dist.is_available():
@@ -53,7 +53,7 @@ def patch_process_group(
         own = rank if rank >= 0 else _from_environment("RANK")
         num_processes = world_size if world_size > 0 else _from_environment("WORLD_SIZE")
         original_initialize("fake", store=FakeStore(), rank=own, world_size=num_processes)
-        asked_backend = str(backend or ("nccl" if is_pretended else "gloo"))
+        asked_backend = str(backend or ("nccl" if is_fake else "gloo"))
         on_group(num_processes)
 
     original_initialize = dist.init_process_group
@@ -71,7 +71,7 @@ def patch_process_group(
     for name in ("barrier", "monitored_barrier"):
         patches.replace(dist, name, lambda *_, **__: None)
     patches.callback(_leave_group)
-    _patch_ddp(patches, is_pretended=is_pretended)
+    _patch_ddp(patches, is_fake=is_fake)
     # It normalizes over the samples of all processes, on GPUs alone.
     patches.replace(nn.SyncBatchNorm, "forward", _BatchNorm.forward)
     handle = "_passing_sync_batchnorm_handle"
@@ -101,7 +101,7 @@ def _leave_group() -> None:
         distributed_c10d.destroy_process_group()
 
 
-def _patch_ddp(patches: Patches, *, is_pretended: bool) -> None:
+def _patch_ddp(patches: Patches, *, is_fake: bool) -> None:
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
@@ -111,9 +111,9 @@ def _patch_ddp(patches: Patches, *, is_pretended: bool) -> None:
     ) -> None:  # fmt: skip
         if device_ids:
             # On the CPU there is nothing to choose.
-            device_ids = [0] if is_pretended else None
+            device_ids = [0] if is_fake else None
         if output_device is not None:
-            output_device = 0 if is_pretended else None
+            output_device = 0 if is_fake else None
         original(parallel, module, device_ids, output_device, *args, **kwargs)
 
     patches.replace(DistributedDataParallel, "__init__", initialize)

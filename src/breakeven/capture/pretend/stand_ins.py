@@ -1,4 +1,4 @@
-"""What stands in for parts of torch, on pretended devices and where CUDA means the CPU.
+"""What stands in for parts of torch, on fake devices and where CUDA means the CPU.
 
 Default devices, generators, checkpoints that were written on a GPU or are read onto one, what
 compiles nothing, and autocast regions for CUDA, which become regions for the CPU.
@@ -162,17 +162,17 @@ def patch_serialization(
 
     Args:
         patches: Restores everything when it is left.
-        devices: Notes which of them live on a pretended device; None where there is none.
-        cuda: The pretended devices; one by default.
+        devices: Notes which of them live on a fake device; None where there is none.
+        cuda: The fake devices; one by default.
     """
     original_load = torch.load
-    pretended = cuda or CudaDevices()
+    fake = cuda or CudaDevices()
 
     def place(
         storage: torch.UntypedStorage, device: Any = None, *_: Any, **__: Any
     ) -> torch.UntypedStorage:
         if devices is not None:
-            devices.place(storage, pretended.name_of(device))
+            devices.place(storage, fake.name_of(device))
         return storage
 
     @functools.wraps(original_load)

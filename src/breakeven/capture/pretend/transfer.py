@@ -1,4 +1,4 @@
-"""Move a tensor between the host and pretended devices."""
+"""Move a tensor between the host and fake devices."""
 
 from __future__ import annotations
 
@@ -83,17 +83,13 @@ class _Transfer(torch.autograd.Function):
         return _copy(gradients[0], ctx.recorder, ctx.back, False), None, None, None
 
 
-def _cloned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
 def _copy(
     tensor: torch.Tensor, recorder: StepRecorder, where: str, non_blocking: bool
 ) -> torch.Tensor:
     devices = recorder.devices
     came_from = devices.device_of(tensor)
     with torch._C.DisableTorchFunction(), undispatched():
-        copied = recorder.compute(_cloned, tensor)
+        copied = recorder.compute(lambda given: given.detach().clone(), tensor)
     devices.place(copied, where)
     if came_from == HOST:
         recorder.record_copy(
@@ -127,7 +123,7 @@ def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
 
 
 def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
-    """Let ``to``, ``cuda`` and their kin move tensors of the host and of pretended devices."""
+    """Let ``to``, ``cuda`` and their kin move tensors of the host and of fake devices."""
     original_to = torch.Tensor.to
     devices = recorder.devices
     # `batch.to(device)` is how a script moves what it has, whatever its device is called.

@@ -241,7 +241,7 @@ def _can_fork() -> bool:
 _KEPT_CHARACTERS = 4_000
 
 
-def run_on_pretended_gpus(
+def run_on_fake_gpus(
     script: Path,
     arguments: Sequence[str] = (),
     *,
@@ -250,7 +250,7 @@ def run_on_pretended_gpus(
 ) -> str:
     """Run a script to its end on GPUs that are not there, and return what it printed.
 
-    See `pretended_gpus` for what it meets.
+    See `fake_gpus` for what it meets.
 
     Args:
         script: Its file.
@@ -262,7 +262,7 @@ def run_on_pretended_gpus(
         ScriptError: It failed.
         BreakevenError: It did not end in time.
     """
-    command = python_command("pretend.pretended_cuda", str(num_devices), str(script), *arguments)
+    command = python_command("pretend.fake_cuda", str(num_devices), str(script), *arguments)
     return _run(command, script, time_limit_s)
 
 

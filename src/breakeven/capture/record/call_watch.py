@@ -33,10 +33,6 @@ _Args = tuple[Any, ...]
 _Named = dict[str, Any]
 
 
-def _tell_nothing(_: FrameType, __: _Args, ___: _Named) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Watched:
     """A call that is noted.
@@ -53,7 +49,7 @@ class _Watched:
 
     name: str
     owners: tuple[Any, ...]
-    tell: Callable[[FrameType, _Args, _Named], str | None] = _tell_nothing
+    tell: Callable[[FrameType, _Args, _Named], str | None] = lambda *_: ""
     attribute: str = ""
     kind: str = ""
     is_timed: bool = True
@@ -197,10 +193,6 @@ def _tell_all(_: FrameType, args: _Args, kwargs: _Named) -> str:
     return _as_text(args, kwargs)
 
 
-def _tell_of_constructor(_: FrameType, args: _Args, kwargs: _Named) -> str:
-    return _as_text(args[1:], kwargs)
-
-
 def _tell_where_zeroed(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
     return None if kwargs.get("set_to_none", args[1] if len(args) > 1 else True) else ""
 
@@ -220,11 +212,6 @@ def _tell_of_autocast(frame: FrameType, args: _Args, kwargs: _Named) -> str | No
     return _as_text((device_type, given.get("dtype") or torch.get_autocast_dtype(device_type)), {})
 
 
-def _tell_by_user(frame: FrameType, _: _Args, __: _Named) -> str | None:
-    """Tell nothing of libraries, which read clocks too, and far more often."""
-    return "" if is_user_file(frame.f_code.co_filename) else None
-
-
 _WATCHED = (
     *(
         _Watched(f"torch.{name}", (torch,), _tell_all)
@@ -239,7 +226,10 @@ _WATCHED = (
     _Watched("torch.utils.checkpoint.checkpoint", (torch.utils.checkpoint,)),
     *(_Watched(f"Module.{name}", (nn.Module,)) for name in ("double", "half", "bfloat16")),
     *(
-        _Watched(name, (kind,), _tell_of_constructor, attribute="__init__", is_timed=False)
+        _Watched(
+            name, (kind,), lambda _, args, kwargs: _as_text(args[1:], kwargs),
+            attribute="__init__", is_timed=False,
+        )
         for name, kind in (
             ("torch.nn.DataParallel", nn.DataParallel),
             ("torch.nn.parallel.DistributedDataParallel", nn.parallel.DistributedDataParallel),
@@ -262,7 +252,12 @@ _WATCHED = (
     ),
     _Watched("Module.to", (nn.Module,), _tell_dtype, is_timed=False),
     *(
-        _Watched(f"time.{name}", (time,), _tell_by_user, is_timed=False)
+        # Libraries read clocks too, and far more often: nothing is told of them.
+        _Watched(
+            f"time.{name}", (time,),
+            lambda frame, *_: "" if is_user_file(frame.f_code.co_filename) else None,
+            is_timed=False,
+        )
         for name in (
             "perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns",
             "process_time",

@@ -1,4 +1,4 @@
-"""CUDA devices that are pretended: how scripts name them, and which tensors live there."""
+"""Fake CUDA devices: how scripts name them, and which tensors live there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DeviceMap:
         return self.default if block is None else block.device
 
     def is_on_device(self, tensor: torch.Tensor) -> bool:
-        """Return whether the tensor is on a pretended device."""
+        """Return whether the tensor is on a fake device."""
         return self.device_of(tensor) != HOST
 
     def first_device(self, arguments: Iterable[Any]) -> str | None:

@@ -209,7 +209,8 @@ def around_closure(
     # What is there is a closure where `step` calls it so: an optimizer of one's own may take a
     # learning rate, or a model.
     own, rest = args[:1], args[1:]
-    is_first = bool(rest) and _takes_closure(optimizer)
+    code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
+    is_first = bool(rest) and code is not None and code.co_varnames[1:2] == ("closure",)
     closure = rest[0] if is_first else kwargs.get("closure")
     if not callable(closure):
         return None
@@ -220,11 +221,6 @@ def around_closure(
     if is_first:
         return (*own, evaluate, *rest[1:]), kwargs
     return args, {**kwargs, "closure": evaluate}
-
-
-def _takes_closure(optimizer: torch.optim.Optimizer) -> bool:
-    code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
-    return code is not None and code.co_varnames[1:2] == ("closure",)
 
 
 class ModulePath(Patches):
@@ -259,11 +255,20 @@ class ModulePath(Patches):
             root = type(module).__name__
             for name, part in named_parts(module):
                 self._names[part] = f"{root}.{name}" if name else root
+        first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
+        shape = tuple[int, ...](() if first is None else first.shape)
+        counts = recorder.step.model_inputs
         if is_outermost and torch.is_grad_enabled():
-            recorder.step.model_inputs += _num_samples(module, inputs)
-            here.model_input = _first_shape(inputs)
-        elif recorder.step.model_inputs and _has_time_in_front(module, inputs, here.model_input):
-            recorder.step.model_inputs[-1] = here.model_input[1]
+            # A loss without parameters is no model, and a recurrent layer that is used by itself
+            # may have time in front.
+            is_layer = isinstance(module, (nn.RNNBase, nn.Transformer))
+            if len(shape) > 1 and not is_layer and has_parameters(module):
+                counts.append(shape[0])
+            here.model_input = shape
+        elif counts and len(here.model_input) > 1 and not getattr(module, "batch_first", True):
+            # A recurrent layer or one of a transformer has the time of the model's input in front.
+            is_same = len(shape) == 3 and shape[:2] == here.model_input[:2]
+            counts[-1] = shape[1] if is_same else counts[-1]
         if is_outermost and recorder.is_noting:
             here.call = _start_call(module, inputs, recorder)
         here.modules.append((self._names[module], module))
@@ -277,40 +282,18 @@ class ModulePath(Patches):
             here.call = None
 
 
-def _num_samples(module: nn.Module, inputs: tuple[Any, ...]) -> list[int]:
-    """Return the leading dimension of a model's input, where that is the batch.
-
-    A loss without parameters is no model, and a recurrent layer that is used by itself may have
-    time in front.
-    """
-    if isinstance(module, (nn.RNNBase, nn.Transformer)) or not has_parameters(module):
-        return []
-    shape = _first_shape(inputs)
-    return [shape[0]] if len(shape) > 1 else []
-
-
-def _first_shape(inputs: tuple[Any, ...]) -> tuple[int, ...]:
-    first = next((item for item in inputs if isinstance(item, torch.Tensor)), None)
-    return () if first is None else tuple(first.shape)
-
-
-def _has_time_in_front(
-    module: nn.Module, inputs: tuple[Any, ...], model_input: tuple[int, ...]
-) -> bool:
-    """Return whether a layer of a model says so of the model's input, whose shape is given.
-
-    Recurrent layers and those of transformers take it in front by default.
-    """
-    if len(model_input) < 2 or getattr(module, "batch_first", True):
-        return False
-    shape = _first_shape(inputs)
-    return len(shape) == 3 and shape[:2] == model_input[:2]
-
-
 def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> CalledModel | None:
     """Note that ``module`` is called; None where it is no model or only prepares data."""
     if recorder.here.phase is Phase.DATA or not has_parameters(module):
         return None
+    # Hooks for all modules are not given the keywords: they stand in torch's own frame.
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
+        frame = frame.f_back
+    keywords = None if frame is None else frame.f_locals.get("kwargs")
+    given = (*inputs, *(keywords.values() if isinstance(keywords, dict) else ()))
+    tensors = (value for value in given if isinstance(value, torch.Tensor) and value.shape)
+    first = next(tensors, None)
     origin = recorder.current_origin()
     noted = ModelCall(
         model=type(module).__name__,
@@ -321,27 +304,9 @@ def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> Calle
         is_used_in_backward=False,
         first_event=len(recorder.events),
         num_events=0,
-        num_samples=_first_dimension(inputs),
+        num_samples=0 if first is None else first.shape[0],
     )
     node = next_node()
     call = CalledModel(noted=noted, events=recorder.events, first_node=node, end_node=node)
     recorder.step.model_calls.append(call)
     return call
-
-
-def _first_dimension(inputs: tuple[Any, ...]) -> int:
-    """Return the leading dimension of the first tensor that a model is given."""
-    named = _keywords_of_call()
-    for value in (*inputs, *named.values()):
-        if isinstance(value, torch.Tensor) and value.shape:
-            return value.shape[0]
-    return 0
-
-
-def _keywords_of_call() -> dict[str, Any]:
-    """Return the keywords of the module call whose hook runs; hooks for all are given none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
-        frame = frame.f_back
-    found = None if frame is None else frame.f_locals.get("kwargs")
-    return found if isinstance(found, dict) else {}

@@ -13,6 +13,7 @@ import inspect
 import multiprocessing
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
@@ -85,7 +86,10 @@ class LoaderRecord:
 
 def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFacts:
     """Return what does not change from batch to batch."""
-    dataset = _innermost(loader.dataset)
+    # What a subset, or a concatenation of one kind, takes samples from.
+    dataset: Any = loader.dataset
+    while parts := parts_of(dataset):
+        dataset = parts[0]
     is_batched = loader.batch_size is None and loader.batch_sampler is None
     return LoaderFacts(
         location=record.location,
@@ -177,13 +181,6 @@ def held_bytes(dataset: Any) -> int:
     return held_by(dataset)
 
 
-def _innermost(dataset: Any) -> Any:
-    """Return the data set that a subset, or a concatenation of one kind, takes samples from."""
-    while parts := parts_of(dataset):
-        dataset = parts[0]
-    return dataset
-
-
 def length_of(dataset: Any) -> int:
     """Return the samples of a data set; 0 where it does not say."""
     if not isinstance(dataset, Sized):
@@ -218,25 +215,20 @@ def _class_location(kind: type) -> Location | None:
     if not codes:
         return None
     first = min(codes, key=lambda code: code.co_firstlineno)
-    line = _class_line(first.co_filename, kind.__name__, first.co_firstlineno)
-    return location_of(first.co_filename, line, kind.__name__)
-
-
-def _class_line(file: str, name: str, inside: int) -> int:
-    """Return the line of ``class name`` around the line ``inside``; that line where not found."""
-    try:
-        with tokenize.open(file) as source:
+    inside = first.co_firstlineno
+    lines: list[int] = []
+    # Of a file that cannot be read, the line of the first method.
+    with suppress(OSError, SyntaxError, UnicodeDecodeError, ValueError):
+        with tokenize.open(first.co_filename) as source:
             tree = ast.parse(source.read())
-    except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-        return inside
-    lines = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        and node.name == name
-        and node.lineno <= inside <= (node.end_lineno or inside)
-    ]
-    return max(lines, default=inside)
+        lines = [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            and node.name == kind.__name__
+            and node.lineno <= inside <= (node.end_lineno or inside)
+        ]
+    return location_of(first.co_filename, max(lines, default=inside), kind.__name__)
 
 
 # How a data set asks for it.

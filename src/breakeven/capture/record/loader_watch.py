@@ -47,6 +47,12 @@ _NUM_PARTS = 5
 _LONGEST_REST_S = 1.0
 
 
+_WITHOUT_WORKERS = {
+    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
+    "_DataLoader__multiprocessing_context": None,
+}  # fmt: skip
+
+
 class LoaderWatch(Patches):
     """Times every batch that is fetched; can set a batch size and keep loading in this process.
 
@@ -98,9 +104,14 @@ class LoaderWatch(Patches):
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
                 location = watch._location(loader, caller_of_constructor(sys._getframe(1), loader))
-                watch._records[loader] = _new_record(watch._wrapped_by(loader) or loader, location)
+                # A trainer copies a loader's settings, of which the workers are gone by then.
+                is_copy = type(loader) is not DataLoader and not loader.num_workers
+                alike = watch._alike(loader) if is_copy else ()
+                asked = next((own for _, own in alike if own.num_workers), loader)
+                watch._records[loader] = _new_record(asked, location)
                 if not loader.num_workers or not needs_workers(loader):
-                    watch._keep_in_process(loader)
+                    # DataLoader guards its attributes, hence the way around.
+                    loader.__dict__.update(_WITHOUT_WORKERS)
 
         def initialize_iterator(iterator: Any, loader: Any) -> None:
             original_iterator_init(iterator, loader)
@@ -262,15 +273,6 @@ class LoaderWatch(Patches):
         )
         return next((place for place in own_places if place), location)
 
-    def _wrapped_by(self, loader: Any) -> LoaderRecord | None:
-        """Return what the script asked of the loader that this one is a library's copy of.
-
-        A trainer copies a loader's settings, of which the workers are gone by then.
-        """
-        if type(loader) is DataLoader or loader.num_workers:
-            return None
-        return next((own for _, own in self._alike(loader) if own.num_workers), None)
-
     def _alike(self, loader: Any) -> Iterator[tuple[Any, LoaderRecord]]:
         """Return the loaders of the same data that were made before, with their records."""
         return (each for each in self._records.items() if each[0].dataset is loader.dataset)
@@ -313,15 +315,6 @@ class LoaderWatch(Patches):
             wait_ns=sum(duration for _, duration in fetches),
             batches_per_epoch=length_of(loader),
         )
-
-    @staticmethod
-    def _keep_in_process(loader: Any) -> None:
-        """Take the workers away; DataLoader guards its attributes, hence the way around."""
-        for name, value in {
-            "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
-        }.items():  # fmt: skip
-            loader.__dict__[name] = value
-        loader.__dict__["_DataLoader__multiprocessing_context"] = None
 
 
 def _new_record(asked: Any, location: Location | None = None) -> LoaderRecord:

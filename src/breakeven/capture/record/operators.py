@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from breakeven.capture.record.device_map import HOST, DeviceMap, sparse_values
+from breakeven.capture.record.device_map import DeviceMap, sparse_values
 from breakeven.processor import has_half_hardware
 from breakeven.trace import TensorSpec
 
@@ -16,44 +16,34 @@ from breakeven.trace import TensorSpec
 # Source: the implementations in aten/src/ATen/native/cuda, which copy to the host and wait.
 _SYNC_KINDS = {
     "aten._local_scalar_dense": "item",
-    "aten.equal": "equal",
-    "aten.nonzero": "nonzero",
     "aten.masked_select": "mask",
-    "aten._unique": "unique",
-    "aten._unique2": "unique",
-    "aten.unique_dim": "unique",
-    "aten.unique_consecutive": "unique",
-    "aten.repeat_interleave": "repeat_interleave",
     "aten._linalg_check_errors": "linalg",
-    "aten.bincount": "bincount",
-    "aten._coalesce": "coalesce",
-    "aten.coalesce": "coalesce",
+    **{f"aten.{name}": name for name in ("equal", "nonzero", "repeat_interleave", "bincount")},
+    **dict.fromkeys(("aten._coalesce", "aten.coalesce"), "coalesce"),
+    **dict.fromkeys(
+        ("aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive"), "unique"
+    ),
 }
-_INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
+INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
-_COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
+COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
 # Operators on lists of tensors; each place of the lists is on its own.
 _ALL_AT_ONCE = "aten._foreach_"
 _WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
 # Operators that take tensors of both host and device: indices may stay on the host.
 _MIXING = frozenset({
-    *_INDEXING, "aten._unsafe_index", "aten._unsafe_index_put", "aten.set_", "aten.resize_as_",
+    *INDEXING, "aten._unsafe_index", "aten._unsafe_index_put", "aten.set_", "aten.resize_as_",
 })  # fmt: skip
 
 # Results that are on the host although their operator works on the device, by position.
-_HOST_RESULTS = {"aten._pack_padded_sequence": 1}
-
-
-def result_device(base_name: str, position: int, device: str) -> str:
-    """Return where a result of an operator on ``device`` lives."""
-    return HOST if _HOST_RESULTS.get(base_name) == position else device
+HOST_RESULTS = {"aten._pack_padded_sequence": 1}
 
 
 def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
     """Return what makes the host wait in an operator on the device, or None."""
     base_name = name.rsplit(".", 1)[0]
-    if base_name in _INDEXING:
+    if base_name in INDEXING:
         return "mask" if masks_of(inputs) else None
     if base_name == "aten.repeat_interleave" and not name.endswith(".Tensor"):
         return None
@@ -65,21 +55,12 @@ def masks_of(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in inputs[1:] if tensor.dtype in (torch.bool, torch.uint8)]
 
 
-def may_mix(base_name: str) -> bool:
-    """Return whether an operator takes tensors of several devices."""
-    return base_name in _COPYING
-
-
-def runs_beside_first(base_name: str) -> bool:
-    """Return whether an operator runs where its first tensor is, and brings others there."""
-    return base_name in _INDEXING
-
-
 def find_stray(base_name: str, arguments: Sequence[Any], devices: DeviceMap) -> str | None:
     """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
 
     Tensors without dimensions may be on the host everywhere: operators on the device take them as
     numbers. Those few that do not are left out here, since a line that works must not be blamed.
+    Operators on lists go tensor by tensor if they have to.
 
     Args:
         base_name: Name without overload: ``aten.add``.
@@ -87,30 +68,23 @@ def find_stray(base_name: str, arguments: Sequence[Any], devices: DeviceMap) -> 
         devices: Where tensors are.
 
     Source: aten/src/ATen/TensorIterator.cpp, compute_types; ``device_check`` in
-    aten/src/ATen/native/native_functions.yaml, and the operators that have it off.
+    aten/src/ATen/native/native_functions.yaml, and the operators that have it off;
+    aten/src/ATen/native/ForeachUtils.h, can_use_fast_route.
     """
-    if base_name.startswith(_ALL_AT_ONCE):
-        return _stray_of_lists(arguments, devices)
-    return _stray(base_name, list(tensors_in(arguments)), devices)
-
-
-def _stray_of_lists(arguments: Sequence[Any], devices: DeviceMap) -> str | None:
-    """Return what is refused of operators on lists, which go tensor by tensor if they have to.
-
-    Source: aten/src/ATen/native/ForeachUtils.h, can_use_fast_route.
-    """
+    if not base_name.startswith(_ALL_AT_ONCE):
+        return _stray(base_name, list(tensors_in(arguments)), devices)
     lists = [given for given in arguments if isinstance(given, (list, tuple))]
-    rows = [
-        [item for item in row if isinstance(item, torch.Tensor)]
-        for row in zip(*lists, strict=False)
-    ]
-    mixed = (row for row in rows if 0 < sum(map(devices.is_on_device, row)) < len(row))
-    return next((stray for row in mixed if (stray := _stray("", row, devices))), None)
+    for row in zip(*lists, strict=False):
+        tensors = [item for item in row if isinstance(item, torch.Tensor)]
+        is_mixed = 0 < sum(map(devices.is_on_device, tensors)) < len(tensors)
+        if is_mixed and (stray := _stray("", tensors, devices)):
+            return stray
+    return None
 
 
 def _stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> str | None:
     hosted = [item for item in inputs if not devices.is_on_device(item)]
-    if base_name in _COPYING:
+    if base_name in COPYING:
         return None
     if base_name == "aten._pack_padded_sequence":
         if devices.is_on_device(inputs[1]):
@@ -233,9 +207,11 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
         *tensors, dtype = args
         plain = getattr(func.overloadpacket, "out" if "out" in kwargs else "default")
         return plain(*(tensor.to(dtype) for tensor in tensors), **kwargs)
-    half = _slow_dtype(args) if base_name in _SLOW_IN_HALF and "out" not in kwargs else None
-    if half is None:
+    may_be_slow = base_name in _SLOW_IN_HALF and "out" not in kwargs
+    dtypes = {tensor.dtype for tensor in tensors_in(args)} if may_be_slow else set[torch.dtype]()
+    if len(dtypes) != 1 or not dtypes <= _slow_dtypes():
         return func(*args, **kwargs)
+    (half,) = dtypes
 
     def convert(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
         if isinstance(value, torch.Tensor):
@@ -246,12 +222,6 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
 
     wide = tuple(convert(value, half, torch.float32) for value in args)
     return convert(func(*wide, **kwargs), torch.float32, half)
-
-
-def _slow_dtype(args: tuple[Any, ...]) -> torch.dtype | None:
-    """Return the one half precision that all tensors have, if the CPU may be slow at it."""
-    dtypes = {tensor.dtype for tensor in tensors_in(args)}
-    return dtypes.pop() if len(dtypes) == 1 and dtypes <= _slow_dtypes() else None
 
 
 @cache

@@ -21,14 +21,14 @@ from breakeven.capture.record.event_log import EventLog
 from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.modes import Watch, same_numbers
 from breakeven.capture.record.operators import (
+    COPYING,
+    HOST_RESULTS,
+    INDEXING,
     attributes_of,
     find_stray,
     is_masked_fill,
     masks_of,
-    may_mix,
-    result_device,
     run_on_cpu,
-    runs_beside_first,
     sync_kind,
     tensors_in,
 )
@@ -56,7 +56,7 @@ class StepRecorder(EventLog):
     Args:
         devices: Where tensors live; the recorder places the results.
         run: Computes an operator, called as ``run(func, base_name, args, kwargs)``.
-        cuda: The pretended devices; one by default.
+        cuda: The fake devices; one by default.
         is_recording: Note events from the beginning; otherwise tensors are placed alone, until
             `start_recording` is called.
     """
@@ -105,7 +105,7 @@ class StepRecorder(EventLog):
         while self.on_first_recording:
             self.on_first_recording.pop()()
 
-    def rest(self) -> None:
+    def stop_recording(self) -> None:
         """Keep no events until `start_recording`; place tensors only while a device has some."""
         self.is_recording = False
         if self.watch is not None and not self.devices.device_bytes:
@@ -136,44 +136,33 @@ class StepRecorder(EventLog):
     def _dispatch(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], entered_ns: int
     ) -> Any:
-        here = self.here
         name, base_name = _names_of(func)
-        inputs = list(tensors_in(args)) + list(tensors_in(kwargs.values()))
-        is_placed = "device" in kwargs
-        if not self.is_recording and inputs and not is_placed and not self.is_moving:
+        inputs = [*tensors_in(args), *tensors_in(kwargs.values())]
+        if not self.is_recording and inputs and "device" not in kwargs and not self.is_moving:
             places = set(map(self.devices.device_of, inputs))
-            if len(places) == 1:
-                return self._run_unrecorded(func, base_name, args, kwargs, places.pop())
+            if len(places) == 1:  # nothing is at odds, and nothing is noted
+                result = self._run(func, base_name, args, kwargs)
+                if (device := places.pop()) != HOST:
+                    self._note_device(device)
+                    self._place_results(base_name, result, device)
+                return result
         wanted = kwargs.get("device")
         if wanted is not None and is_cuda(wanted):
             wanted = self.cuda.as_device(wanted)  # a device that is not there is refused here
             kwargs["device"] = torch.device("cpu")
         arguments = (*args, *kwargs.values())
         device = self._device_of_call(base_name, arguments, inputs, wanted)
-        if device != HOST:
-            here.last_device = device
-            self.num_device_events += 1
-        is_noting = self.is_recording and not here.is_paused
+        self._note_device(device)
+        is_noting = self.is_noting
         updates = self.updates if is_noting else None
         written = updates and updates.see(func, inputs, args, kwargs)
         if is_noting:
             self.note_gap(entered_ns)
-        started_ns = own_time_ns()
-        if self.graph_work is None or device == HOST:
-            result = self._run(func, base_name, args, kwargs)
-        else:
-            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
-        host_ns = own_time_ns() - started_ns
-        is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
-        if is_noting and is_repeatable and self.is_worth_repeating(host_ns):
-            host_ns = min(host_ns, self._time_again(func, base_name, args, kwargs))
-        outputs = list(tensors_in((result,)))
+        result, host_ns = self._run_timed(func, base_name, args, kwargs, device)
         if base_name == "aten.copy_":
             self._note_copy(args, kwargs, inputs, name, host_ns)
         else:
-            for position, output in enumerate(outputs):
-                if not self.devices.is_known(output):
-                    self.devices.place(output, result_device(base_name, position, device))
+            outputs = self._place_results(base_name, result, device)
             if is_noting:
                 self._note_op(func, name, args, kwargs, inputs, outputs, device, host_ns)
                 if not len(self.events) % _LOOK_EVERY:
@@ -183,18 +172,41 @@ class StepRecorder(EventLog):
         self.end_event()
         return result
 
-    def _time_again(
-        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> int:
-        """Return how long an operator takes at once after itself: as it does where nobody looks.
+    def _note_device(self, device: str) -> None:
+        if device != HOST:
+            self.here.last_device = device
+            self.num_device_events += 1
 
-        The first time, what the recorder does in between has left it cold caches.
+    def _place_results(self, base_name: str, result: Any, device: str) -> list[torch.Tensor]:
+        outputs = list(tensors_in((result,)))
+        for position, output in enumerate(outputs):
+            if not self.devices.is_known(output):
+                is_hosted = HOST_RESULTS.get(base_name) == position
+                self.devices.place(output, HOST if is_hosted else device)
+        return outputs
+
+    def _run_timed(
+        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
+    ) -> tuple[Any, int]:
+        """The result, and how long the host takes for it where nobody looks.
+
+        What the recorder does in between leaves it cold caches; at once after itself, an operator
+        takes as long as in a plain run.
         """
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
-        with same_numbers() if is_random else nullcontext():
-            started_ns = own_time_ns()
-            self._run(func, base_name, args, kwargs)
-            return own_time_ns() - started_ns
+        started_ns = own_time_ns()
+        if self.graph_work is None or device == HOST:
+            result = self._run(func, base_name, args, kwargs)
+        else:
+            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
+        host_ns = own_time_ns() - started_ns
+        is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
+        if is_repeatable and self.is_worth_repeating(host_ns):
+            is_random = torch.Tag.nondeterministic_seeded in func.tags
+            with same_numbers() if is_random else nullcontext():
+                started_ns = own_time_ns()
+                self._run(func, base_name, args, kwargs)
+                host_ns = min(host_ns, own_time_ns() - started_ns)
+        return result, host_ns
 
     def is_worth_repeating(self, host_ns: int) -> bool:
         """Return whether what took so long is to be timed again."""
@@ -203,19 +215,6 @@ class StepRecorder(EventLog):
     def compute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Compute what is recorded apart; a CUDA graph that is captured repeats it."""
         return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
-
-    def _run_unrecorded(
-        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
-    ) -> Any:
-        """Run an operator whose tensors are all in one place, and put its results there."""
-        result = self._run(func, base_name, args, kwargs)
-        if device != HOST:
-            self.here.last_device = device
-            self.num_device_events += 1
-            for position, output in enumerate(tensors_in((result,))):
-                if not self.devices.is_known(output):
-                    self.devices.place(output, result_device(base_name, position, device))
-        return result
 
     def _device_of_call(
         self, name: str, arguments: tuple[Any, ...], inputs: list[torch.Tensor], wanted: Any
@@ -232,7 +231,7 @@ class StepRecorder(EventLog):
         if not on_device:
             return HOST
         self.check_places(name, arguments)
-        return self.devices.device_of(inputs[0] if runs_beside_first(name) else on_device[0])
+        return self.devices.device_of(inputs[0] if name in INDEXING else on_device[0])
 
     def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
         """Note a fault where CUDA refuses a mixture of host and device among the arguments."""
@@ -284,8 +283,11 @@ class StepRecorder(EventLog):
             reads = None  # what a mask of the host chooses, the host counts by itself
         if name != "aten._local_scalar_dense.default" or device == HOST:
             if device != HOST and name.startswith("aten.index"):
-                self._note_index_uploads(inputs)
-            elif device == HOST and runs_beside_first(base_name):
+                # Indices made on the host are copied to the device by the indexing itself.
+                for index in inputs[1:]:
+                    if not self.devices.is_on_device(index) and index.dim():
+                        self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
+            elif device == HOST and base_name in INDEXING:
                 for value in filter(self.devices.is_on_device, inputs[-1:]):
                     self.record_read("copy_", value)
             attributes = attributes_of(func, args, kwargs)
@@ -315,12 +317,6 @@ class StepRecorder(EventLog):
         else:
             self.record_copy(source, came_from, to, is_pinned=is_pinned, non_blocking=non_blocking)
 
-    def _note_index_uploads(self, inputs: list[torch.Tensor]) -> None:
-        """Indices made on the host are copied to the device by the indexing itself."""
-        for index in inputs[1:]:
-            if not self.devices.is_on_device(index) and index.dim():
-                self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
-
 
 @cache
 def _is_repeatable(func: Any) -> bool:
@@ -337,11 +333,11 @@ def _names_of(func: Any) -> tuple[str, str]:
     return name, name.rsplit(".", 1)[0]
 
 
-class RefusingRecorder(StepRecorder):
+class StrictDeviceChecker(StepRecorder):
     """Records nothing, and raises where a recorder of steps notes a fault.
 
     Args:
-        num_devices: GPUs that are pretended.
+        num_devices: Fake GPUs that there are.
     """
 
     def __init__(self, num_devices: int) -> None:
@@ -357,7 +353,7 @@ class RefusingRecorder(StepRecorder):
         on_device = list(dict.fromkeys(place for place in places if place != HOST))
         if find_stray(base_name, arguments, self.devices) is not None:
             at_odds = sorted((on_device[0], HOST), key=places.index)
-        elif len(on_device) > 1 and not may_mix(base_name):
+        elif len(on_device) > 1 and base_name not in COPYING:
             at_odds = on_device[:2]
         else:
             return

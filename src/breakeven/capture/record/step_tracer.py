@@ -263,13 +263,10 @@ class StepTracer:
             loader=chosen.loader,
             backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
             num_host_steps=self.num_host_calls,
-            recorded_fraction=self._recorded_fraction(),
+            recorded_fraction=1.0
+            if self._num_recorded is None
+            else self._num_recorded / (self._recorder.num_calls - self._num_before or 1),
         )
-
-    def _recorded_fraction(self) -> float:
-        if self._num_recorded is None:
-            return 1.0
-        return self._num_recorded / (self._recorder.num_calls - self._num_before or 1)
 
     def _has_whole_step(self) -> bool:
         """Return whether the segments of a round have all been recorded as a whole."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median_high
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -104,37 +103,26 @@ def typical_of(steps: Sequence[Segment]) -> list[Segment]:
 
     A script may warm up on the CPU, or time both. Steps repeat themselves but for the ones at the
     end of an epoch: the most frequent sequence of operators is typical, of equally frequent ones
-    the latest.
+    the latest. Where most steps differ, as those of an adaptive solver, one of middle length is.
     """
     candidates: Sequence[Segment] = [step for step in steps if step.uses_device] or steps
     # Before a script captures a CUDA graph, it makes steps without one.
     candidates = [step for step in candidates if step.has_graph] or candidates
     # Work of the host is not compared: on a busy machine any pause looks like it.
     signatures = [
-        tuple(_signature(event) for event in step.events if not isinstance(event, HostWork))
+        tuple(
+            (event.name, event.device, shapes_of(event)) if isinstance(event, Op) else type(event)
+            for event in step.events
+            if not isinstance(event, HostWork)
+        )
         for step in candidates
     ]
-    hashes = list(map(hash, signatures))
-    typical = _typical(hashes, list(map(len, signatures)))
+    hashes, lengths = list(map(hash, signatures)), list(map(len, signatures))
+    typical, count = Counter(reversed(hashes)).most_common(1)[0]
+    if 2 * count < len(hashes):
+        middle = median_high(lengths)
+        typical = [own for own, n in zip(hashes, lengths, strict=True) if n == middle][-1]
     return [step for step, own in zip(candidates, hashes, strict=True) if own == typical]
-
-
-def _typical(signatures: list[int], lengths: list[int]) -> int:
-    """Return the most frequent signature; where most steps differ, one of middle length.
-
-    An adaptive solver takes now more, now fewer steps for an update. Of equals the latest counts.
-    """
-    found, count = Counter(reversed(signatures)).most_common(1)[0]
-    if 2 * count >= len(signatures):
-        return found
-    middle = median_high(lengths)
-    return [own for own, length in zip(signatures, lengths, strict=True) if length == middle][-1]
-
-
-def _signature(event: Event) -> Any:
-    if isinstance(event, Op):
-        return (event.name, event.device, shapes_of(event))
-    return type(event).__name__
 
 
 def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int]]:
@@ -206,14 +194,16 @@ def compare_shapes(steps: Sequence[Sequence[Event]], chosen: Sequence[Event]) ->
     """
     names = [op.name for op in _compared(chosen)]
     alike = [ops for ops in map(_compared, steps) if [op.name for op in ops] == names]
+    convolutions = {
+        tuple(shapes_of(op) for op in ops if op.name.startswith("aten.convolution."))
+        for ops in alike
+    }
+    varying = (ops[0] for ops in zip(*alike, strict=True) if len(set(map(shapes_of, ops))) > 1)
+    first = next(varying, None)
     return RunFacts(
         num_shapes=len({tuple(map(shapes_of, ops)) for ops in alike}),
-        num_convolution_shapes=len(
-            {tuple(shapes_of(op) for op in ops if _is_convolution(op)) for ops in alike}
-        )
-        if any(map(_is_convolution, _compared(chosen)))
-        else 0,
-        shapes_vary_at=_first_difference(alike),
+        num_convolution_shapes=len(convolutions - {()}),
+        shapes_vary_at=None if first is None else first.location,
     )
 
 
@@ -233,15 +223,3 @@ def shapes_of(op: Op) -> _Shapes:
     How many values they store differs from batch to batch, and nothing is compiled or chosen by it.
     """
     return tuple(spec.shape for spec in op.inputs if not spec.is_sparse)
-
-
-def _is_convolution(op: Op) -> bool:
-    return op.name.startswith("aten.convolution.")
-
-
-def _first_difference(alike: Sequence[Sequence[Op]]) -> Location | None:
-    """Return the line of the first operator whose shapes are not the same in all steps."""
-    for ops in zip(*alike, strict=True):
-        if len({shapes_of(op) for op in ops}) > 1:
-            return ops[0].location
-    return None

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from breakeven.capture.record.event_log import EventLog
+from breakeven.capture.record.operators import tensors_in
 from breakeven.measure import own_time_ns
 from breakeven.trace import Phase
 
@@ -159,10 +160,5 @@ def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 def _written_by(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     positions, names = _written_positions(func)
-    values = [args[position] for position in positions if position < len(args)]
-    values += [kwargs[name] for name in names if name in kwargs]
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from (item for item in value if isinstance(item, torch.Tensor))
+    yield from tensors_in(args[position] for position in positions if position < len(args))
+    yield from tensors_in(kwargs[name] for name in names if name in kwargs)

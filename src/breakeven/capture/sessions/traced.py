@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from breakeven.capture.messages import RunRequest, TracedRun
-from breakeven.capture.pretend.pretended_cuda import pretended_cuda
+from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
 from breakeven.capture.record.held_objects import held_arrays, may_reach_device
@@ -95,7 +95,7 @@ class TracedSession(UpdateSession):
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
         self.enter_context(
-            pretended_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
+            fake_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
         )
         self.enter_context(BackwardCalls(self._end_backward))
         # Above what stands in for torch.compile and autocast.
@@ -147,7 +147,7 @@ class TracedSession(UpdateSession):
         if is_enough and self._waits_for_device():
             self._waiting_since_ns = perf_counter_ns()
             self._num_before_wait = self._recorder.num_device_events
-            self._recorder.rest()
+            self._recorder.stop_recording()
         elif is_enough:
             self._on_done()
 

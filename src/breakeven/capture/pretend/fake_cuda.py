@@ -50,7 +50,7 @@ from breakeven.capture.process.as_main import run_as_main
 from breakeven.capture.record.device_map import HOST, is_cuda
 from breakeven.capture.record.modes import Watch, undispatched
 from breakeven.capture.record.operators import tensors_in
-from breakeven.capture.record.recorder import RefusingRecorder, StepRecorder
+from breakeven.capture.record.recorder import StepRecorder, StrictDeviceChecker
 from breakeven.configure import Patches
 from breakeven.errors import UsageError
 from breakeven.measure import own_time_ns
@@ -58,7 +58,7 @@ from breakeven.units import NS_PER_S
 
 
 @contextmanager
-def pretended_cuda(
+def fake_cuda(
     recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False,
     graphs: CudaGraphs | None = None,
 ) -> Iterator[None]:  # fmt: skip
@@ -89,7 +89,7 @@ def pretended_cuda(
         if recorder.cuda.num_devices == 1:
             one_gpu = recorder.one_gpu
             keep_to_one_device(patches, one_gpu.note_split)
-            patch_process_group(patches, is_pretended=True, on_group=one_gpu.note_processes)
+            patch_process_group(patches, is_fake=True, on_group=one_gpu.note_processes)
         patch_torchscript(patches)
         patch_compiled_calls(patches, recorder)
         patch_device(patches)
@@ -179,7 +179,7 @@ def _patch_readers(patches: Patches, recorder: StepRecorder) -> None:
 
 
 def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
-    """Let clipping and optimizers, which group tensors in C++, see the pretended device."""
+    """Let clipping and optimizers, which group tensors in C++, see the fake device."""
     original = torch._C._group_tensors_by_device_and_dtype
 
     def group(tensor_lists: Any, with_indices: bool = False) -> Any:
@@ -198,7 +198,7 @@ def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
 
 
 @contextmanager
-def pretended_gpus(num_devices: int = 1) -> Iterator[None]:
+def fake_gpus(num_devices: int = 1) -> Iterator[None]:
     """Let torch behave inside as on a machine with CUDA GPUs, whatever this machine has.
 
     Tensors know where they are and where results go, mixing devices raises as it does there, and
@@ -213,7 +213,7 @@ def pretended_gpus(num_devices: int = 1) -> Iterator[None]:
     """
     if num_devices < 1:
         raise UsageError(f"{num_devices} GPUs cannot be pretended", hint="ask for 1 or more")
-    with pretended_cuda(RefusingRecorder(num_devices), lambda: None):
+    with fake_cuda(StrictDeviceChecker(num_devices), lambda: None):
         yield
 
 
@@ -227,7 +227,7 @@ _READINGS = {
 
 _ASKING_FOR_A_GPU = frozenset({"device", "out_dtype", "pin_memory"})
 
-# What is read so often tells what a call takes. It was made before anything is pretended.
+# What is read so often tells what a call takes. It was made before anything is faked.
 _SAMPLE = torch.empty(())
 _NUM_ENTRIES = 50
 
@@ -384,7 +384,7 @@ def _on_device_of_arguments(
 
 def main() -> None:
     """Run a script to its end, as ``python SCRIPT`` does."""
-    with pretended_gpus(int(sys.argv[1])):
+    with fake_gpus(int(sys.argv[1])):
         run_as_main(sys.argv[2], sys.argv[3:], is_module=False)
 
 

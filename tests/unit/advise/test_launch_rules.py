@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from breakeven.advise import diagnose
-from breakeven.trace import Call, Event, ModelCall, RunFacts
+from breakeven.trace import Call, Event, RunFacts
 from factories.cases import made_up_case
-from factories.steps import op
+from factories.steps import model_call, op
 
 
 def gain(*events: Event, **facts: object) -> float | None:
@@ -18,10 +18,7 @@ def gain(*events: Event, **facts: object) -> float | None:
 
 def test_the_model_is_replayed_and_the_rest_issued() -> None:
     """Of ten operators eight are the model's: 10,000 ns to issue become 2,000."""
-    call = ModelCall(
-        model="Net", location=None, stack=-1, is_training=True, has_grad=False,
-        is_used_in_backward=False, first_event=0, num_events=8,
-    )  # fmt: skip
+    call = model_call(has_grad=False, is_used_in_backward=False, num_events=8)
     events = [op(100, host_ns=1000) for _ in range(10)]
 
     assert gain(*events, model_calls=(call,)) == pytest.approx(0.8, abs=0.03)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from breakeven.cost import PROXIES, Family, load_efficiencies
-from breakeven.cost.proxy_families import stand_ins
+from breakeven.cost.efficiency import stand_ins
 from breakeven.device import find_device
 
 TIMED = {entry.family for device in load_efficiencies().devices for entry in device.families}
