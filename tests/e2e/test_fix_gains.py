@@ -15,7 +15,9 @@ from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.simulate import Bound, Side, predict_steps
 from breakeven.source import Sources
-from breakeven.studies import explain_target, measure_target, start_study
+from breakeven.studies import explain_target
+from breakeven.studies.measured_step import measure_target
+from breakeven.studies.study import start_study
 from breakeven.trace import HostWork
 from factories.sampled import sampled
 
