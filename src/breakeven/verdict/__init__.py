@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from breakeven.verdict.accuracy import RowResult as RowResult
     from breakeven.verdict.accuracy import Unpredictable as Unpredictable
     from breakeven.verdict.accuracy import UnreadRow as UnreadRow
+    from breakeven.verdict.check_report import SCHEMA_VERSION as SCHEMA_VERSION
+    from breakeven.verdict.check_report import CheckReport as CheckReport
     from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
     from breakeven.verdict.comparison import Change as Change
     from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
@@ -59,8 +61,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
     from breakeven.verdict.recording import RecordedStep as RecordedStep
     from breakeven.verdict.recording import record as record
-    from breakeven.verdict.report import SCHEMA_VERSION as SCHEMA_VERSION
-    from breakeven.verdict.report import CheckReport as CheckReport
     from breakeven.verdict.report import Choice as Choice
     from breakeven.verdict.report import Crossover as Crossover
     from breakeven.verdict.report import Curve as Curve

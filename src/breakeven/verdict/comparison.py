@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
+from breakeven.verdict.check_report import CheckReport
 from breakeven.verdict.compiled import CompiledResult
 from breakeven.verdict.crossover import log_ratio
 from breakeven.verdict.report import (
-    CheckReport,
     Crossover,
     CurvePoint,
     HostSummary,

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from breakeven.verdict.check_report import CheckReport
 from breakeven.verdict.explain_report import ExplainReport
 from breakeven.verdict.recording import record
-from breakeven.verdict.report import CheckReport
 
 _Report = TypeVar("_Report", CheckReport, ExplainReport)
 
