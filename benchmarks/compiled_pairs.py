@@ -28,9 +28,9 @@ from pathlib import Path
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
+from breakeven.report import RowPrediction
 from breakeven.trace import NumberFormat, TimedPhase
 from breakeven.validate import HostToDevice, MeasuredRow, ShippedPredictor
-from breakeven.verdict import RowPrediction
 
 NEAR = 0.15
 _LIBRARIES = ("timm:", "torchvision:", "transformers:")

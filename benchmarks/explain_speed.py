@@ -14,6 +14,7 @@ from typing import Any
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
+from breakeven.report import ExplainReport, record
 from breakeven.simulate import build_program
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import explained
@@ -29,7 +30,7 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-from breakeven.verdict import DeviceKind, DeviceResult, ExplainReport, host_summary, record
+from breakeven.verdict import DeviceKind, DeviceResult, host_summary
 
 # The last is that of a gated cell that is written out over 1,700 time steps.
 NUMS_EVENTS = (1_000, 3_000, 10_000, 30_000, 71_000)

@@ -27,9 +27,9 @@ from compiled_pairs import Record, read_records, with_fast_norm
 
 from breakeven.cost import Era, era_of, load_efficiencies
 from breakeven.progress import SilentProgress
+from breakeven.report import LeaveOut, RowPrediction
 from breakeven.validate import MeasuredRow, read_table, shipped_calibration
 from breakeven.validate.traced_rows import RowOutcome, TracedRows
-from breakeven.verdict import LeaveOut, RowPrediction
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lab.held_out import folds

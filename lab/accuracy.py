@@ -26,7 +26,7 @@ import numpy as np
 
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
-from breakeven.report import printable
+from breakeven.report import AccuracyReport, LeaveOut, RowResult, printable
 from breakeven.report.text import plural
 from breakeven.report.validate import (
     GROUPING_TITLES,
@@ -46,7 +46,6 @@ from breakeven.report.validate import (
 from breakeven.simulate import Bound
 from breakeven.units import NS_PER_MS, format_duration
 from breakeven.validate import RowFilter, validate_table
-from breakeven.verdict import AccuracyReport, LeaveOut, RowResult
 from lab.own_data import SMALL_STEPS_TITLE, own_data_markdown
 from lab.validate import predictor_for
 

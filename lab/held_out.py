@@ -21,10 +21,10 @@ from breakeven.cost import (
 )
 from breakeven.device import DeviceSpec, find_device
 from breakeven.progress import Progress
+from breakeven.report import LeaveOut, Unpredictable
 from breakeven.simulate import load_multi_gpu_table, setup_of
 from breakeven.validate import MeasuredRow, model_family_of
 from breakeven.validate.traced_rows import Calibration, RowOutcome, TracedRows
-from breakeven.verdict import LeaveOut, Unpredictable
 from lab.multi_gpu import MultiGpuRow, fit_multi_gpu_costs, shared_steps
 from lab.step_parts import RowParts
 

@@ -18,6 +18,7 @@ from breakeven.cost import peer_link
 from breakeven.device import DeviceSpec, known_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
+from breakeven.report import Unpredictable
 from breakeven.simulate import (
     MULTI_GPU_TABLE_VERSION,
     DataParallelCosts,
@@ -36,7 +37,6 @@ from breakeven.simulate import (
 from breakeven.units import format_percent
 from breakeven.validate import MeasuredRow, fingerprint, shipped_calibration
 from breakeven.validate.traced_rows import Calibration, Place, Places, TracedRows
-from breakeven.verdict import Unpredictable
 from lab.step_parts import provenance_of
 
 _Floats = NDArray[np.float64]

@@ -14,11 +14,11 @@ from breakeven.cost import KernelSpread, Spread, StepEffect, StepEffects, load_e
 from breakeven.device import known_device
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
+from breakeven.report import LeaveOut, RowPrediction
 from breakeven.simulate import Bound
 from breakeven.trace import NumberFormat
 from breakeven.validate import MeasuredRow, fingerprint
 from breakeven.validate.traced_rows import RowOutcome, TracedRows
-from breakeven.verdict import LeaveOut, RowPrediction
 from lab.held_out import HeldOutPredictor
 from lab.step_parts import RowParts, provenance_of
 

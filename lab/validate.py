@@ -24,11 +24,10 @@ from breakeven.cli.console import CommandConsole
 from breakeven.cli.progress import show_progress
 from breakeven.errors import BreakevenError
 from breakeven.progress import Progress
-from breakeven.report import printable, show, to_json
+from breakeven.report import AccuracyReport, AccuracySummary, LeaveOut, printable, show, to_json
 from breakeven.store import ensure_writable, write_document
 from breakeven.units import format_digits
 from breakeven.validate import GROUPINGS, Predictor, RowFilter, ShippedPredictor, validate_table
-from breakeven.verdict import AccuracyReport, AccuracySummary, LeaveOut
 from lab.held_out import HeldOutPredictor
 
 

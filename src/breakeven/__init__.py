@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from breakeven.measure import measure_step as measure_step
     from breakeven.placement import auto as auto
     from breakeven.placement import on_fastest as on_fastest
+    from breakeven.report import CheckReport as CheckReport
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.studies import check_step as check_step
     from breakeven.studies import check_target as check_target
     from breakeven.trace import StepTrace as StepTrace
-    from breakeven.verdict import CheckReport as CheckReport
     from faststep import fast_sb3 as fast_sb3
     from faststep import fast_step as fast_step
 

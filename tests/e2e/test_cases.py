@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from breakeven.capture import Launcher
+from breakeven.report import ExplainReport
 from breakeven.simulate import Bound, Finding
 from breakeven.studies import explain_target
-from breakeven.verdict import Choice, DeviceKind, ExplainReport
+from breakeven.verdict import Choice, DeviceKind
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from breakeven.advise import Diagnosis, RuleInput, diagnose
 from breakeven.capture import Launcher
+from breakeven.report import ExplainReport
 from breakeven.simulate import Finding, WhatIf
 from breakeven.studies import explain_target, explanation
 from breakeven.trace import HostWork
-from breakeven.verdict import ExplainReport
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ import pytest
 from breakeven.systems.published import networks
 from breakeven.systems.shi2016_runs import SCRIPT as SHI2016
 
+from breakeven.report import RowSource
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
 from breakeven.timing import Estimate
-from breakeven.verdict import RowSource
 from factories.sampled import sampled
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from breakeven.report import AccuracyReport, LeaveOut, RowPrediction, Unpredictable
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_MS
 from breakeven.validate import MeasuredRow, read_table
 from breakeven.validate.comparison import compare, summarize_groups
-from breakeven.verdict import AccuracyReport, Bound, LeaveOut, RowPrediction, Unpredictable
+from breakeven.verdict import Bound
 
 DEFAULTS = {
     "source": "lab",

@@ -5,19 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
+from breakeven.report import EXPLAIN_SCHEMA_VERSION, ExplainReport, PlanStep, TimelineSpan
 from breakeven.simulate import Attribution, Bound, Finding, Severity, Side, StepCause, TimePart
 from breakeven.timing import Source
-from breakeven.verdict import (
-    EXPLAIN_SCHEMA_VERSION,
-    Choice,
-    DeviceKind,
-    DeviceResult,
-    ExplainReport,
-    PlanStep,
-    StepSummary,
-    TimelineSpan,
-    Verdict,
-)
+from breakeven.verdict import Choice, DeviceKind, DeviceResult, StepSummary, Verdict
 from factories import reports
 
 US = 1_000.0

@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
+from breakeven.report import SCHEMA_VERSION, CheckReport
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import (
-    SCHEMA_VERSION,
     Bound,
     CapturedStep,
-    CheckReport,
     Choice,
     Crossover,
     Curve,

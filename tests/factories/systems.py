@@ -10,26 +10,28 @@ from breakeven.capture import PlainRun
 from breakeven.cost import reference_host
 from breakeven.device import HostSpec, find_device
 from breakeven.errors import Caveat
-from breakeven.simulate import StepPrediction, predict_steps
-from breakeven.timing import Estimate, Source
-from breakeven.trace import Copy, Location, Op, Phase, StepTrace, Sync, TensorSpec
-from breakeven.verdict import (
+from breakeven.report import (
     SYSTEMS_SCHEMA_VERSION,
-    AxisRole,
     Claim,
     ClaimOutcome,
     ColumnKind,
-    HostSummary,
-    PublishedPoint,
     RowSource,
-    SweepAxis,
-    SweepPoint,
-    SweepReport,
     SystemReport,
     SystemsReport,
     SystemTable,
     TableColumn,
     TableRow,
+)
+from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.timing import Estimate, Source
+from breakeven.trace import Copy, Location, Op, Phase, StepTrace, Sync, TensorSpec
+from breakeven.verdict import (
+    AxisRole,
+    HostSummary,
+    PublishedPoint,
+    SweepAxis,
+    SweepPoint,
+    SweepReport,
 )
 from factories import sweeps
 from factories.reports import HOST, MS

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.device import find_device, load_catalogue
+from breakeven.report import LeaveOut
 from breakeven.trace import NumberFormat, TimedPhase
 from breakeven.validate import HostToDevice, MeasuredRow, model_family_of
-from breakeven.verdict import LeaveOut
 from lab.held_out import folds, gpu_of
 
 WORKLOADS = (

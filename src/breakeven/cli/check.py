@@ -21,7 +21,7 @@ from breakeven.cli.options import (
 from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
 
 if TYPE_CHECKING:
-    from breakeven.verdict import CheckReport
+    from breakeven.report import CheckReport
 
 SUMMARY = "find out whether a GPU pays off for a training script, without a GPU"
 DESCRIPTION = """\

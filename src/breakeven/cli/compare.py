@@ -33,14 +33,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the runs and show how they differ."""
     # Imported here, since --help must not wait for rich.
-    from breakeven.report import read_document, report_command
-    from breakeven.verdict import (
+    from breakeven.report import (
         CheckReport,
         ExplainReport,
-        SweepReport,
         SystemsReport,
         compare_reports,
+        read_document,
+        report_command,
     )
+    from breakeven.verdict import SweepReport
 
     before, after = read_document(args.before), read_document(args.after)
     if isinstance(before, ExplainReport) or isinstance(after, ExplainReport):

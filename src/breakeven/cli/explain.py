@@ -22,7 +22,7 @@ from breakeven.cli.output import ensure_files, print_report, write_report
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
-    from breakeven.verdict import ExplainReport
+    from breakeven.report import ExplainReport
 
 SUMMARY = "tell why a GPU is (not) faster, line by line, with the gain of each fix"
 DESCRIPTION = """\

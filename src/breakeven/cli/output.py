@@ -64,9 +64,8 @@ def ensure_files(files: Mapping[str, Path | None], args: argparse.Namespace) -> 
 
 def write_report(report: Any, args: argparse.Namespace) -> None:
     """Write the answer to ``-o FILE``, with the step that it rests on."""
-    from breakeven.report import to_json
+    from breakeven.report import to_json, without_source
     from breakeven.store import write_document
-    from breakeven.verdict import without_source
 
     if args.output is not None:
         stored = report if getattr(args, "has_source", True) else without_source(report)

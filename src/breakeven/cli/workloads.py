@@ -13,8 +13,8 @@ from breakeven.errors import BreakevenError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from breakeven.report import SystemReport
     from breakeven.systems import SystemEntry
-    from breakeven.verdict import SystemReport
 
 SUMMARY = "run systems with published figures, and set ours beside them"
 DESCRIPTION = """\
@@ -129,10 +129,16 @@ def _run_systems(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> Non
     from breakeven.cli.console import CommandConsole
     from breakeven.cli.output import json_hint, write_report, write_stdout
     from breakeven.cli.progress import show_progress
-    from breakeven.report import claims_document, render, system_document, to_json
+    from breakeven.report import (
+        SYSTEMS_SCHEMA_VERSION,
+        SystemsReport,
+        claims_document,
+        render,
+        system_document,
+        to_json,
+    )
     from breakeven.store import ensure_writable
     from breakeven.systems import run_system
-    from breakeven.verdict import SYSTEMS_SCHEMA_VERSION, SystemsReport
 
     check_host_name(args.host)
     if args.output is not None:

@@ -8,16 +8,16 @@ from pathlib import PurePath
 from typing import assert_never
 
 from breakeven.errors import has_caveat
+from breakeven.report.check_report import CheckReport
 from breakeven.report.document import Line, Medium
+from breakeven.report.explain_report import ExplainReport
 from breakeven.report.text import plural, printable, ratio_with_interval
 from breakeven.timing import EMULATED_ON_CPU, Source
 from breakeven.units import format_percent
 from breakeven.verdict import (
-    CheckReport,
     Choice,
     DeviceKind,
     DeviceResult,
-    ExplainReport,
     ProgramPart,
     ProgramSummary,
     Verdict,

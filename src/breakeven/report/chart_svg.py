@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from breakeven.report.chart import Chart, ChartPoint, ChartSeries, CrossoverMark, Scale
 from breakeven.report.document import Timeline
+from breakeven.report.explain_report import HOST_TRACK, TimelineSpan
 from breakeven.report.text import place_text, printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip, group_and_words
 from breakeven.units import format_duration
-from breakeven.verdict import HOST_TRACK, TimelineSpan
 
 WIDTH = 880
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from breakeven.report.chart import Chart, ChartPoint, value_axis
+from breakeven.report.explain_report import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 from breakeven.report.text import printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip
 from breakeven.timing import Source
 from breakeven.units import format_duration
-from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 
 # Dots of a braille character by column and row, from U+2800 on.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))

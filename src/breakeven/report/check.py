@@ -26,6 +26,7 @@ from breakeven.report.chart import (
     size_axis,
     step_chart,
 )
+from breakeven.report.check_report import CheckReport
 from breakeven.report.document import (
     Cell,
     Column,
@@ -63,7 +64,6 @@ from breakeven.units import (
     format_time,
 )
 from breakeven.verdict import (
-    CheckReport,
     Choice,
     Crossover,
     DeviceKind,

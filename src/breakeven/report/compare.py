@@ -6,6 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from breakeven.report.chart import axis_word, crossover_interval, settings_text
+from breakeven.report.comparison import (
+    Change,
+    ComparisonReport,
+    CrossoverShift,
+    DeviceChange,
+    PointName,
+)
 from breakeven.report.document import (
     Cell,
     Column,
@@ -18,18 +25,7 @@ from breakeven.report.document import (
 from breakeven.report.text import place_text, plural, printable, ratio_with_interval
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration
-from breakeven.verdict import (
-    Change,
-    Choice,
-    ComparisonReport,
-    Crossover,
-    CrossoverShift,
-    DeviceChange,
-    Finding,
-    NoCrossover,
-    PointName,
-    Verdict,
-)
+from breakeven.verdict import Choice, Crossover, Finding, NoCrossover, Verdict
 
 _MAX_POINTS = 8
 _MAX_NAMES = 8

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeVar
 
 from breakeven.report.chart import Chart
-from breakeven.verdict import TimelineSpan
+from breakeven.report.explain_report import TimelineSpan
 
 _Item = TypeVar("_Item")
 

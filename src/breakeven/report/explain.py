@@ -23,6 +23,7 @@ from breakeven.report.document import (
     Table,
     Timeline,
 )
+from breakeven.report.explain_report import ExplainReport, PlanStep
 from breakeven.report.explain_shares import (
     cause_shares,
     frames_text,
@@ -51,7 +52,7 @@ from breakeven.report.timeline import CauseGroup
 from breakeven.simulate import Bound, Finding, Severity, Side
 from breakeven.timing import Source
 from breakeven.units import format_digits, format_duration, format_percent
-from breakeven.verdict import Choice, DeviceKind, DeviceResult, ExplainReport, PlanStep
+from breakeven.verdict import Choice, DeviceKind, DeviceResult
 
 _BOUND_WORDS = {
     Bound.LAUNCH: "kernel launches",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from breakeven.report.recording import RecordedStep
 from breakeven.report.text import printable
 from breakeven.report.timeline import CauseGroup, group_and_words
 from breakeven.simulate import Attribution, TimePart
 from breakeven.trace import Phase
-from breakeven.verdict import RecordedStep
 
 NO_MODULE = "outside of modules"
 

@@ -8,9 +8,12 @@ from typing import Any
 
 import msgspec
 
+from breakeven.report.accuracy import AccuracyReport
 from breakeven.report.calibrate import CALIBRATION_SCHEMA_VERSION, CalibrationDocument
 from breakeven.report.check import check_document
+from breakeven.report.check_report import SCHEMA_VERSION, CheckReport
 from breakeven.report.compare import comparison_document
+from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION, ComparisonReport
 from breakeven.report.devices import (
     DEVICES_SCHEMA_VERSION,
     HOSTS_SCHEMA_VERSION,
@@ -19,8 +22,10 @@ from breakeven.report.devices import (
 )
 from breakeven.report.document import Document
 from breakeven.report.explain import explain_document
+from breakeven.report.explain_report import EXPLAIN_SCHEMA_VERSION, ExplainReport
 from breakeven.report.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.sweep import sweep_document
+from breakeven.report.system_report import SYSTEMS_SCHEMA_VERSION, SystemsReport
 from breakeven.report.tune import tune_document
 from breakeven.report.validate import (
     VALIDATION_SCHEMA_VERSION,
@@ -29,21 +34,7 @@ from breakeven.report.validate import (
     stored_validation,
 )
 from breakeven.report.workloads import system_documents
-from breakeven.verdict import (
-    COMPARISON_SCHEMA_VERSION,
-    EXPLAIN_SCHEMA_VERSION,
-    SCHEMA_VERSION,
-    SWEEP_SCHEMA_VERSION,
-    SYSTEMS_SCHEMA_VERSION,
-    TUNE_SCHEMA_VERSION,
-    AccuracyReport,
-    CheckReport,
-    ComparisonReport,
-    ExplainReport,
-    SweepReport,
-    SystemsReport,
-    TuneReport,
-)
+from breakeven.verdict import SWEEP_SCHEMA_VERSION, TUNE_SCHEMA_VERSION, SweepReport, TuneReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,14 @@ from pathlib import PurePath
 
 from breakeven.errors import Caveat
 from breakeven.report.answer_text import device_label, part_name, share_text
+from breakeven.report.check_report import CheckReport
 from breakeven.report.document import Fact, Line, Medium, Section
+from breakeven.report.explain_report import ExplainReport
 from breakeven.report.text import place_text, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import FileChange, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
-from breakeven.verdict import (
-    CheckReport,
-    DeviceKind,
-    ExplainReport,
-    Finding,
-    HostSummary,
-    ProgramSummary,
-)
+from breakeven.verdict import DeviceKind, Finding, HostSummary, ProgramSummary
 
 # Files that are named; all that are known are in the JSON report.
 _MAX_NAMES = 3

@@ -11,19 +11,18 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.errors import StoredDataError
+from breakeven.report.check_report import CheckReport
+from breakeven.report.explain_report import ExplainReport
 from breakeven.report.kinds import KINDS, Kind, kind_of
+from breakeven.report.system_report import SystemsReport, SystemTable
 from breakeven.timing import Estimate
 from breakeven.verdict import (
     AxisRole,
-    CheckReport,
     DeviceKind,
-    ExplainReport,
     HostSummary,
     ProgramSummary,
     SweepPoint,
     SweepReport,
-    SystemsReport,
-    SystemTable,
     Verdict,
     cpu_on_threads,
 )

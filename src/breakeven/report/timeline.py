@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
 
+from breakeven.report.explain_report import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 from breakeven.report.text import printable
 from breakeven.simulate import StepCause
-from breakeven.verdict import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 
 TRACKS = (HOST_TRACK, DEVICE_TRACK)
 _DEVICE_PREFIX = "device-"

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from breakeven.report.explain_report import ExplainReport, TimelineSpan
 from breakeven.report.text import with_texts
 from breakeven.report.timeline import TRACKS, group_and_words
 from breakeven.units import NS_PER_US
-from breakeven.verdict import ExplainReport, TimelineSpan
 
 _PROCESS = 1
 

@@ -9,12 +9,7 @@ from typing import Literal
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.report.document import Cell, Column, Document, Line, Section, Table
-from breakeven.report.text import plural, printable, shorten
-from breakeven.simulate import Bound
-from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
-from breakeven.units import NS_PER_MS, format_digits, format_duration
-from breakeven.verdict import (
+from breakeven.report.accuracy import (
     AccuracyReport,
     AccuracySummary,
     LeaveOut,
@@ -22,6 +17,11 @@ from breakeven.verdict import (
     Unpredictable,
     UnreadRow,
 )
+from breakeven.report.document import Cell, Column, Document, Line, Section, Table
+from breakeven.report.text import plural, printable, shorten
+from breakeven.simulate import Bound
+from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
+from breakeven.units import NS_PER_MS, format_digits, format_duration
 
 VALIDATION_SCHEMA_VERSION = 1
 PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {

@@ -9,6 +9,15 @@ from breakeven.report.answer_text import SOURCE_MARKS
 from breakeven.report.document import Cell, Column, Document, Line, Section, Table, fact_lines
 from breakeven.report.run_text import caveat_section, host_facts
 from breakeven.report.sweep import headline, sweep_facts, sweep_sections, sweep_warnings
+from breakeven.report.system_report import Cell as Figure
+from breakeven.report.system_report import (
+    ClaimOutcome,
+    ColumnKind,
+    RowSource,
+    SystemReport,
+    SystemsReport,
+    SystemTable,
+)
 from breakeven.report.text import (
     duration_with_interval,
     plural,
@@ -23,15 +32,6 @@ from breakeven.units import (
     format_digits,
     format_duration,
     format_percent,
-)
-from breakeven.verdict import Cell as Figure
-from breakeven.verdict import (
-    ClaimOutcome,
-    ColumnKind,
-    RowSource,
-    SystemReport,
-    SystemsReport,
-    SystemTable,
 )
 
 _MAX_CAVEATS = 8

@@ -12,6 +12,7 @@ from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.device import HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
+from breakeven.report import SCHEMA_VERSION, CheckReport, record
 from breakeven.simulate import CompileMode
 from breakeven.source import Sources
 from breakeven.studies.batch_sizes import (
@@ -45,15 +46,12 @@ from breakeven.studies.measured_step import (
 from breakeven.studies.runner import is_worth_repeating, less_disturbed
 from breakeven.studies.study import host_as_told, start_study
 from breakeven.verdict import (
-    SCHEMA_VERSION,
-    CheckReport,
     DeviceKind,
     DeviceResult,
     NoCrossover,
     ProgramFacts,
     generated_step,
     program_of,
-    record,
 )
 
 _ONE_SIZE = NoCrossover(

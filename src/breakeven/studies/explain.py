@@ -10,7 +10,14 @@ from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat, StoredDataError
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
-from breakeven.report import read_document, report_command
+from breakeven.report import (
+    RECORDING_VERSION,
+    CheckReport,
+    ExplainReport,
+    read_document,
+    record,
+    report_command,
+)
 from breakeven.simulate import build_program
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
@@ -24,15 +31,7 @@ from breakeven.trace import (
     Configuration,
     StepTrace,
 )
-from breakeven.verdict import (
-    RECORDING_VERSION,
-    CheckReport,
-    DeviceKind,
-    ExplainReport,
-    NoCrossover,
-    facts_of,
-    record,
-)
+from breakeven.verdict import DeviceKind, NoCrossover, facts_of
 
 # From this part of subnormal values on it is worth to measure the step without them.
 _SUBNORMAL_FRACTION = 0.001

@@ -10,6 +10,15 @@ from msgspec.structs import replace
 from breakeven.advise import Diagnosis, RuleInput, all_rules, diagnose, disturbed_findings
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
+from breakeven.report import (
+    DEVICE_TRACK,
+    EXPLAIN_SCHEMA_VERSION,
+    HOST_TRACK,
+    ExplainReport,
+    PlanStep,
+    RecordedStep,
+    TimelineSpan,
+)
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program
 from breakeven.source import Sources
 from breakeven.studies.comparison import Comparison, compare_devices, rule_input, step_summary
@@ -27,17 +36,10 @@ from breakeven.trace import (
     Sync,
 )
 from breakeven.verdict import (
-    DEVICE_TRACK,
-    EXPLAIN_SCHEMA_VERSION,
-    HOST_TRACK,
     DeviceKind,
     DeviceResult,
-    ExplainReport,
     HostSummary,
-    PlanStep,
     ProgramFacts,
-    RecordedStep,
-    TimelineSpan,
     program_of,
     rescaled,
 )

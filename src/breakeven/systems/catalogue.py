@@ -19,22 +19,21 @@ import msgspec
 
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
-from breakeven.systems.bench import Bench
-from breakeven.timing import Estimate
-from breakeven.units import format_digits
-from breakeven.verdict import (
+from breakeven.report import (
     Cell,
     Claim,
     ClaimOutcome,
     ColumnKind,
-    HostSummary,
     RowSource,
-    SweepReport,
     SystemReport,
     SystemTable,
     TableColumn,
     TableRow,
 )
+from breakeven.systems.bench import Bench
+from breakeven.timing import Estimate
+from breakeven.units import format_digits
+from breakeven.verdict import HostSummary, SweepReport
 
 FACTS: dict[str, dict[str, Any]] = tomllib.loads(
     resources.files("breakeven.systems").joinpath("systems.toml").read_text("utf-8")

@@ -10,12 +10,12 @@ import msgspec
 
 from breakeven.capture import run_on_fake_gpus
 from breakeven.device import find_device
+from breakeven.report import Claim, ClaimOutcome, ColumnKind, RowSource, SystemReport, SystemTable
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.catalogue import FACTS, Ratio, ratio_of, report, table, texts, times
 from breakeven.timing import Estimate
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
 from breakeven.units import NS_PER_S, format_bytes, format_ratio
-from breakeven.verdict import Claim, ClaimOutcome, ColumnKind, RowSource, SystemReport, SystemTable
 
 _GPUS: list[str] = FACTS["device-rules"]["gpus"]
 _LEAST_RATIO: float = FACTS["device-rules"]["band"][0]

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from breakeven.report import (
+    Cell,
+    Claim,
+    ClaimOutcome,
+    ColumnKind,
+    RowSource,
+    SystemReport,
+    SystemTable,
+)
 from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import FACTS, judge, report, table, times
 from breakeven.timing import Estimate
 from breakeven.units import format_count, format_duration
 from breakeven.verdict import (
     AxisRole,
-    Cell,
-    Claim,
-    ClaimOutcome,
-    ColumnKind,
     Crossover,
     DeviceKind,
     NoCrossover,
     PublishedPoint,
-    RowSource,
     SweepAxis,
     SweepPoint,
     SweepReport,
-    SystemReport,
-    SystemTable,
 )
 
 _FACTS = FACTS["disc-mlp"]

@@ -13,6 +13,7 @@ from breakeven.capture import run_script
 from breakeven.cost import StepCosts, era_of, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError
+from breakeven.report import Claim, ColumnKind, RowSource, SystemReport, SystemTable
 from breakeven.simulate import predict_steps
 from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.catalogue import (
@@ -27,7 +28,6 @@ from breakeven.systems.catalogue import (
 )
 from breakeven.timing import Estimate
 from breakeven.units import format_digits, format_duration
-from breakeven.verdict import Claim, ColumnKind, RowSource, SystemReport, SystemTable
 
 _FACTS = FACTS["neural-ode"]
 _SCRIPT = "neural_ode.py"

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from breakeven.simulate import StepPrediction
-from breakeven.systems.bench import Bench
-from breakeven.systems.catalogue import FACTS, judge, ratio_of, report, table, threads_text
-from breakeven.timing import Estimate
-from breakeven.units import NS_PER_S, format_digits
-from breakeven.verdict import (
+from breakeven.report import (
     Cell,
     Claim,
     ClaimOutcome,
@@ -16,6 +11,11 @@ from breakeven.verdict import (
     SystemReport,
     SystemTable,
 )
+from breakeven.simulate import StepPrediction
+from breakeven.systems.bench import Bench
+from breakeven.systems.catalogue import FACTS, judge, ratio_of, report, table, threads_text
+from breakeven.timing import Estimate
+from breakeven.units import NS_PER_S, format_digits
 
 _FACTS = FACTS["rnn-stream"]
 _COLUMNS = {

@@ -14,13 +14,13 @@ from breakeven.cost import Era, StepCosts, host_for, load_efficiencies, load_ste
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError, Caveat, has_caveat
 from breakeven.processor import num_physical_cores
+from breakeven.report import Claim, ClaimOutcome, ColumnKind, RowSource, SystemReport, SystemTable
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import FACTS, report, table, texts, times
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import StepTrace
 from breakeven.units import NS_PER_S, format_ratio
-from breakeven.verdict import Claim, ClaimOutcome, ColumnKind, RowSource, SystemReport, SystemTable
 
 _FACTS = FACTS["shi2016"]
 SCRIPT = "shi2016.py"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from breakeven.device import DeviceSpec, HostSpec
+from breakeven.report import Cell, Claim, ColumnKind, RowSource, SystemReport, SystemTable
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
 from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import FACTS, judged_claim, ratio_of, report, table
 from breakeven.trace import Copy, Event, Phase, StepTrace, Sync
 from breakeven.units import NS_PER_S, format_digits, format_duration
-from breakeven.verdict import Cell, Claim, ColumnKind, RowSource, SystemReport, SystemTable
 
 _FACTS = FACTS["weight-update"]
 _GPU = _FACTS["gpus"][0]

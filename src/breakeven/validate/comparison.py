@@ -15,10 +15,7 @@ from breakeven.cost import era_of
 from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
-from breakeven.units import NS_PER_MS
-from breakeven.validate.table import MeasuredRow, RowFilter, read_what_is_readable
-from breakeven.validate.traced_rows import MeasuredCpus, Predictor, model_family_of
-from breakeven.verdict import (
+from breakeven.report import (
     AccuracyReport,
     AccuracySummary,
     LeaveOut,
@@ -26,6 +23,9 @@ from breakeven.verdict import (
     RowResult,
     Unpredictable,
 )
+from breakeven.units import NS_PER_MS
+from breakeven.validate.table import MeasuredRow, RowFilter, read_what_is_readable
+from breakeven.validate.traced_rows import MeasuredCpus, Predictor, model_family_of
 
 _CPU_SHIPPED = "a step on a CPU is predicted from its time on this one: --measure-cpus takes that"
 _CPU_LEFT_OUT = (

@@ -18,9 +18,9 @@ from typing import TypeVar
 from breakeven.cost import era_of
 from breakeven.device import known_device
 from breakeven.errors import BreakevenError, Caveat, UsageError
+from breakeven.report import UnreadRow
 from breakeven.trace import Attention, MemoryFormat, NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
-from breakeven.verdict import UnreadRow
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 

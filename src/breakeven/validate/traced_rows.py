@@ -26,6 +26,7 @@ from breakeven.cost import (
 from breakeven.device import DeviceSpec, HostCpu, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
+from breakeven.report import RowPrediction, Unpredictable
 from breakeven.simulate import (
     FITTED_ON,
     CompileMode,
@@ -50,7 +51,6 @@ from breakeven.simulate import (
 from breakeven.timing import Estimate
 from breakeven.trace import NumberFormat, StepCase, StepTrace
 from breakeven.validate.table import MeasuredRow
-from breakeven.verdict import RowPrediction, Unpredictable
 from breakeven.workloads import trace_cases
 
 RowOutcome = RowPrediction | Unpredictable

@@ -7,24 +7,6 @@ from breakeven.lazy import exported_on_use
 if TYPE_CHECKING:
     from breakeven.simulate import Bound as Bound
     from breakeven.simulate import Finding as Finding
-    from breakeven.verdict.accuracy import AccuracyReport as AccuracyReport
-    from breakeven.verdict.accuracy import AccuracySummary as AccuracySummary
-    from breakeven.verdict.accuracy import LeaveOut as LeaveOut
-    from breakeven.verdict.accuracy import RowPrediction as RowPrediction
-    from breakeven.verdict.accuracy import RowResult as RowResult
-    from breakeven.verdict.accuracy import Unpredictable as Unpredictable
-    from breakeven.verdict.accuracy import UnreadRow as UnreadRow
-    from breakeven.verdict.check_report import SCHEMA_VERSION as SCHEMA_VERSION
-    from breakeven.verdict.check_report import CheckReport as CheckReport
-    from breakeven.verdict.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
-    from breakeven.verdict.comparison import Change as Change
-    from breakeven.verdict.comparison import ComparisonReport as ComparisonReport
-    from breakeven.verdict.comparison import CrossoverChange as CrossoverChange
-    from breakeven.verdict.comparison import CrossoverShift as CrossoverShift
-    from breakeven.verdict.comparison import DeviceChange as DeviceChange
-    from breakeven.verdict.comparison import PointName as PointName
-    from breakeven.verdict.comparison import TimeChange as TimeChange
-    from breakeven.verdict.comparison import compare_reports as compare_reports
     from breakeven.verdict.compiled import CapturedStep as CapturedStep
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
@@ -39,12 +21,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.difference import RecordedNumbers as RecordedNumbers
     from breakeven.verdict.difference import StepNumbers as StepNumbers
     from breakeven.verdict.difference import TensorNumbers as TensorNumbers
-    from breakeven.verdict.explain_report import DEVICE_TRACK as DEVICE_TRACK
-    from breakeven.verdict.explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
-    from breakeven.verdict.explain_report import HOST_TRACK as HOST_TRACK
-    from breakeven.verdict.explain_report import ExplainReport as ExplainReport
-    from breakeven.verdict.explain_report import PlanStep as PlanStep
-    from breakeven.verdict.explain_report import TimelineSpan as TimelineSpan
     from breakeven.verdict.generated import GeneratedRun as GeneratedRun
     from breakeven.verdict.generated import GeneratedStep as GeneratedStep
     from breakeven.verdict.generated import generated_step as generated_step
@@ -58,9 +34,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.program_summary import ProgramPart as ProgramPart
     from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
     from breakeven.verdict.program_summary import TrainingTime as TrainingTime
-    from breakeven.verdict.recording import RECORDING_VERSION as RECORDING_VERSION
-    from breakeven.verdict.recording import RecordedStep as RecordedStep
-    from breakeven.verdict.recording import record as record
     from breakeven.verdict.report import Choice as Choice
     from breakeven.verdict.report import Crossover as Crossover
     from breakeven.verdict.report import Curve as Curve
@@ -80,7 +53,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.results import threads_text as threads_text
     from breakeven.verdict.size_curve import SizeCurve as SizeCurve
     from breakeven.verdict.size_curve import SizeSpread as SizeSpread
-    from breakeven.verdict.source_removal import without_source as without_source
     from breakeven.verdict.sweep_crossovers import NUM_PARAMETERS as NUM_PARAMETERS
     from breakeven.verdict.sweep_crossovers import find_sweep_crossovers as find_sweep_crossovers
     from breakeven.verdict.sweep_crossovers import sweep_curves as sweep_curves
@@ -94,17 +66,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.sweep_report import SweepFailure as SweepFailure
     from breakeven.verdict.sweep_report import SweepPoint as SweepPoint
     from breakeven.verdict.sweep_report import SweepReport as SweepReport
-    from breakeven.verdict.system_report import SYSTEMS_SCHEMA_VERSION as SYSTEMS_SCHEMA_VERSION
-    from breakeven.verdict.system_report import Cell as Cell
-    from breakeven.verdict.system_report import Claim as Claim
-    from breakeven.verdict.system_report import ClaimOutcome as ClaimOutcome
-    from breakeven.verdict.system_report import ColumnKind as ColumnKind
-    from breakeven.verdict.system_report import RowSource as RowSource
-    from breakeven.verdict.system_report import SystemReport as SystemReport
-    from breakeven.verdict.system_report import SystemsReport as SystemsReport
-    from breakeven.verdict.system_report import SystemTable as SystemTable
-    from breakeven.verdict.system_report import TableColumn as TableColumn
-    from breakeven.verdict.system_report import TableRow as TableRow
     from breakeven.verdict.tune_report import TUNE_SCHEMA_VERSION as TUNE_SCHEMA_VERSION
     from breakeven.verdict.tune_report import CodeChange as CodeChange
     from breakeven.verdict.tune_report import Machine as Machine

@@ -12,8 +12,8 @@ import torch
 from breakeven.capture.record.origins import FrameworkFrame, parts_of_step
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
+from breakeven.report import RecordedStep, record
 from breakeven.trace import Event, HostWork, StepTrace
-from breakeven.verdict import RecordedStep, record
 from factories.pretended_steps import next_line, pretending
 
 TRAINER = """

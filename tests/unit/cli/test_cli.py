@@ -20,11 +20,10 @@ from breakeven.cli import main
 from breakeven.cli.dispatch import build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UsageError
-from breakeven.report import read_report, to_json
+from breakeven.report import read_report, record, to_json
 from breakeven.simulate import CompileMode
 from breakeven.studies import TrainingLength
 from breakeven.trace import SourceText, StepTrace
-from breakeven.verdict import record
 from factories import reports as made_up
 
 

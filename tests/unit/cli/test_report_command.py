@@ -15,8 +15,15 @@ from msgspec.structs import replace
 
 from breakeven.cli import main
 from breakeven.errors import StoredDataError, UsageError
-from breakeven.report import chart_document, read_document, read_report, report_command, to_json
-from breakeven.verdict import DeviceKind, ProgramFacts, compare_reports, program_of
+from breakeven.report import (
+    chart_document,
+    compare_reports,
+    read_document,
+    read_report,
+    report_command,
+    to_json,
+)
+from breakeven.verdict import DeviceKind, ProgramFacts, program_of
 from factories import reports as made_up
 from factories import sweeps, systems, tunings
 from factories.pages import Reader

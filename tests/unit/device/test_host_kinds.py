@@ -22,9 +22,9 @@ from breakeven.device import (
 )
 from breakeven.device.host_kinds import KindEntry, SeenMachine, kinds_of
 from breakeven.errors import BreakevenError
+from breakeven.report import RecordedStep, record
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.trace import StepTrace
-from breakeven.verdict import RecordedStep, record
 from factories.steps import op, tensor
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from breakeven.verdict import AccuracyReport, LeaveOut, Unpredictable
+from breakeven.report import AccuracyReport, LeaveOut, Unpredictable
 from factories.accuracy import FakePredictor, mixed, prediction, report_of, write_table
 from lab import accuracy
 from lab.accuracy import scatter_svg, write_page

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from breakeven.errors import BreakevenError
-from breakeven.verdict import LeaveOut
+from breakeven.report import LeaveOut
 from factories.accuracy import mixed
 from lab.validate import ErrorBudget, exceeded_budgets, read_budgets
 

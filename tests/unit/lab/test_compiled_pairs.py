@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.verdict import AccuracyReport, LeaveOut, Unpredictable
+from breakeven.report import AccuracyReport, LeaveOut, Unpredictable
 from factories.accuracy import prediction, report_of
 from lab.accuracy import CompiledPairs, compare_compiled
 

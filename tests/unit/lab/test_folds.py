@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from breakeven.device import find_device
+from breakeven.report import LeaveOut
 from breakeven.validate import MeasuredRow, fingerprint, model_family_of, read_table
-from breakeven.verdict import LeaveOut
 from factories.accuracy import write_table
 from lab.held_out import fold_names, folds, gpu_of
 

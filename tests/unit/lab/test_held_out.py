@@ -14,11 +14,11 @@ from breakeven.cost import StepEffects, load_efficiencies, load_step_effects
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, WorkloadError
 from breakeven.progress import SilentProgress
+from breakeven.report import LeaveOut, RowPrediction, Unpredictable
 from breakeven.simulate import MultiGpuTable, load_multi_gpu_table
 from breakeven.trace import Op, Phase, ScaledTrace, StepCase, StepTrace
 from breakeven.validate import MeasuredRow, fingerprint, model_family_of, read_table, traced_rows
 from breakeven.validate.traced_rows import Calibration, TracedRows
-from breakeven.verdict import LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import write_table
 from factories.steps import tensor
 from lab import held_out

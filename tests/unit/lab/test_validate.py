@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from breakeven.verdict import LeaveOut
+from breakeven.report import LeaveOut
 from factories.accuracy import FakePredictor, write_table
 from lab import validate
 from lab.validate import main

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.errors import Caveat
-from breakeven.report import chart_document, show
+from breakeven.report import CheckReport, chart_document, show
 from breakeven.report.check import log_axis
 from breakeven.simulate import GraphBreak
 from breakeven.timing import BUSY_MACHINE, EMULATED_ON_CPU, Estimate, Source
@@ -20,7 +20,6 @@ from breakeven.verdict import (
     BetweenTime,
     Bound,
     CapturedStep,
-    CheckReport,
     CompiledResult,
     CompiledSteps,
     Crossover,

@@ -13,28 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.cli import main
-from breakeven.report import show, to_json
-from breakeven.verdict import (
-    Bound,
+from breakeven.report import (
     Cell,
     Change,
     CheckReport,
-    Choice,
     ClaimOutcome,
     ColumnKind,
     ComparisonReport,
-    CompiledResult,
-    CompiledSteps,
-    Crossover,
     CrossoverShift,
-    NoCrossover,
     RowSource,
-    SweepReport,
     SystemsReport,
     SystemTable,
     TableColumn,
     TableRow,
     compare_reports,
+    show,
+    to_json,
+)
+from breakeven.verdict import (
+    Bound,
+    Choice,
+    CompiledResult,
+    CompiledSteps,
+    Crossover,
+    NoCrossover,
+    SweepReport,
 )
 from factories import reports as made_up
 from factories import sweeps, systems, terminal

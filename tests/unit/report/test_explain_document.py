@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from breakeven.report import chart_document, explain_shares, show
+from breakeven.report import PlanStep, RecordedStep, chart_document, explain_shares, show
 from breakeven.report.explain import gain_text, plan_sentence
 from breakeven.report.explain_shares import (
     NO_MODULE,
@@ -23,7 +23,7 @@ from breakeven.report.explain_shares import (
 from breakeven.report.timeline import CauseGroup, Strip, group_and_words
 from breakeven.simulate import Severity, StepCause
 from breakeven.trace import SourceText
-from breakeven.verdict import DeviceKind, PlanStep, RecordedStep
+from breakeven.verdict import DeviceKind
 from factories import explanations as made_up
 from factories import terminal
 from factories.pages import Reader

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from breakeven.device import load_catalogue, load_host_cpus
 from breakeven.report import (
     all_rule_pages,
+    compare_reports,
     json_schema,
     kinds_by_schema,
     stored_calibration,
@@ -26,7 +27,6 @@ from breakeven.report import (
     to_json,
 )
 from breakeven.report.shown import encode_document
-from breakeven.verdict import compare_reports
 from factories import explanations, reports, sweeps, systems, tunings
 from factories.accuracy import mixed
 from factories.hosts import calibration

@@ -14,19 +14,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import show
+from breakeven.report import CheckReport, RowSource, SystemsReport, TableRow, compare_reports, show
 from breakeven.report.document import Interval
 from breakeven.report.terminal import interval_plot
-from breakeven.verdict import (
-    CheckReport,
-    CodeChange,
-    Machine,
-    RowSource,
-    SystemsReport,
-    TableRow,
-    TuneReport,
-    compare_reports,
-)
+from breakeven.verdict import CodeChange, Machine, TuneReport
 from factories import explanations, reports, sweeps, systems, terminal, tunings
 from factories.accuracy import mixed, report_of
 from factories.terminal import HOSTILE

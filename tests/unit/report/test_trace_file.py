@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from breakeven.report import chrome_trace
-from breakeven.verdict import ExplainReport
+from breakeven.report import ExplainReport, chrome_trace
 from factories import explanations as made_up
 
 HOSTILE = (

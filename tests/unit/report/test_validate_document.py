@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from breakeven.errors import Caveat
-from breakeven.report import show, to_json
+from breakeven.report import RowPrediction, Unpredictable, show, to_json
 from breakeven.report.validate import percent, worst_rows
 from breakeven.timing import Estimate, Source
-from breakeven.verdict import (
-    RowPrediction,
-    Unpredictable,
-)
 from factories import terminal
 from factories.accuracy import mixed, prediction, report_of
 from factories.terminal import flat

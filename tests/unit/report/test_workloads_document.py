@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from breakeven.errors import Caveat
-from breakeven.report import claims_document, render, system_document
-from breakeven.verdict import (
+from breakeven.report import (
     ColumnKind,
     RowSource,
     SystemReport,
@@ -17,6 +16,9 @@ from breakeven.verdict import (
     SystemTable,
     TableColumn,
     TableRow,
+    claims_document,
+    render,
+    system_document,
 )
 from factories import systems as made_up
 from factories import terminal

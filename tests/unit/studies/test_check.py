@@ -16,13 +16,14 @@ from breakeven.capture import Gap, OtherWork
 from breakeven.cost import reference_host
 from breakeven.device import FOLDER_VARIABLE
 from breakeven.errors import BreakevenError, Caveat, UnknownDeviceError, UsageError
+from breakeven.report import CheckReport
 from breakeven.simulate import CpuRates
 from breakeven.studies import check_step, check_target, explain_target
 from breakeven.studies import study as module
 from breakeven.timing import EMULATED_ON_CPU, Estimate, Measurement, Source
 from breakeven.trace import Location
 from breakeven.units import NS_PER_MS
-from breakeven.verdict import CheckReport, NoCrossover
+from breakeven.verdict import NoCrossover
 from factories.runs import (
     Answer,
     ProgressLog,

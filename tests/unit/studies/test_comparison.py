@@ -14,12 +14,11 @@ from msgspec import structs
 from breakeven import capture
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.report import to_json
+from breakeven.report import record, to_json
 from breakeven.simulate import Program, build_program, predict_steps
 from breakeven.studies import check_step, explain_run
 from breakeven.studies.comparison import Comparison, compare_devices, predict_captured
 from breakeven.trace import Event, Op, StepTrace, Sync, TensorSpec
-from breakeven.verdict import record
 from factories.reports import cpu_wins
 from factories.runs import device_op, plain_run, traced_run
 

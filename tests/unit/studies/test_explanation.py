@@ -13,7 +13,7 @@ from breakeven.advise import Diagnosis, Match
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, StoredDataError
-from breakeven.report import to_json
+from breakeven.report import ExplainReport, PlanStep, record, to_json
 from breakeven.simulate import CAPTURED, Edit, Finding, Severity, build_program
 from breakeven.studies import explain_run, full_timeline
 from breakeven.studies.comparison import compare_devices
@@ -31,7 +31,6 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-from breakeven.verdict import ExplainReport, PlanStep, record
 from factories.reports import MS, cpu, cpu_wins
 from factories.steps import at
 from factories.sweeps import widths

@@ -10,6 +10,7 @@ from breakeven.capture import fake_gpus
 from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.recorder import StrictDeviceChecker
 from breakeven.errors import UsageError
+from breakeven.report import ClaimOutcome
 from breakeven.systems import Bench
 from breakeven.systems.catalogue import Ratio
 from breakeven.systems.device_rules import (
@@ -22,7 +23,6 @@ from breakeven.systems.device_rules import (
     time_copies,
 )
 from breakeven.timing import Estimate, Source
-from breakeven.verdict import ClaimOutcome
 
 # Pretended GPUs, several of them.
 

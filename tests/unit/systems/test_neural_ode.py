@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from breakeven.errors import BreakevenError
+from breakeven.report import ClaimOutcome, RowSource
 from breakeven.systems import Bench, neural_ode
 from breakeven.systems.neural_ode import (
     COMPILED,
@@ -19,7 +20,6 @@ from breakeven.systems.neural_ode import (
     steps_tables,
 )
 from breakeven.timing import Estimate, Source
-from breakeven.verdict import ClaimOutcome, RowSource
 
 
 def _time(value_ns: float, source: Source, factor: float = 1.1) -> Estimate:

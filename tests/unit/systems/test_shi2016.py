@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from breakeven.capture import PlainRun
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError, Caveat
+from breakeven.report import ClaimOutcome, RowSource, SystemTable
 from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.systems import script_path
 from breakeven.systems import shi2016 as system
@@ -44,7 +45,7 @@ from breakeven.systems.shi2016 import (
 )
 from breakeven.timing import BUSY_MACHINE, Estimate
 from breakeven.trace import StepTrace
-from breakeven.verdict import ClaimOutcome, HostSummary, RowSource, SystemTable
+from breakeven.verdict import HostSummary
 from factories.networks import estimate, network_runs
 from factories.reports import HOST as HOST_SUMMARY
 from factories.runs import plain_run, traced_run

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from breakeven.errors import BreakevenError, UsageError
+from breakeven.report import ClaimOutcome
 from breakeven.systems import SYSTEMS, find_systems, run_system
 from breakeven.systems import script_path as path_of
 from breakeven.systems.catalogue import FACTS, judge, ratio_of
-from breakeven.verdict import ClaimOutcome
 from factories.systems import estimate
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
+from breakeven.report import ClaimOutcome, RowSource, SystemReport, SystemTable
 from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
 from breakeven.systems.disc_mlp import crossover_claim, depth_table
 from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
-from breakeven.verdict import ClaimOutcome, RowSource, SystemReport, SystemTable
 from factories.systems import FakeBench, disc_sweep, num_disc_parameters, update_trace
 
 

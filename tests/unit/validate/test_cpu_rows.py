@@ -10,11 +10,11 @@ from breakeven import measure
 from breakeven.device import find_host_cpu
 from breakeven.errors import WorkloadError
 from breakeven.progress import SilentProgress
+from breakeven.report import AccuracyReport, LeaveOut, RowPrediction, Unpredictable
 from breakeven.simulate import CpuRates
 from breakeven.timing import Estimate, Source
 from breakeven.trace import StepCase
 from breakeven.validate import MeasuredCpus, read_table, validate_table
-from breakeven.verdict import AccuracyReport, LeaveOut, RowPrediction, Unpredictable
 from factories.accuracy import write_table
 
 CORE = CpuRates(num_cores=1, flop_per_s=1e11, bytes_per_s=2e10)

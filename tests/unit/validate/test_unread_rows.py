@@ -8,11 +8,11 @@ import pytest
 
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
+from breakeven.report import Unpredictable
 from breakeven.report.validate import stored_validation, unread_reasons, warnings
 from breakeven.trace import Attention
 from breakeven.validate import MeasuredRow, read_table, validate_table
 from breakeven.validate.traced_rows import TracedRows
-from breakeven.verdict import Unpredictable
 from factories.accuracy import FakePredictor, write_table
 from lab.validate import ErrorBudget, exceeded_budgets
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from breakeven.report import LeaveOut, RowPrediction, Unpredictable
 from breakeven.validate import GROUPINGS, RowFilter, validate_table
-from breakeven.verdict import Bound, LeaveOut, RowPrediction, Unpredictable
+from breakeven.verdict import Bound
 from factories.accuracy import FakePredictor, mixed, prediction, report_of, write_table
 
 REFUSED = Unpredictable(code="unknown-workload", reason="no such model")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cost import reference_host
-from breakeven.report import to_json
+from breakeven.report import CheckReport, record, to_json, without_source
 from breakeven.studies import explain_run
 from breakeven.trace import (
     Copy,
@@ -21,7 +21,6 @@ from breakeven.trace import (
     Sync,
     WriteProtection,
 )
-from breakeven.verdict import CheckReport, record, without_source
 from factories.reports import cpu_wins
 
 SECRET = "learning_rate = 0.0123  # nobody's business"

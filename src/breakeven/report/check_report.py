@@ -9,12 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
+from breakeven.report.recording import RecordedStep
 from breakeven.simulate import Finding
 from breakeven.trace import FileWrites
 from breakeven.verdict.compiled import CapturedStep, CompiledSteps
 from breakeven.verdict.generated import GeneratedStep
 from breakeven.verdict.program_summary import ProgramSummary
-from breakeven.verdict.recording import RecordedStep
 from breakeven.verdict.report import (
     Crossover,
     Curve,

@@ -16,9 +16,16 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from breakeven.report.check_report import CheckReport
+from breakeven.report.system_report import (
+    ClaimOutcome,
+    ColumnKind,
+    SystemsReport,
+    SystemTable,
+    TableRow,
+)
 from breakeven.simulate import Finding
 from breakeven.timing import Estimate, Source
-from breakeven.verdict.check_report import CheckReport
 from breakeven.verdict.compiled import CompiledResult
 from breakeven.verdict.crossover import log_ratio
 from breakeven.verdict.report import (
@@ -31,13 +38,6 @@ from breakeven.verdict.report import (
 )
 from breakeven.verdict.results import DeviceResult, Nanoseconds
 from breakeven.verdict.sweep_report import AxisValue, SweepPoint, SweepReport
-from breakeven.verdict.system_report import (
-    ClaimOutcome,
-    ColumnKind,
-    SystemsReport,
-    SystemTable,
-    TableRow,
-)
 
 COMPARISON_SCHEMA_VERSION = 1
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from breakeven.verdict.check_report import CheckReport
-from breakeven.verdict.explain_report import ExplainReport
-from breakeven.verdict.recording import record
+from breakeven.report.check_report import CheckReport
+from breakeven.report.explain_report import ExplainReport
+from breakeven.report.recording import record
 
 _Report = TypeVar("_Report", CheckReport, ExplainReport)
 
