@@ -151,7 +151,7 @@ def test_what_goes_wrong_with_a_candidate_is_told_and_the_search_goes_on() -> No
     assert outcomes["flush-denormal"] is Outcome.WRONG_NUMBERS
     assert re.search(r"step 1\b.*loss|loss.*step 1\b", trials["flush-denormal"].reason)
     assert outcomes["gather-batches"] is Outcome.KEPT, trials["gather-batches"]
-    assert outcomes["compile"] is Outcome.NOT_APPLICABLE
+    assert outcomes["compile"] is Outcome.NOT_WORTH_IT
     assert report.configuration == Configuration(gathers_batches=True)
     assert report.numerics is Numerics.EXACT
 
@@ -173,6 +173,7 @@ def test_what_a_script_sets_by_itself_is_left_to_it() -> None:
         "flush-denormal": "sets it itself",
         "autocast=bfloat16": "has an autocast region itself",
         "fused-optimizer": "chooses the implementation itself",
+        "compile": "calls torch.compile itself",
         "fast-step": "compiles by itself",
     }
     for name, reason in own.items():

@@ -119,12 +119,18 @@ def _apply(run: configured) -> Count:
     return calls.num_applied
 
 
+_NEED_A_GPU = {
+    "reduce-overhead": "CUDA graphs need a GPU",
+    "max-autotune": "its choice of kernels and CUDA graphs need a GPU",
+}
+
+
 def _why_no_compile(facts: StepFacts, current: Configuration, mode: str) -> str | None:
     if reason := _why_not_compiled(facts):
         return reason
     if not facts.calls_model:
         return "the step calls no model"
-    return None
+    return None if facts.is_on_cuda else _NEED_A_GPU.get(mode)
 
 
 def _compile_gain(facts: StepFacts, mode: str) -> float:
@@ -193,7 +199,6 @@ SETTINGS = (
         title=lambda _, mode: "the model compiled" + ("" if mode == "default" else f" ({mode})"),
         undo="the model keeps its own code beside; its state has the same names",
         apply=_apply,
-        is_tried_on_cpu=False,
         is_for_loop=True,
         values=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
         why_not=_why_no_compile,

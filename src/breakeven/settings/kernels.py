@@ -380,7 +380,6 @@ SETTINGS = (
         title="weights of convolutions in channels-last memory",
         undo="the layout of the weights ends with the run; what is saved loads anywhere",
         apply=_put_channels_last,
-        is_tried_on_cpu=False,
         is_for_loop=True,
         why_not=lambda facts, *_: None if facts.has_convolution else _NO_CHANNELS_FIRST,
         gain=0.15,

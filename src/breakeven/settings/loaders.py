@@ -271,7 +271,6 @@ SETTINGS = (
         ),
         undo="the processes end with the loader",
         apply=_load_in_processes,
-        is_tried_on_cpu=False,
         values=lambda facts: sorted({1, min(max(1, facts.num_cores), _MOST_WORKERS)}),
         why_not=_why_no_workers,
         # By the processors that the loop leaves to others, which may be busy themselves.

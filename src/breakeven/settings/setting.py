@@ -21,7 +21,6 @@ NO_PRODUCT = "the step has no matrix product and no convolution in float32"
 # Whatever saves less than that is not shown to be faster anyway.
 LEAST_GAIN = 0.01
 
-_NOT_ON_CPU = "it is tried on a GPU only: on a CPU it made no script faster"
 _ELSEWHERE = {"cpu": "the step runs on the CPU", "cuda": "the step runs on a GPU"}
 
 # Returns how often a setting, by its name, has taken hold so far.
@@ -62,8 +61,6 @@ class Setting:
         names: Stable names of candidates by their value, if not ``family`` or ``family=value``.
         also: Other fields that a candidate sets.
         only_on: The one device where it means anything; empty for both.
-        is_tried_on_cpu: False if it made no script of benchmarks/tune_workloads.py faster there.
-            Source: benchmarks/data/tune_workloads_2026-11-28.json.
         why_not: Returns the precondition that does not hold; None if it may be tried. Takes the
             facts, what is kept already, and the value.
         gain: Which part of the step it is predicted to save, 0 to 1: it sets the order.
@@ -84,7 +81,6 @@ class Setting:
     names: Mapping[bool | int | str, str] = field(default_factory=dict)
     also: Callable[[StepFacts], Mapping[str, bool | int | str]] = lambda _: {}
     only_on: Literal["", "cpu", "cuda"] = ""
-    is_tried_on_cpu: bool = True
     why_not: Callable[[StepFacts, Configuration, Any], str | None] = lambda *_: None
     gain: float | Callable[[StepFacts, Any], float] = 0.0
     cost_s: float | Callable[[StepFacts, Any], float] = 0.0
@@ -104,7 +100,7 @@ class Setting:
     @property
     def explanation(self) -> str:
         """Return what it does, for the documentation."""
-        gpu = "GPU: " if self.only_on == "cuda" or not self.is_tried_on_cpu else ""
+        gpu = "GPU: " if self.only_on == "cuda" else ""
         return f"{gpu}{self.meaning}{self.note}"
 
     def candidates(self, facts: StepFacts) -> list[Candidate]:
@@ -164,8 +160,6 @@ class Candidate:
         here = "cuda" if facts.is_on_cuda else "cpu"
         if self.setting.only_on not in ("", here):
             return _ELSEWHERE[here]
-        if not (facts.is_on_cuda or self.setting.is_tried_on_cpu):
-            return _NOT_ON_CPU
         if current.fast_step and self.setting.is_for_loop:
             return "the step is one compiled call, which does without"
         return self.setting.why_not(facts, current, self.value)

@@ -222,19 +222,13 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
 
 def _refuse_removed(path: Path, found: Mapping[str, Any]) -> None:
     """Refuse a setting that an earlier breakeven tried, and that won in no measurement."""
-    from breakeven.settings import SETTINGS
-
     configuration = found["configuration"]
     for name, value in configuration.items() if isinstance(configuration, dict) else ():
-        is_gone = name in _REMOVED or f"{name} = {value}" in _REMOVED
-        is_on_cpu = found.get("device") == "cpu" and name in SETTINGS
-        if not is_gone and not (is_on_cpu and not SETTINGS[name].is_tried_on_cpu):
-            continue
-        raise UsageError(
-            f"{path} sets {name} = {value!r}, which breakeven no longer does"
-            f"{'' if is_gone else ' on the CPU'}: it made no script faster",
-            hint=f"delete that line, or tune again: {_again(found).partition(': ')[2]}",
-        )
+        if name in _REMOVED or f"{name} = {value}" in _REMOVED:
+            raise UsageError(
+                f"{path} sets {name} = {value!r}, which breakeven no longer does",
+                hint=f"delete that line, or tune again: {_again(found).partition(': ')[2]}",
+            )
 
 
 def _table(values: Mapping[str, Any]) -> Table:

@@ -206,7 +206,7 @@ def test_this_machine_agrees_with_what_measures() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["num_interop_threads = 1", 'optimizer = "foreach"', "channels_last = true"]
+    "line", ["num_interop_threads = 1", 'optimizer = "foreach"', "prefetch_factor = 4"]
 )
 def test_a_setting_that_is_gone_is_named_with_what_to_do(line: str, tuned_file: Path) -> None:
     text = re.sub(r"(?m)^optimizer = .*\n", "", tuned_file.read_text())
