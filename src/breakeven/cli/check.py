@@ -90,11 +90,18 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.
+    from breakeven.capture import Launcher
     from breakeven.cli.progress import show_progress
-    from breakeven.simulate import CompileMode
-    from breakeven.studies import TrainingLength, check_target
 
-    with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+    options = session_options(args)
+    with (
+        Launcher(options["keep"]) as launcher,
+        show_progress(sys.stderr, is_quiet=args.quiet) as progress,
+    ):
+        # Its process imports torch meanwhile.
+        from breakeven.simulate import CompileMode
+        from breakeven.studies import TrainingLength, check_target
+
         report = check_target(
             args.target,
             length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
@@ -102,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
             compile_mode=args.compile_mode and CompileMode(args.compile_mode),
             progress=progress,
             measured=tuple(args.measured),
-            **session_options(args),
+            launcher=launcher,
+            **options,
         )
     print_report(
         report,

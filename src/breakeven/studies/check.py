@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from breakeven.advise import diagnose, disturbed_findings
 from breakeven.calibrate import host_called, in_measured_machines
-from breakeven.capture import KEEP_NOTHING, Keep
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.device import HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
@@ -75,6 +75,7 @@ def check_target(
     tries_generated: bool = True,
     compile_mode: CompileMode | None = None,
     progress: Progress | None = None,
+    launcher: Launcher | None = None,
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
 
@@ -97,6 +98,7 @@ def check_target(
         compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. That
             of a script which compiles its model is predicted in any case.
         progress: Progress callback.
+        launcher: Makes the processes, in place of ``keep``; the study has its own by default.
 
     Raises:
         BreakevenError: The target gave no answer, or a device or host is unknown.
@@ -106,6 +108,7 @@ def check_target(
     with start_study(
         target, arguments=arguments, is_module=is_module, devices=gpus, host=host,
         measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
+        launcher=launcher,
     ) as study:  # fmt: skip
         step = measure_target(
             study.runner, has_gpu=bool(study.ready.gpu), tries_generated=tries_generated
