@@ -1,7 +1,7 @@
 """The operators that breakeven records of a step, against those that torch's profiler sees.
 
 Run ``python benchmarks/recorded_ops.py`` in an environment with breakeven, where the repository is.
-Each script is recorded on a pretended GPU, and run on the CPU under ``torch.profiler``, which is
+Each script is recorded on a fake GPU, and run on the CPU under ``torch.profiler``, which is
 asked for the step after the third. Compared are operators that compute, where they reach the
 dispatcher below autograd and autocast: of what the profiler shows, composites are taken apart, and
 what an operator's kernel calls inside is left out. Views and allocations run no kernel, and are

@@ -39,7 +39,7 @@ DEVICES = st.sampled_from([None, "cpu", "cuda", "cuda:0", "cuda:1", torch.device
 DTYPES = st.sampled_from([None, torch.float32, torch.float64])
 
 
-def pretended(*, is_lazy: bool = False) -> Any:
+def fake(*, is_lazy: bool = False) -> Any:
     return fake_cuda(StepRecorder(DeviceMap()), lambda: None, is_lazy=is_lazy)
 
 
@@ -62,7 +62,7 @@ def test_created_tensor_is_torchs_own_but_for_its_device(
         if value is not None
     }
     expected = MADE[name](**options)
-    with pretended() if is_fake else redirect_cuda_to_cpu():
+    with fake() if is_fake else redirect_cuda_to_cpu():
         around = torch.device(default) if default else nullcontext()
         with around:
             made = MADE[name](**options, **({} if device is None else {"device": device}))
@@ -108,7 +108,7 @@ PINNED: dict[str, Callable[..., torch.Tensor]] = {
 def test_host_memory_is_pinned_before_and_after_the_script_names_a_gpu(
     name: str, is_watched: bool
 ) -> None:
-    with pretended(is_lazy=not is_watched):
+    with fake(is_lazy=not is_watched):
         made = PINNED[name](pin_memory=True)
         assert made.device.type == "cpu"
         assert made.is_pinned()

@@ -148,7 +148,7 @@ def check_step(
     """Check whether a GPU pays off for ``step``, a function that does one training step.
 
     The function is called some tens to thousands of times, plainly and then recorded on a
-    pretended GPU; model and optimizer are trained by it as by any other call.
+    fake GPU; model and optimizer are trained by it as by any other call.
 
     Args:
         step: Takes no arguments; forward, backward and update of tensors on the CPU.

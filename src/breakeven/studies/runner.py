@@ -114,7 +114,7 @@ class Runner:
         Raises:
             BreakevenError: The script gave no step.
         """
-        how = "as if it were moved to a GPU" if self._is_moved else "on a pretended GPU"
+        how = "as if it were moved to a GPU" if self._is_moved else "on a fake GPU"
         self._begin(f"recording a step {how}{at}")
         request = replace(
             self.request_of(change, self.recording_threads),
@@ -257,7 +257,7 @@ class Runner:
 
 
 class CpuRun(NamedTuple):
-    """What came of a timed run, what the script printed, and whether it saw a pretended GPU."""
+    """What came of a timed run, what the script printed, and whether it saw a fake GPU."""
 
     answer: PlainRun | RunFailure
     output: str
@@ -267,7 +267,7 @@ class CpuRun(NamedTuple):
 def run_on_cpu(
     launcher: Launcher, request: RunRequest, tell: Callable[[str], None] = lambda _: None
 ) -> CpuRun:
-    """Time the step once; if the script insists on a GPU, again with a pretended one.
+    """Time the step once; if the script insists on a GPU, again with a fake one.
 
     Args:
         launcher: Makes the process.

@@ -74,7 +74,7 @@ def _rules_table(outcomes: Sequence[RuleOutcome]) -> SystemTable:
         held = name if colon and name.endswith("Error") else "true"
         cells.append((one.rule, one.code, held if one.holds else f"broken: {one.found}"))
     return table(
-        f"Rules, each run on {_NUM_DEVICES} pretended GPUs",
+        f"Rules, each run on {_NUM_DEVICES} fake GPUs",
         texts("rule", "code", "outcome"),
         (RowSource.CHECKED, cells),
         note=_NOTES["rules"],
@@ -89,11 +89,10 @@ def rules_claim(outcomes: Sequence[RuleOutcome]) -> Claim:
     return Claim(
         claim="Every rule about devices holds",
         published="taught as rules",
-        ours=f"{len(outcomes) - len(broken)} of {len(outcomes)} hold on {_NUM_DEVICES} pretended "
-        "GPUs",
+        ours=f"{len(outcomes) - len(broken)} of {len(outcomes)} hold on {_NUM_DEVICES} fake GPUs",
         outcome=ClaimOutcome.AGREES if is_all else ClaimOutcome.DISAGREES,
         because=first
-        or "Each is a line of Python that was run. They show that the pretended GPUs, on which "
+        or "Each is a line of Python that was run. They show that the fake GPUs, on which "
         "steps are recorded, keep the rules of real ones.",
     )
 

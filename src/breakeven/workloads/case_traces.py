@@ -1,4 +1,4 @@
-"""Steps of workloads: recorded on a pretended GPU, or run on a device that is here."""
+"""Steps of workloads: recorded on a fake GPU, or run on a device that is here."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import torch
 
 from breakeven.capture.pretend.cuda_api import _answering
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-from factories.pretended_steps import pretending
+from factories.fake_steps import pretending
 
 # Graphs are captured, jiterator compiles, and `check_error` is about a number that one has.
 LEFT_OUT = ("graphs", "_", "jiterator")

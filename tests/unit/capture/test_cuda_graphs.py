@@ -17,7 +17,7 @@ from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import DeviceMap
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.trace import Copy, GraphLaunch, HostWork, Op, Phase, Sync
-from factories.pretended_steps import next_line, pretending
+from factories.fake_steps import next_line, pretending
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]

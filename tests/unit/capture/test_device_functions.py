@@ -14,7 +14,7 @@ from torch import nn
 
 from breakeven.capture.pretend.device_functions import DeviceFunction, device_functions
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
-from factories.pretended_steps import copies, names, pretending
+from factories.fake_steps import copies, names, pretending
 
 # The one takes a quantized tensor, the other the name of a file.
 FUNCTIONS = tuple(

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from breakeven.capture.record.device_map import DEVICE, HOST
 from breakeven.trace import Phase
-from factories.pretended_steps import copies, names, next_line, ops, pretending, syncs
+from factories.fake_steps import copies, names, next_line, ops, pretending, syncs
 
 
 def test_item_is_one_sync_at_its_line() -> None:

@@ -14,7 +14,7 @@ from breakeven.capture.record.recorder import StepRecorder
 from breakeven.cost import reference_host
 from breakeven.report import RecordedStep, record
 from breakeven.trace import Event, HostWork, StepTrace
-from factories.pretended_steps import next_line, pretending
+from factories.fake_steps import next_line, pretending
 
 TRAINER = """
 import torch

@@ -12,7 +12,7 @@ import breakeven
 from breakeven.capture import location
 from breakeven.capture.location import is_user_file, locate, location_of
 from breakeven.capture.target import as_text
-from factories.pretended_steps import next_line
+from factories.fake_steps import next_line
 
 
 @pytest.mark.parametrize(

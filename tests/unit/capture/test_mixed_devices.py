@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from breakeven.capture.record.hooks import ModulePath
 from breakeven.trace import Copy, Op, Sync
-from factories.pretended_steps import next_line, pretending
+from factories.fake_steps import next_line, pretending
 
 Piece = Callable[[], object]
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from breakeven.capture import record_steps
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import CudaDevices
-from factories.pretended_steps import copies, names, next_line, pretending
+from factories.fake_steps import copies, names, next_line, pretending
 
 TORCHRUN = {
     "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "nowhere",

@@ -12,7 +12,7 @@ from breakeven.capture import record_steps
 from breakeven.errors import BreakevenError
 from breakeven.measure import own_time_ns
 from breakeven.trace import HostWork, Op, Phase, StepTrace
-from factories.pretended_steps import next_line
+from factories.fake_steps import next_line
 
 BATCH = 8
 

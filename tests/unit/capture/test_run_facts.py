@@ -27,7 +27,7 @@ from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.sessions import run_facts
 from breakeven.capture.sessions.run_facts import source_texts, subnormal_fraction
 from breakeven.trace import Call, HostWork, Location, ModelCall, Op, Phase, StepTrace
-from factories.pretended_steps import copies, next_line, pretending, syncs
+from factories.fake_steps import copies, next_line, pretending, syncs
 
 _ZERO_GRAD = "{}.zero_grad(set_to_none=False)"
 

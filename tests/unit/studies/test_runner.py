@@ -130,7 +130,7 @@ def test_size_at_which_the_script_fails_is_no_error(kind: FailureKind) -> None:
     assert runner.time_on_gpu() is None
 
 
-def test_own_gpu_is_left_to_the_script_and_not_pretended() -> None:
+def test_own_gpu_is_left_to_the_script_and_not_fake() -> None:
     runner, launcher = runner_of(failure(), plain_run(), plain_run())
     runner.time()
     assert runner.time_on_gpu() is not None
@@ -167,7 +167,7 @@ def test_progress_hears_stages_and_steps() -> None:
     runner.record(DOUBLED, " at batch size 64")
     runner.time()
     assert log.stages == [
-        "recording a step on a pretended GPU at batch size 64",
+        "recording a step on a fake GPU at batch size 64",
         "measuring the step on this CPU",
     ]
     assert log.details == ["step 1", "step 7"] * 2

@@ -24,7 +24,7 @@ from breakeven.systems.device_rules import (
 )
 from breakeven.timing import Estimate, Source
 
-# Pretended GPUs, several of them.
+# Fake GPUs, several of them.
 
 
 def test_devices_are_numbered_and_one_is_current() -> None:
@@ -148,7 +148,7 @@ def test_torch_is_as_before_also_after_an_exception() -> None:
     assert after == before
 
 
-def test_no_gpu_cannot_be_pretended() -> None:
+def test_no_gpu_cannot_be_fake() -> None:
     with pytest.raises(UsageError, match="0 GPUs"), fake_gpus(0):
         pass
 

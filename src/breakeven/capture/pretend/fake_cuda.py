@@ -212,7 +212,7 @@ def fake_gpus(num_devices: int = 1) -> Iterator[None]:
         UsageError: There is to be less than one.
     """
     if num_devices < 1:
-        raise UsageError(f"{num_devices} GPUs cannot be pretended", hint="ask for 1 or more")
+        raise UsageError(f"{num_devices} GPUs cannot be faked", hint="ask for 1 or more")
     with fake_cuda(StrictDeviceChecker(num_devices), lambda: None):
         yield
 

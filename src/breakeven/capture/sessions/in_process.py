@@ -47,7 +47,7 @@ class Recording:
 
 @contextmanager
 def record_steps() -> Iterator[Recording]:
-    """Record the training steps of the block on a pretended CUDA device.
+    """Record the training steps of the block on a fake CUDA device.
 
     Inside, ``torch.cuda.is_available()`` is true and ``.cuda()`` works, whatever this machine
     has; everything really runs on the CPU, slower than usual. Afterwards torch is as before.
@@ -62,7 +62,7 @@ def record_steps() -> Iterator[Recording]:
 
 
 def trace_step(step: Callable[[], object]) -> TracedRun:
-    """Call ``step`` a few times on a pretended CUDA device, and return the typical step.
+    """Call ``step`` a few times on a fake CUDA device, and return the typical step.
 
     Args:
         step: One training step.

@@ -1,4 +1,4 @@
-"""Record the steps of a training loop on a pretended GPU."""
+"""Record the steps of a training loop on a fake GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DEVICE_SHARE = 0.25
 
 
 class TracedSession(UpdateSession):
-    """Records the steps of a training loop on a pretended CUDA device.
+    """Records the steps of a training loop on a fake CUDA device.
 
     Args:
         request: Which loaders get another batch size.

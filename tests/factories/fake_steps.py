@@ -1,4 +1,4 @@
-"""Short pieces of scripts, run on a pretended CUDA device."""
+"""Short pieces of scripts, run on a fake CUDA device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from breakeven.trace import Copy, Op, Sync
 
 @contextmanager
 def pretending(*, is_recording: bool = True) -> Iterator[StepRecorder]:
-    """Run the block on a pretended device, and record it or not."""
+    """Run the block on a fake device, and record it or not."""
     recorder = StepRecorder(DeviceMap(), is_recording=is_recording)
     with fake_cuda(recorder, lambda: None):
         yield recorder
