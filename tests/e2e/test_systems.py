@@ -17,12 +17,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from breakeven.systems.published import networks
-from breakeven.systems.shi2016_runs import SCRIPT as SHI2016
 
 from breakeven.report import RowSource
 from breakeven.systems import Bench, script_path
 from breakeven.systems import shi2016 as system
+from breakeven.systems.shi2016 import NETWORKS
+from breakeven.systems.shi2016 import SCRIPT as SHI2016
 from breakeven.timing import Estimate
 from factories.sampled import sampled
 
@@ -158,7 +158,7 @@ OPERATORS = {  # which must be in its step; the LSTM is one operator on a GPU
 }
 
 
-@pytest.mark.parametrize("name", sampled(networks(), "FCN-R", "LSTM"))
+@pytest.mark.parametrize("name", sampled(NETWORKS, "FCN-R", "LSTM"))
 def test_a_network_of_2016_trains_and_its_step_is_known_in_full(
     environment: dict[str, str], bench: Bench, name: str
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_network_of_2016_trains_and_its_step_is_known_in_full(
 
 @pytest.mark.full
 def test_a_network_of_2016_in_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "networks", lambda: {"FCN-R": 1024})
+    monkeypatch.setattr(system, "NETWORKS", {"FCN-R": 1024})
     monkeypatch.setattr(system, "num_physical_cores", lambda: 1)
     report = system.run(bench)
     cpu_table, gpu_table = report.tables[:2]

@@ -28,7 +28,7 @@ def record_after(
 ) -> TracedRun | None:
     """Train a policy by rollouts, each before so many steps, and record what is asked for."""
     request = replace(
-        _request("made up", is_moved=is_moved), is_traced=True, records_after=num_updates
+        _request("made up"), is_moved=is_moved, is_traced=True, records_after=num_updates
     )
     is_done = threading.Event()
     with TracedSession(request, is_done.set) as session:
