@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class FakeCheck:
 def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     fake = FakeCheck()
     monkeypatch.setattr("breakeven.studies.check_target", fake)
+    monkeypatch.setattr("breakeven.capture.Launcher", lambda keep: nullcontext())
     return fake
 
 
@@ -90,7 +92,7 @@ def test_version_names_torch_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_defaults_of_check(check: FakeCheck) -> None:
     assert main(["check", "train.py"]) == 0
     (call,) = check.calls
-    del call["progress"]
+    del call["progress"], call["launcher"]
     assert call == {
         "target": "train.py",
         "arguments": (),
@@ -114,7 +116,7 @@ def test_options_of_check(check: FakeCheck) -> None:
     speeds = ("--measured", "T4: 340 it/s", "--measured", "colab l4: 2 ms")
     assert main([*command.split(), *speeds, "--", "--epochs", "3", "--", "--json"]) == 0
     (call,) = check.calls
-    del call["progress"]
+    del call["progress"], call["launcher"]
     assert call == {
         "target": "pkg.train",
         "arguments": ("--epochs", "3", "--", "--json"),
