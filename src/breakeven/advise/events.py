@@ -137,7 +137,7 @@ def newest_storages(events: tuple[Event, ...]) -> list[int]:
     newest = (
         max(read_by([event]) | written_by([event]), default=-1)
         if isinstance(event, Op)
-        else getattr(event, "storage", -1)
+        else (event.storage if isinstance(event, Copy) else -1)
         for event in events
     )
     return list(accumulate(newest, max))

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves, tree_map
 
 from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
@@ -262,13 +261,17 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
         function: From tensor to tensor.
         batch: A tensor, an array, or tuples, lists and mappings of them; all else stays.
     """
-
-    def apply(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
-            leaf = torch.from_numpy(np.array(leaf))  # one that torch may write to
-        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return tree_map(apply, dict(batch) if isinstance(batch, Mapping) else batch)
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, np.ndarray):
+        return function(torch.from_numpy(np.array(batch)))  # one that torch may write to
+    if isinstance(batch, Mapping):
+        return {key: map_tensors(function, value) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
+        return type(batch)(*(map_tensors(function, value) for value in batch))
+    if isinstance(batch, tuple | list):
+        return type(batch)(map_tensors(function, value) for value in batch)
+    return batch
 
 
 class BatchLoss:
@@ -328,8 +331,9 @@ def _default_loss(output: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
-    leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
-    found = [one for one in leaves if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    leaves: list[torch.Tensor] = []
+    map_tensors(lambda tensor: leaves.append(tensor) or tensor, output)
+    found = [tensor for tensor in leaves if tensor.is_floating_point()]
     if not found:
         raise UsageError(
             f"the model's output ({type(output).__name__}) has no floating-point tensor to take "

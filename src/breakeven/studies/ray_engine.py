@@ -124,6 +124,7 @@ class RayEngine:
         # Every node seen so far.
         self._machines: dict[str, MachineKey] = {}
         self._dead: set[str] = set()
+        self._never_begun: set[Any] = set()
         self._shown = ""
 
     def __enter__(self) -> RayEngine:
@@ -174,7 +175,7 @@ class RayEngine:
                         refusal = error  # the answers of other nodes that are here come first
                         continue
                     if answer is None:
-                        losses[request] += 1
+                        losses[request] += reference not in self._never_begun
                         if losses[request] < _MAX_LOSSES:
                             waiting.appendleft(request)
                             continue
@@ -342,7 +343,12 @@ class RayEngine:
         errors = self._joined().exceptions
         try:
             answer = _DECODER.decode(self._joined().get(reference))
-        except (errors.TaskUnschedulableError, errors.NodeDiedError):
+        except errors.TaskUnschedulableError:
+            # A node that left before the run began says nothing of the script.
+            self._never_begun.add(reference)
+            self._dead.add(node.node_id)
+            return None
+        except errors.NodeDiedError:
             self._dead.add(node.node_id)
             return None
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError):

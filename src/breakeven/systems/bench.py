@@ -65,7 +65,7 @@ class Bench:
         self._time_limit_s = time_limit_s
         self._progress = progress or SilentProgress()
         self._stack = ExitStack()
-        self._plain: dict[tuple[str, tuple[str, ...], int, float], PlainRun] = {}
+        self._plain: dict[tuple[str, tuple[str, ...], int, float, float], PlainRun] = {}
         self._num_threads = 0
         # What is known of each step that was measured and recorded.
         self._steps: list[tuple[Program, PlainRun]] = []
@@ -119,7 +119,7 @@ class Bench:
             compile_limit_s: If above 0, the script's own ``torch.compile`` does its work, and the
                 limit of the run is at least this.
         """
-        key = (script, arguments, num_threads, budget_s)
+        key = (script, arguments, num_threads, budget_s, compile_limit_s)
         if key not in self._plain:
             runner = self._runner(script, arguments, num_threads, budget_s, compile_limit_s)
             waiting = "waiting for another breakeven process, which is measuring"

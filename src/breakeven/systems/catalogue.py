@@ -161,11 +161,6 @@ def times(*names: str) -> dict[str, ColumnKind]:
     return dict.fromkeys(names, ColumnKind.TIME_NS)
 
 
-def threads_text(num_threads: int) -> str:
-    """Return ``1 thread`` or ``2 threads``."""
-    return f"{num_threads} thread{'' if num_threads == 1 else 's'}"
-
-
 class Ratio(NamedTuple):
     """How many times as long one step takes as another, with its 90 % interval."""
 

@@ -23,11 +23,11 @@ from breakeven.systems.catalogue import (
     report,
     table,
     texts,
-    threads_text,
     times,
 )
 from breakeven.timing import Estimate
 from breakeven.units import format_digits, format_duration
+from breakeven.verdict import threads_text
 
 _FACTS = FACTS["neural-ode"]
 _SCRIPT = "neural_ode.py"

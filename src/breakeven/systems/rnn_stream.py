@@ -13,9 +13,10 @@ from breakeven.report import (
 )
 from breakeven.simulate import StepPrediction
 from breakeven.systems.bench import Bench
-from breakeven.systems.catalogue import FACTS, judge, ratio_of, report, table, threads_text
+from breakeven.systems.catalogue import FACTS, judge, ratio_of, report, table
 from breakeven.timing import Estimate
 from breakeven.units import NS_PER_S, format_digits
+from breakeven.verdict import threads_text
 
 _FACTS = FACTS["rnn-stream"]
 _COLUMNS = {

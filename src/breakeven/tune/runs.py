@@ -113,10 +113,14 @@ class TrialRuns:
         self._latest: tuple[Configuration, Ran] | None = None
 
     def turns_with(self, first: Configuration, second: Configuration) -> TurnKind:
-        """How two runs can take turns."""
-        if self._second is None:
+        """How two runs can take turns.
+
+        Loader processes would go on loading in the other run's turn, and make the next look faster.
+        """
+        both = (first, second)
+        if self._second is None or any(each.num_workers > 0 for each in both):
             return TurnKind.NONE
-        if max(each.num_threads or self._num_threads for each in (first, second)) == 1:
+        if max(each.num_threads or self._num_threads for each in both) == 1:
             return TurnKind.SHORT
         return TurnKind.LONG if self._takes_long_turns else TurnKind.NONE
 

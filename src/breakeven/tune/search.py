@@ -16,6 +16,7 @@ from breakeven.trace import Configuration
 from breakeven.tune.budget import RunLength, TimeBudget
 from breakeven.tune.comparison import (
     TIE,
+    WORTHWHILE,
     BaseFailedError,
     CandidateComparison,
     Comparison,
@@ -121,6 +122,8 @@ class _Search:
     warnings: dict[str, Caveat] = field(default_factory=dict)
     load_fraction: float = 0.0
     wasted_s: float = 0.0
+    family_start_s: float = 0.0  # seconds spent before the family that is being tried
+    has_run: bool = False  # a pair of the family that is being tried
     check_runs: int = _FIRST_CHECK_RUNS
     one_thread_serves: bool = False  # it is known to be fast enough to compare others on it
     cold_ns: float | None = None  # start-up of the base with nothing cached, if it compiles
@@ -152,8 +155,10 @@ class _Search:
                 outcome, reason = failure_outcome(error.failure)
                 self._drop(self.kept[-1], outcome, f"failed in a later run: {reason}")
                 pending += family
-            if len(self.kept) <= num_kept:
+            # A family that was not run at all has wasted nothing.
+            if len(self.kept) <= num_kept and self.has_run:
                 self.wasted_s += self.budget.spent_s - started_s
+            self.has_run = False
         # The candidate that was added last was compared with just that, so it is not again.
         for each in sorted(self.kept[:-1], key=lambda each: each.trial.speedup or 1.0):
             reduced = without(self.kept, each, self.facts)
@@ -266,6 +271,7 @@ class _Search:
     def _try_family(self, family: Sequence[Candidate]) -> None:
         """Compare the candidates of a family with the base, and keep the fastest, if any."""
         planned_s = 0.0
+        self.family_start_s = self.budget.spent_s
         racing: list[CandidateComparison] = []
         for candidate in sorted(family, key=self._gain_per_s, reverse=True):
             if reason := self._why_too_late(candidate):
@@ -281,6 +287,7 @@ class _Search:
             names = ", ".join(each.candidate.name for each in racing)
             self.progress.begin(f"trying {names}", planned_s)
         faster: list[CandidateComparison] = []
+        steadying: list[CandidateComparison] = []
         while racing:
             for each in tuple(racing):
                 decision = self._run_pair(each)
@@ -288,13 +295,16 @@ class _Search:
                     faster.append(each)
                 if decision is not Decision.UNDECIDED:
                     racing.remove(each)
-                    if each.wins_ties and each.num_pairs and not each.finds_nothing:
-                        self.one_thread_serves = each.looks.value >= _LEAST_SPEED
+                    is_shown = each.failure is None and each.num_pairs and not each.finds_nothing
+                    if each.wins_ties and is_shown:
+                        steadying.append(each)
         # Of all that are as fast as the fastest, those listed first lead: the simpler ones.
         best = max((each.looks.value for each in faster), default=1.0)
         faster.sort(key=lambda each: family.index(each.candidate))
         faster.sort(key=lambda each: -min(each.looks.value, best / TIE))
-        self._keep_best(faster)
+        kept = self._keep_best(faster)
+        for each in steadying:
+            self.one_thread_serves = each.looks.value / kept >= _LEAST_SPEED
 
     def _why_too_late(self, candidate: Candidate) -> str | None:
         """Say why a candidate starts too late to pay off; None if it may."""
@@ -319,15 +329,21 @@ class _Search:
                 "left for it"
             )
         pair_s = candidate.expected_cost_s(self.facts) + 2 * self.base_s
-        may_waste_s = max(0.0, _WASTED_FRACTION * budget.total_s - self.wasted_s)
         # As long as nothing was wasted, even what takes most of the time is worth a trial.
-        if self.wasted_s and pair_s > may_waste_s:
-            return (
-                f"not tried: one more pair of runs takes about {_seconds(pair_s)}; of the half of "
-                f"the budget of {total} that trials without a gain may take, "
-                f"{_seconds(may_waste_s)} are left"
-            )
+        if self.wasted_s and (reason := self._why_no_waste(pair_s, self.wasted_s)):
+            return f"not tried: {reason}"
         return None
+
+    def _why_no_waste(self, pair_s: float, wasted_s: float) -> str | None:
+        """Say why a pair that may bring nothing is not run; None if it may be."""
+        may_waste_s = max(0.0, _WASTED_FRACTION * self.budget.total_s - wasted_s)
+        if pair_s <= may_waste_s:
+            return None
+        return (
+            f"one more pair of runs takes about {_seconds(pair_s)}; of the half of the budget of "
+            f"{_seconds(self.budget.total_s)} that trials without a gain may take, "
+            f"{_seconds(may_waste_s)} are left"
+        )
 
     def _run_pair(self, each: CandidateComparison) -> Decision:
         """Run a candidate and the base once more, and decide; note why it is not faster."""
@@ -339,6 +355,16 @@ class _Search:
                 candidate, Outcome.OUT_OF_BUDGET, f"{text}: not decided within the budget", each
             )
             return Decision.NOT_FASTER
+        running_s = self.budget.spent_s - self.family_start_s
+        is_promising = each.num_pairs and each.speedup().value >= WORTHWHILE
+        reason = None
+        if each.own_runs and not is_promising:
+            reason = self._why_no_waste(each.pair_s, self.wasted_s + running_s)
+        if reason:
+            text = f"{ratio_text(each.looks)}: not decided; {reason}"
+            self._note(candidate, Outcome.OUT_OF_BUDGET, text, each)
+            return Decision.NOT_FASTER
+        self.has_run = True
         each.run_pair(self.runs, self.budget.left_s - self._reserve_s(self.base_s))
         if each.failure is not None:
             self._note(candidate, *failure_outcome(each.failure), each)
@@ -366,8 +392,8 @@ class _Search:
             return decision
         return Decision.NOT_FASTER
 
-    def _keep_best(self, faster: Sequence[CandidateComparison]) -> None:
-        """Keep the first that pays off and computes the right numbers."""
+    def _keep_best(self, faster: Sequence[CandidateComparison]) -> float:
+        """Keep the first that pays off and computes the right numbers; return its speedup, or 1."""
         winner: CandidateComparison | None = None
         for each in faster:
             if winner is not None:
@@ -377,7 +403,7 @@ class _Search:
             elif self._pays_off(each) and self._is_right(each):
                 winner = each
         if winner is None:
-            return
+            return 1.0
         candidate = winner.candidate
         trial = self._note(candidate, Outcome.KEPT, ratio_text(winner.looks), winner)
         if warnings := winner.new_warnings:
@@ -386,10 +412,12 @@ class _Search:
         if winner.extra_s > 0:
             self.cold_ns = winner.own_runs[0].startup_ns
         self.kept.append(Kept(candidate, trial))
-        self.base_s = winner.own_s
+        if not winner.on_one_thread:
+            self.base_s = winner.own_s
         for each in self.kept[:-1]:
             if without(self.kept, each, self.facts) == self.base:
                 self._drop(each, Outcome.NOT_FASTER, f"{candidate.name} does without")
+        return winner.looks.value
 
     def _pays_off(self, each: CandidateComparison) -> bool:
         trial = self._note(each.candidate, Outcome.NOT_WORTH_IT, "", each)
@@ -484,7 +512,8 @@ class _Search:
             self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
             if full.wins_ties:
                 self.one_thread_serves = full.looks.value >= _LEAST_SPEED
-            self.base_s = min(run.wall_s for run in full.base_runs)
+            if not full.on_one_thread:
+                self.base_s = min(run.wall_s for run in full.base_runs)
 
 
 def _seconds(seconds: float) -> str:

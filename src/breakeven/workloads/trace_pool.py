@@ -196,11 +196,14 @@ def serve(descriptor: int) -> None:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
     trace_base = importlib.import_module("breakeven.workloads.case_traces").trace_base
-    with suppress(EOFError, OSError):
-        while True:
+    while True:
+        try:
             case = msgspec.msgpack.decode(connection.recv_bytes(), type=StepCase)
-            try:
-                answer = _Answer(traces=trace_base(case))
-            except BreakevenError as error:
-                answer = _Answer(message=error.message, hint=error.hint)
+        except (EOFError, OSError):
+            return
+        try:
+            answer = _Answer(traces=trace_base(case))
+        except BreakevenError as error:
+            answer = _Answer(message=error.message, hint=error.hint)
+        with suppress(OSError):
             connection.send_bytes(msgspec.msgpack.encode(answer))
