@@ -133,7 +133,7 @@ def test_refuses_what_no_longer_holds(
     write(machine=replace(this_machine(gpu=""), **{name: then}))
     assert main(["run", "train.py", "--", "--lr", "1"]) == 3
     errors = capsys.readouterr().err
-    assert "breakeven.toml no longer holds: " + said in errors
+    assert "breakeven.toml is out of date: " + said in errors
     assert errors.count(" was ") == 1
     assert "breakeven tune train.py --force -- --lr 1" in errors
     assert "python train.py --lr 1" in errors

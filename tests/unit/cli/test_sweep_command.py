@@ -198,7 +198,8 @@ def test_a_sweep_without_any_answer_is_shown_and_no_success(
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"), [([], "the same command continues"), (["--fresh"], "without --fresh continues")]
+    ("options", "kept"),
+    [([], "the same command continues"), (["--fresh"], "without --fresh continues")],
 )
 def test_ctrl_c_says_that_what_was_measured_is_kept(
     options: list[str], kept: str, sweep: FakeSweep, capsys: pytest.CaptureFixture[str]

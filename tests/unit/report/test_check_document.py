@@ -468,7 +468,7 @@ def test_a_step_as_one_cuda_graph(step: CapturedStep, has_generated: bool, sente
         ({"mode": "reduce-overhead"}, 'by torch.compile in mode "reduce-overhead", a step'),
         (
             {"breaks": (BREAK,)},
-            "The model waits for values, which breaks the compiled graph 1 time per call: net.py:12.",
+            "waits for values, which breaks the compiled graph 1 time per call: net.py:12.",
         ),
     ],
 )
