@@ -177,7 +177,7 @@ def test_refuses_a_damaged_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_exact_refuses_other_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     write()
     assert main(["run", "train.py", "--exact"]) == 3
-    assert "its class is reordered" in capsys.readouterr().err
+    assert "their class is reordered" in capsys.readouterr().err
     write(numerics=Numerics.EXACT)
     assert start("train.py", "--exact").target == "train.py"
 

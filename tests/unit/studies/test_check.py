@@ -293,7 +293,7 @@ def test_an_epoch_has_as_many_steps_as_the_loader_tells(script: str) -> None:
     (told,) = [c for c in report.caveats if c.code == "measured-speed"]
     assert "that is 2 ms a step" in told.message
     launcher = ReadyLauncher(traced_run(*events), plain_run())
-    with pytest.raises(UsageError, match="how many steps one epoch has"):
+    with pytest.raises(UsageError, match="the steps per epoch are unknown"):
         checked(script, launcher, measured=speed)
 
 

@@ -225,13 +225,13 @@ def test_why_the_gpu_wins() -> None:
         ),
         (
             2,
-            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
-            "computes it. Make it faster before you pay for A100.",
+            "The worker processes of the DataLoader take 2 ms for the data of a step, on "
+            "any device. Make it faster before you pay for A100.",
         ),
         (
             0.1,
-            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
-            "computes it; CPU is done in 100 µs.",
+            "The worker processes of the DataLoader take 2 ms for the data of a step, on "
+            "any device; CPU is done in 100 µs.",
         ),
     ],
 )
