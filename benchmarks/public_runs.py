@@ -27,7 +27,7 @@ COMMANDS = ("check", "explain")
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 _IS_OVER = Event()
 # What an error says that takes the script to be at fault; only scripts that run are asked about.
-BLAMING = ("must run by itself first",)
+BLAMING = ("check that the script runs without breakeven",)
 # Nothing that a script asks of the world is answered here: it is to fail at once, not to wait.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",

@@ -237,7 +237,7 @@ class _Comparison:
         for number, (value, other) in enumerate(zip(beside, others_beside, strict=True)):
             # Near zero it may be a difference of numbers around 1, as a divergence of policies is.
             if not is_close(value, other, tolerance.tensor, math.sqrt(value.numel())):
-                return f"tensor {number} beside the loss ({worst(value, other)})"
+                return f"tensor {number} of aux ({worst(value, other)})"
         return None
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:

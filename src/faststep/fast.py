@@ -85,14 +85,14 @@ def fast_step(
         if max_grad_norm is not None or autocast or steps_per_call > 1:
             raise FastStepError(
                 "a step with several optimizers has no max_grad_norm, autocast or steps_per_call",
-                hint="What clips gradients or casts belongs into loss_fn, which updates by itself.",
+                hint="Clip gradients and cast in loss_fn, which steps the optimizers itself.",
             )
         used, calls_model = JointOptimizer(optimizer), True
     if not isinstance(model, nn.Module):
         if not calls_model:
             raise FastStepError(
-                "several models were given, and calls_model=True was not",
-                hint="A loss function that calls them itself says which gets what.",
+                "several models need calls_model=True",
+                hint="The loss function then calls each model itself.",
             )
         if not model or not all(isinstance(one, nn.Module) for one in model):
             raise FastStepError("model must be an nn.Module or a list of them")

@@ -150,7 +150,7 @@ class Guards:
         if any(self._optimizer_hooks()):
             raise FastStepError(
                 "the optimizer has step hooks, and a compiled step never calls optimizer.step()",
-                hint="Remove them, and call what they do after each step.",
+                hint="Remove them, and call their functions after each step.",
             )
 
 

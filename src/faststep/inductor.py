@@ -178,5 +178,5 @@ def explained() -> Iterator[None]:
             ) from error
         raise FastStepError(
             f"the whole step cannot be compiled: {name}: {lines[-1] if lines else 'no message'}",
-            hint="Keep the loop as it is, or leave out what this names.",
+            hint="Keep the loop as it is, or remove the code that this names.",
         ) from error

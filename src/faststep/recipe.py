@@ -33,23 +33,21 @@ class AuxLayout:
         """
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise FastStepError(
-                "with has_aux=True the loss function returns a pair, the loss and what comes "
-                f"beside it; it returned {type(returned).__name__}"
+                "with has_aux=True the loss function must return the pair (loss, aux); it returned "
+                f"{type(returned).__name__}"
             )
         loss, aux = returned
         leaves, spec = pytree.tree_flatten(aux)
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
                 raise FastStepError(
-                    f"what comes beside the loss holds {type(leaf).__name__}: it must be tensors",
-                    hint="What Python computes from other things would never change again.",
+                    f"aux holds {type(leaf).__name__}: it must hold only tensors",
+                    hint="Other values would stay those of the first step.",
                 )
         if self._spec is None:
             self._spec = spec
         elif spec != self._spec:
-            raise FastStepError(
-                "what comes beside the loss goes together in another way than at first"
-            )
+            raise FastStepError("aux has another structure than in the first step")
         return loss, *leaves
 
     def rebuild(self, leaves: Sequence[Tensor]) -> Any:

@@ -175,7 +175,7 @@ class StepRecorder(TorchDispatchMode):
         if tensor.numel() and tensor.untyped_storage()._cdata in self._made:
             raise UnsupportedError(f"a part of a tensor is used{self._place()} unseen by operators")
         if tensor.grad_fn is not None and self._is_begun:
-            raise UnsupportedError(f"what was computed before the step is used{self._place()}")
+            raise UnsupportedError(f"a tensor computed before the step is used{self._place()}")
         return self._add_input(tensor)
 
     def _add_input(self, tensor: Tensor) -> fx.Node:
@@ -224,7 +224,7 @@ class StepRecorder(TorchDispatchMode):
         """Refuse a tensor that is no plain one on the CPU."""
         kind = type(tensor)
         if kind not in (Tensor, nn.Parameter):
-            raise UnsupportedError(f"{kind.__name__} is a kind of tensor of its own{self._place()}")
+            raise UnsupportedError(f"{kind.__name__} is a subclass of Tensor{self._place()}")
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
             what = tensor.layout if tensor.layout is not torch.strided else tensor.device
             raise UnsupportedError(f"a tensor of {what} is used{self._place()}")

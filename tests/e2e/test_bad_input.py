@@ -263,7 +263,7 @@ def test_ending_signal(
         (("--device", "RTX 4091"), (3,), ["RTX 4091", "RTX 4090", "hint: .*breakeven devices"]),
         (("--device", "T4", "--device", "T5 Ultra"), (3,), ["T5 Ultra", "hint: .*breakeven dev"]),
         (("--device", "i9-10941X"), (3,), ["Core i9-10940X", "breakeven devices --hosts"]),
-        (("--device", "EPYC 7313"), (3,), ["no step can be predicted for the CPU EPYC 7313",
+        (("--device", "EPYC 7313"), (3,), ["cannot predict a step for the CPU EPYC 7313",
                                            "EPYC 7R13"]),
         *(((f"--time-limit={limit}",), (2,), ["--time-limit"])
           for limit in ("0", "-3", "soon", "nan")),

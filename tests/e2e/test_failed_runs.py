@@ -135,4 +135,4 @@ def test_script_of_its_own_error_is_known_to_have_it(launcher: Launcher, prepare
     assert isinstance(error, ScriptError)
     assert error.output == "so far\n"
     assert "ValueError: boom" in error.message
-    assert "the script must run by itself first: python" in str(error.hint)
+    assert "check that the script runs without breakeven: python" in str(error.hint)

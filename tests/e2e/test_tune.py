@@ -213,7 +213,7 @@ def test_tuned_exactly_and_run_with_it_to_the_same_bit(start: Start, tmp_path: P
     stdout, stderr = refused.communicate(timeout=60)
     assert refused.returncode == 3, stderr
     assert stdout == ""
-    assert "no longer holds" in stderr
+    assert "is out of date" in stderr
     assert "Another Processor 9000" in stderr
 
     refused = start("tune", script, "-o", "/proc/breakeven.toml")

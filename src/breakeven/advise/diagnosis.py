@@ -137,8 +137,7 @@ def disturbed_findings(facts: RunFacts, cpu: CpuFacts | None) -> tuple[Caveat, .
     if load_fraction <= BUSY_FRACTION:
         return ()
     message = (
-        f"other processes used {format_percent(load_fraction)} of this machine while the step was "
-        "recorded or tried under other settings; what findings gain may be less: try again when "
-        "it is idle"
+        f"other processes used {format_percent(load_fraction)} of this machine while breakeven "
+        "recorded and timed the step; gains may be smaller than shown: repeat on an idle machine"
     )
     return (Caveat(code="disturbed-findings", message=message),)

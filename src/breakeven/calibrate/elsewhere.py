@@ -204,7 +204,7 @@ def anchors_of(
         if kind is None or not isinstance(host, FeedingHost):
             raise _refused(said, "its GPU is in no kind of machine here: say one")
         if not num_steps:
-            raise _refused(said, f"how many steps one {speed.per} has is not known: say it/s or ms")
+            raise _refused(said, f"the steps per {speed.per} are unknown: use it/s or ms")
         step_ns, predicted = speed.time_ns / num_steps, predictor(program, speed.device, host)
         usual = predicted(kind)
         message = f"{format_duration(step_ns)} a step, and {_text(usual)} is "

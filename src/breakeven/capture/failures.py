@@ -186,19 +186,19 @@ def script_error(
             how = f"status {failure.message}" if is_number else f"the words `{failure.message}`"
             message = f"{label} ended with {how} {after}{at}"
             hint = (
-                "breakeven needs two optimizer steps; pass the arguments that it needs after `--`"
+                "breakeven needs two optimizer steps; pass the script's own arguments after `--`"
             )
         case FailureKind.NO_STEP if num_steps:
             message = f"{label} ended {after}; a step is timed from one update to the next"
             hint = "let it run for a few more steps, with more data or epochs"
         case FailureKind.NO_STEP:
             message = (
-                f"{label} ended without a training step: no optimizer was stepped, and not more "
-                "than one backward pass made"
+                f"{label} ended without a training step: it called no optimizer.step(), and "
+                "backward() at most once"
             )
             hint = f"if it trains only with certain arguments, pass them after `--`; or {hint}"
         case FailureKind.NO_OPERATOR:
-            message = f"{label} updates weights, but no operator of torch was seen in its steps"
+            message = f"{label} updates weights, but breakeven saw no torch operator in its steps"
             hint = f"they run in another process or below Python; {hint}"
         case FailureKind.TIME_LIMIT:
             wanted = "a second training step" if num_steps else "a training step"
@@ -212,10 +212,10 @@ def script_error(
             message = f"{label} was ended by signal {failure.message}"
             hint = "run it with python directly to see why"
             if failure.message == "SIGKILL":
-                hint = "the memory may not be enough: try a smaller batch"
+                hint = "memory may have run out: try a smaller batch"
         case FailureKind.PIPE_CLOSED:
-            message = f"{label} closed file descriptors of others, breakeven's among them"
-            hint = "let it close its own files alone, not all as os.closerange does"
+            message = f"{label} closed file descriptors that it did not open, including breakeven's"
+            hint = "close only files that the script opened; os.closerange closes all of them"
         case FailureKind.OTHER_PROCESS:
             message = f"{label} takes no training step in its own process"
         case _:
@@ -228,9 +228,9 @@ def script_error(
         number = processes.num_started
         others = "another process" if number == 1 else f"{number} other processes"
         started = _place(processes.location, processes.source)
-        message += f"; it started {others} at {started}, whose steps breakeven does not time"
+        message += f"; it started {others} at {started}, and breakeven cannot time those"
         function = processes.function or "path.py:function"
-        elsewhere = f"let the script train in its own process, or name what trains: {function}"
+        elsewhere = f"train in the script's own process, or name the training function: {function}"
         hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
     return ScriptError(
         message,
@@ -251,15 +251,15 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
         case "ModuleNotFoundError":
             top = missing.partition(".")[0]
             if Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file():
-                return f"{here / top} is not beside the script: add it by PYTHONPATH={here}"
-            return f"install what has {missing or 'it'} for this Python; its name may differ"
+                return f"{here / top} is not in the script's folder: set PYTHONPATH={here}"
+            return f"install the package of {missing or 'it'} for this Python; its name may differ"
         case "FileNotFoundError" if missing:
             where = "" if Path(missing).is_absolute() else f" (looked for in {here})"
-            return f"the script needs {missing}{where}: run where it is, or pass its path"
+            return f"the script needs {missing}{where}: change to its folder, or pass its path"
         case "FileExistsError":
-            return "an earlier run may have made it: let the script take it, as by exist_ok=True"
+            return "an earlier run may have made it: let the script reuse it, as with exist_ok=True"
         case "EOFError":
-            return "standard input is empty here: pass what the script asks for after `--`"
+            return "standard input is empty here: pass the input as arguments after `--`"
         case "AttributeError" | "ImportError" if missing:
             return f"rename {missing}: another module of its name was imported before the script"
         case "AttributeError" | "TypeError" if target.kind is TargetKind.FUNCTION and re.search(
@@ -275,11 +275,11 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
         ):
             return (
                 f"its files go to a layer in {tempfile.gettempdir()}: if it runs without breakeven "
-                f"({command}), give --keep-writes, or name a folder with more space by TMPDIR"
+                f"({command}), pass --keep-writes, or set TMPDIR to a folder with more space"
             )
         case _:
             pass
-    said = f"the script must run by itself first: {command}; if it does, "
+    said = f"check that the script runs without breakeven: {command}; if it does, "
     ours = failure.our_line
     if ours is None:
         return f"{said}please report this"

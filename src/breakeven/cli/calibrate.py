@@ -25,13 +25,13 @@ _REMEMBERED = "Remembered; measure again with --force."
 
 SUMMARY = "measure this host and its GPU"
 DESCRIPTION = """\
-Measure in some 5 s what this machine spends to issue an operator, and remember it
-for this machine, Python and torch: predictions of GPUs use these figures.
+Measure this host's time per operator (some 5 s), and store it for this machine,
+Python and torch. Predictions for GPUs use these figures.
 
 If torch sees a GPU (CUDA, ROCm, MPS, XPU), measure it too, in up to 6 minutes:
 launches, copies, kernels by family and precision, and whole steps. Predictions for
-it then use its own file, in the user's configuration folder. After Ctrl-C the same
-command goes on."""
+it then use its own file, in the user's configuration folder. After Ctrl-C, the same
+command continues."""
 USAGE = "calibrate [--device NAME] [--quick] [--share] [options]"
 EXAMPLES = """\
 examples:
@@ -54,7 +54,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "(default: the first that torch sees)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="the most telling kernels and steps alone, within 60 s"
+        "--quick", action="store_true", help="measure only the main kernels and steps, within 60 s"
     )
     parser.add_argument("--fp64", action="store_true", help="products and convolutions in fp64 too")
     parser.add_argument(
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     if here.is_busy:
         notes.append(busy_note(here.other_load_fraction))
     if gpu is None and args.device == "auto":
-        notes.append(f"torch sees no GPU here. Where there is one, {_SEE_WHICH_TORCH}.")
+        notes.append(f"torch sees no GPU here. If there is one, {_SEE_WHICH_TORCH}.")
     shown = [calibration_document(here.calibration, single_thread_speed=speed, notes=notes)]
     print_sheets(stored, *shown, *([] if gpu is None else [gpu[1]]), is_json=args.json)
     if gpu is not None and args.share and not args.json:
@@ -147,13 +147,13 @@ def _measure_gpu(
     try:
         result = calibrate_gpu(request, progress, host=host, begun_s=begun_s)
     except KeyboardInterrupt:
-        sys.stderr.write("what was measured is kept: the same command goes on\n")
+        sys.stderr.write("measurements are kept: the same command continues\n")
         raise
     path = save_calibration(result.calibration)
     notes = [f"Predictions for this GPU use {path}"]
     if not result.num_new:
         notes.append(_REMEMBERED)
     if result.num_left:
-        notes.append(f"No time for {result.num_left} measurements: the same command goes on.")
+        notes.append(f"No time for {result.num_left} measurements: the same command continues.")
     document = gpu_calibration_document(result.calibration, notes=notes)
     return path, document, sharing_text(path, result.calibration)

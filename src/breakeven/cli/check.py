@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "find out whether a GPU pays off for a training script, without a GPU"
 DESCRIPTION = """\
-Run an unmodified training script for some steps, and tell whether a GPU would be
-faster, from which batch size on, and why. Times of devices that are here are
-measured, those of all others predicted. The files that the script writes until it
-is ended go to a layer that is thrown away."""
+Run an unmodified training script for some steps, and show whether a GPU would be
+faster, from which batch size on, and why. Devices of this machine are measured, all
+others are predicted. Files that the script writes are discarded."""
 USAGE = "check TARGET [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -47,8 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_comparison(
         parser,
-        ", or CPU that is not here, such as i9-10940X or '4 cores of EPYC 7763', to predict "
-        "the step on too",
+        ", or an absent CPU to predict too, such as i9-10940X or '4 cores of EPYC 7763'",
     )
     add_measured(parser)
     add_run(parser)
@@ -57,7 +55,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--steps",
         metavar="N",
         type=whole_number,
-        help="also tell how long a training of N steps takes on each device",
+        help="also show how long N training steps take on each device",
     )
     length.add_argument(
         "--epochs",
@@ -78,7 +76,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         const="default",
         choices=("default", "reduce-overhead", "max-autotune"),
         dest="compile_mode",
-        help="also predict the step as torch.compile would make it on each GPU: default (the "
+        help="also predict the step compiled by torch.compile on each GPU: default (the "
         "default), reduce-overhead or max-autotune",
     )
     add_output(parser, has_recording=True)
@@ -136,11 +134,11 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
         hints.append(f"Where the time goes, and what each fix gains: {shlex.join(again)}")
     if report.verdict.choice is Choice.TOO_CLOSE:
         hints.append(
-            f"To settle it, run the same command on a machine with the {report.verdict.device}: "
-            "a GPU that is there is measured."
+            f"To settle it, run the same command on a machine with the {report.verdict.device}, "
+            "which is then measured."
         )
     if report.verdict.choice is Choice.UNDECIDED:
-        hints.append("To settle it, run the same command again, on a machine that is not busy.")
+        hints.append("To settle it, run the same command again, on an idle machine.")
     if not args.devices:
         hints.append("Other GPUs: --device NAME (all names: breakeven devices)")
     return (*hints, json_hint(args, "report.json"))

@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     before, after = read_document(args.before), read_document(args.after)
     if isinstance(before, ExplainReport) or isinstance(after, ExplainReport):
         raise BreakevenError(
-            "explanations are not compared: they say what one step is spent on",
-            hint="compare runs of breakeven check, whose findings and times are the same",
+            "breakeven compare does not compare explanations, which show the parts of one step",
+            hint="compare runs of breakeven check, which have the same findings and times",
         )
     for report in (before, after):
         if not isinstance(report, CheckReport | SweepReport | SystemsReport):

@@ -7,9 +7,8 @@ import argparse
 SUMMARY = "list the GPUs that breakeven can predict, one of them in full, or hosts"
 DESCRIPTION = """\
 List the catalogue of GPUs, or show one of them with the sources of its figures.
-Peak rates are dense: no structured sparsity. With --hosts, list the kinds of machines
-and the CPUs that may feed them, by how fast they issue work, with what you measured of
-kinds (check --measured)."""
+Peak rates are dense: no structured sparsity. With --hosts, list host machines
+and CPUs by how fast they issue work, with your own speeds (check --measured)."""
 USAGE = "devices [NAME] [--hosts] [--json]"
 EXAMPLES = """\
 examples:

@@ -126,8 +126,8 @@ def _fail(error: Exception) -> int:
         reason = error.message if is_ours else traceback.format_exc().splitlines()[-1]
         error = BreakevenError(
             f"the current folder is gone: it was deleted or moved; then: {reason}",
-            hint="change to a folder that stays, and start again; if the script itself removes "
-            "it, let the script make another one for itself",
+            hint="change to a folder that exists, and start again; if the script removes it, let "
+            "the script use a folder of its own",
         )
     if isinstance(error, BreakevenError):
         from breakeven.cli.console import show_error
@@ -207,7 +207,7 @@ def _run_command(argv: Sequence[str]) -> int:
         if args.command in _SCRIPT_COMMANDS:
             axes = [word for axis in getattr(args, "over", ()) for word in ("--over", axis)]
             command = shlex.join(["breakeven", args.command, args.target, *axes])
-            hint = f"what is meant for the script goes after --: {command} -- {given}"
+            hint = f"arguments of the script go after --: {command} -- {given}"
         raise UsageError(f"unrecognized arguments: {given}", hint=hint)
     if script_arguments and args.command not in _SCRIPT_COMMANDS:
         raise UsageError(f"{args.command} takes nothing after --")

@@ -24,11 +24,11 @@ from breakeven.errors import UsageError
 if TYPE_CHECKING:
     from breakeven.report import ExplainReport
 
-SUMMARY = "tell why a GPU is (not) faster, line by line, with the gain of each fix"
+SUMMARY = "show why a GPU is (not) faster, line by line, with the gain of each fix"
 DESCRIPTION = """\
-Take the training step of a script apart, without a GPU: its time on the GPU by
-cause, line and module; what slows it down, at which line, and what each fix saves;
-and the step on every device after one fix after another. TARGET is a script, or the
+Analyse the training step of a script, without a GPU: its time on the GPU by cause,
+line and module; the causes of lost time, with the line and the gain of each fix; and
+the step on every device after each further fix. TARGET is a script, or the
 file that check or explain wrote with -o, which is explained without a run."""
 USAGE = "explain TARGET|RUN.json [options] [-- ARGS ...]"
 EXAMPLES = """\

@@ -81,7 +81,7 @@ def add_time_limit(
         metavar="SECONDS",
         type=_seconds,
         default=default_s,
-        help=f"give up on a run of {script} after that long (default: {default_s:g})",
+        help=f"stop a run of {script} after this time (default: {default_s:g})",
     )
 
 
@@ -91,7 +91,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-writes",
         action="store_true",
-        help="let the script write its files for real (default: to a layer that is thrown away)",
+        help="keep the files that the script writes (default: discard them)",
     )
     parser.add_argument(
         "--keep-writes-in",
@@ -100,7 +100,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="the same in FOLDER only, as for downloads; may be repeated",
+        help="keep files written in FOLDER, such as downloads; may be repeated",
     )
     parser.add_argument(
         "--keep-trackers",
@@ -164,7 +164,7 @@ def add_output(
             "--no-source",
             dest="has_source",
             action="store_false",
-            help="leave the source out of FILE, and the folders that its files lie in",
+            help="omit the source and the folders of its files from FILE",
         )
 
 

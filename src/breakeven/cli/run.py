@@ -60,7 +60,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=0,
-        help="steps that the run will have, for the time left, and for what pays off",
+        help="length of the run in steps, to show the time left and choose what pays off",
     )
     parser.add_argument(
         "--budget",
@@ -74,7 +74,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--exact",
         dest="is_exact_only",
         action="store_true",
-        help="only settings that leave every bit of the training as it is",
+        help="use only settings that keep the training bit for bit the same",
     )
     parser.add_argument(
         "--no-fast-step",
@@ -83,7 +83,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="never replace a step of the loop by one compiled call",
     )
     parser.add_argument(
-        "-q", "--quiet", action="store_true", help="write nothing but what the script writes"
+        "-q", "--quiet", action="store_true", help="write only the output of the script"
     )
 
 
@@ -119,8 +119,8 @@ def run(args: argparse.Namespace) -> NoReturn:
     waits_s = pays_after_s(target, tuned, args.num_steps)
     if waits_s and (tuned.configuration.fast_step or tuned.configuration.compile_mode):
         say(
-            "this run is not known to be long enough to pay for compiling, which begins after "
-            f"{waits_s:.2g} s of its own steps (--steps tells how many it has)",
+            "this run may be too short to pay for compiling, which begins after "
+            f"{waits_s:.2g} s of its own steps (--steps sets its length)",
             is_quiet=args.quiet,
         )
     request = end_request(
@@ -138,8 +138,8 @@ def _tune_first(target: RunTarget, args: argparse.Namespace) -> Tuned:
 
     budget = f"{args.budget_s:g} s" if args.budget_s else DEFAULT_BUDGET
     say(
-        f"there is no breakeven.toml for {target.text} here: it is tuned first, for at most "
-        f"{budget}; to keep what that finds: {target.command('breakeven', 'tune')}",
+        f"there is no breakeven.toml for {target.text} here: tuning it first, for at most "
+        f"{budget}; to keep the result: {target.command('breakeven', 'tune')}",
         is_quiet=args.quiet,
     )
     report = tune_alone(

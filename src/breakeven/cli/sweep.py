@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from breakeven.studies import SweepProgress
     from breakeven.verdict import SweepReport
 
-SUMMARY = "find from which batch size, width, ... on a GPU pays off"
+SUMMARY = "find the batch size, width, ... from which a GPU pays off"
 DESCRIPTION = """\
-Run an unmodified training script along one or more of its knobs, and tell from which
-value on a GPU is faster, for all larger ones. The CPU is measured at as many points
-of the grid as the answer needs, and at text and fractions everywhere; GPUs are
-predicted from a few traced runs, or measured if they are here.
+Run an unmodified training script along one or more of its knobs, and show the value
+from which a GPU is faster, at all larger ones too. The CPU is measured at the points
+that the answer needs, and at every text or fraction. GPUs are predicted from a few
+traced runs, or measured if this machine has them.
 
 NAME is batch_size (of the script's DataLoader), threads (of torch on the CPU),
 num_devices (GPUs that share the work), or anything that stands as {NAME} in the
@@ -39,7 +39,7 @@ arguments after --, where {{ and }} are braces. VALUES is one of
   1..1000*3       times 3: 1, 3, 9, ... and 1000
   1,2,4  or  relu,tanh    these values; lr=0.1,0.01 too
 
-Measurements are kept: after Ctrl-C the same command goes on from there."""
+Measurements are kept: after Ctrl-C, the same command continues."""
 USAGE = "sweep TARGET --over NAME=VALUES [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
@@ -73,9 +73,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "(default: ddp)",
     )
     add_run(parser)
-    parser.add_argument(
-        "--fresh", action="store_true", help="measure again what was measured before"
-    )
+    parser.add_argument("--fresh", action="store_true", help="repeat stored measurements")
     parser.add_argument(
         "--engine",
         metavar="local|ray",
@@ -124,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             report = _sweep(args, progress)
     except KeyboardInterrupt:
         same = "the same command without --fresh" if args.fresh else "the same command"
-        sys.stderr.write(f"What was measured is kept: {same} goes on from there.\n")
+        sys.stderr.write(f"Measurements are kept: {same} continues from there.\n")
         raise
     print_report(
         report,

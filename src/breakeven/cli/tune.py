@@ -35,7 +35,7 @@ DESCRIPTION = """\
 Try settings around an unmodified training script, such as threads, layout of
 weights, fused optimizers, bfloat16 and torch.compile, and its loop with each step as
 one compiled call: each against the script as it is, in fresh processes, with losses
-and gradients compared. The faster ones, or that there is none, are written to
+and gradients compared. The faster ones, if any, are written to
 breakeven.toml, which `breakeven run TARGET` uses. The script is never changed.
 Exit code 1: done, but --write-patch had nothing to write."""
 USAGE = "tune TARGET [options] [-- ARGS ...]"
@@ -71,14 +71,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=0,
-        help="steps of the run, within which a slower start must pay off (default: those of the "
+        help="length of the run in steps, to pay off a slower start (default: that of the "
         "script, if it ends within some seconds)",
     )
     parser.add_argument(
         "--exact",
         dest="is_exact_only",
         action="store_true",
-        help="only settings that leave every bit of losses and gradients as it is",
+        help="use only settings that keep losses and gradients bit for bit the same",
     )
     parser.add_argument(
         "--batch-size",
@@ -170,12 +170,12 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     if report.configuration.changes:
         hints.append(f"Train with it: {command}   (settings: {args.output})")
     else:
-        hints.append(f"{args.output} says so, and {command} will not tune anew")
+        hints.append(f"{args.output} records that, and {command} will not tune again")
     outcomes = {trial.outcome for trial in report.trials}
     if Outcome.OUT_OF_BUDGET in outcomes:
         run_s = report.num_steps * report.baseline_step_ns / NS_PER_S
         more_s = max(2 * (args.budget_s or default_budget_s(run_s)), _LEAST_MORE_S)
-        hints.append(f"More time for what was not decided: --budget {ceil(more_s)}s")
+        hints.append(f"To decide the rest, allow more time: --budget {ceil(more_s)}s")
     needed = [
         trial.pays_off_after_steps
         for trial in report.trials
@@ -184,7 +184,7 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     if needed:
         hints.append(f"For a run of more than {min(needed):,} steps: --steps N")
     if report.configuration.changes and report.numerics is not Numerics.EXACT:
-        hints.append("Only what leaves every bit as it is: --exact")
+        hints.append("For results that are bit for bit the same: --exact")
     if report.code_change is not None:
         written = args.patch is not None
         hints.append(

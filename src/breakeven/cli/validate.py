@@ -49,8 +49,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure-cpus",
         action="store_true",
-        help="also predict rows whose device is a CPU: time their steps on one core of this one, "
-        "some seconds each",
+        help="also predict rows of CPUs, by timing their steps on one core of this CPU (some "
+        "seconds each)",
     )
     add_output(parser)
     add_force(parser, "-o replace FILE")

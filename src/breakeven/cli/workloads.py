@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from breakeven.report import SystemReport
     from breakeven.systems import SystemEntry
 
-SUMMARY = "run systems with published figures, and set ours beside them"
+SUMMARY = "run systems with published figures, and compare ours with them"
 DESCRIPTION = """\
-List the systems with which others asked whether a GPU pays off, or run them: each
-is measured on this CPU, predicted on the GPUs that it names and on those of today,
-and compared with the published figures. --all runs the six and ends with one table
+List systems from papers that ask whether a GPU pays off, or run them: each is
+measured on this CPU, predicted on the GPUs of its paper and on current ones, and
+compared with the published figures. --all runs the six and ends with one table
 of all claims."""
 USAGE = "workloads [NAME ...] [options]"
 EXAMPLES = """\
@@ -43,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--host",
         metavar="here|KIND|NAME",
         default="auto",
-        help="machine that feeds the GPUs, where a system does not name one, as for check",
+        help="machine that feeds the GPUs if a system names none, as for check",
     )
     add_time_limit(parser, DEFAULT_TIME_LIMIT_S, "a script")
     parser.add_argument(

@@ -178,7 +178,7 @@ def _choose(
         reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
         raise BreakevenError(
             f"a step of the model fails on every device ({reasons})",
-            hint="pass the batch as the model takes it, and loss_fn= where its output is no loss",
+            hint="pass the batch as the model takes it, and loss_fn= if its output is no loss",
         ) from result.left_out[0].error
     for left in result.left_out:
         if left.error is not None:

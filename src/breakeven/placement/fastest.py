@@ -202,7 +202,7 @@ def _home_device(model: nn.Module) -> torch.device:
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise UsageError(f"the model lies on several devices: {names}", hint="move it to one first")
+        raise UsageError(f"the model is on several devices: {names}", hint="move it to one first")
     return devices.pop() if devices else torch.device("cpu")
 
 

@@ -98,8 +98,8 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
     if best is not None and has_caveat(best.caveats, EMULATED_ON_CPU):
         what = best.precision if best.precision in ("bf16", "fp16") else "the 16-bit layers"
         yield Line(
-            f"This CPU emulates {what}: in fp32 the step may be several times as fast on "
-            "it, and a GPU's lead as much smaller. Let the script keep fp32 there, and check that."
+            f"This CPU emulates {what}: in fp32 the step may run several times faster, which "
+            "shrinks a GPU's lead. Let the script use fp32 on this CPU, and check again."
         )
     # The script's own threads come last.
     own = next((one for one in reversed(results) if one.kind is DeviceKind.CPU), None)
@@ -117,7 +117,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
         }
         if gains:
             listed = ", ".join(f"{format_percent(gain)} ({code})" for code, gain in gains.items())
-            yield Line(f"As small a change saves on the GPU: {listed}. That is not counted.")
+            yield Line(f"Equally small changes on the GPU save {listed}. That is not counted.")
     if report.program is not None:
         yield from _program_lines(report, report.program)
 
@@ -164,15 +164,15 @@ def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary)
         named = f"{part_name(part)} at {place}" if part.function else place
         parts.append(f"{share_text(program, part.time_ns)} {named}")
     listed = f" ({', '.join(parts)})" if parts else ""
-    stays = ", and is taken to stay on the CPU"
+    stays = ", assumed to stay on the CPU"
     if found is not None:
         factors = (time_ns / other_ns for time_ns in (found.time_ns, found.low_ns, found.high_ns))
         stays = f"; on {device_label(gpu)} that takes {ratio_with_interval(*factors)} as long"
     is_open = verdict.choice is Choice.UNDECIDED
     rest = (
         f"{format_percent(1 - program.step_fraction)} of {'the' if is_open else 'its'} time on "
-        f"this CPU is no step{listed}{stays}, {format_percent(gpu_fraction)} of the time with "
-        f"{device_label(gpu)}."
+        f"this CPU is outside of steps{listed}{stays}, {format_percent(gpu_fraction)} of the time "
+        f"with {device_label(gpu)}."
     )
     if is_open:
         yield Line(f"Of your whole training, {rest}")

@@ -89,7 +89,7 @@ def calibration_document(
     )
     spread = format_percent(math.expm1(host.log_sigma))
     end = (
-        Line(f"A step takes this host what they give within ±{spread}, one sigma."),
+        Line(f"Host times predicted from them are within ±{spread} (one sigma)."),
         Line(printable(host.source, None), "dim"),
         *(Line(note, "dim") for note in notes),
     )

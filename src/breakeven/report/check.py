@@ -199,11 +199,11 @@ def _at_best_sentences(report: CheckReport) -> Iterator[str]:
     if step is not None and cpu is not None:
         gpu = _fastest_gpu(report.results)
         yield (
-            f"With forward, backward and update as generated code, a step takes this CPU "
-            f"{format_duration(step.step_ns, 2)}, {format_duration(step.kept_ns, 2)} of them for "
-            f"the rest of the loop: {ratio_alone(step.speedup)} as fast as now"
-            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. breakeven tune tries that "
-            "and breakeven run trains so, or call breakeven.fast_step in the loop yourself."
+            f"With forward, backward and update as generated code, a step takes "
+            f"{format_duration(step.step_ns, 2)} on this CPU, {format_duration(step.kept_ns, 2)} "
+            f"of that for the rest of the loop: {ratio_alone(step.speedup)} as fast as now"
+            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. To train so, use "
+            "breakeven tune and breakeven run, or call breakeven.fast_step in the loop."
         )
     if report.captured is None:
         return
@@ -252,7 +252,7 @@ def _compiled_sentences(report: CheckReport) -> Iterator[str]:
         known = [at.location for at in steps.breaks if at.location is not None]
         lines = ", ".join(place_text(at.file, at.line, 80) for at in known[:_MOST_BREAKS])
         yield (
-            f"The compiled graph breaks where the model waits for a value, "
+            f"The model waits for values, which breaks the compiled graph "
             f"{plural(len(steps.breaks), 'time')} per call{f': {lines}' if lines else ''}."
         )
 
@@ -359,8 +359,7 @@ def _result_table(report: CheckReport) -> Table:
     return Table(
         columns,
         caption="The step on each device, fastest first",
-        note="A measured time is one of this machine, a predicted one is of a device that was "
-        "not there.",
+        note="Measured times are of this machine; times of devices that it lacks are predicted.",
         legend=f"{sample_legend(samples)}   (low–high) 90 % interval",
         marks=marks,
     )
@@ -396,7 +395,7 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
         f"{format_time(each.total_ns)} ({format_time(each.low_ns)}–{format_time(each.high_ns)})"
         for each in times
     ]
-    unknown = "" if program.other_ns is not None else ", without what is done between them"
+    unknown = "" if program.other_ns is not None else ", without the work between steps"
     title = f"The whole training: {plural(program.num_steps or 0, 'step')} and start-up{unknown}"
     columns = (
         Column("device", [labels[each.device] for each in times]),
@@ -479,6 +478,6 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     if num_hidden:
         more = f"and {plural(num_hidden, 'more finding')}, listed by --json"
         if not num_shown:
-            more = f"no fix is known to save much; {plural(num_hidden, 'finding')} listed by --json"
+            more = f"no known fix saves much; {plural(num_hidden, 'finding')} listed by --json"
         lines.append(Line(more, indent=2, only=Medium.TERMINAL))
     yield Section("What costs time on a GPU, and the fix", lines)

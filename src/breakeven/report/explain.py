@@ -256,7 +256,7 @@ def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[L
             only = only if shows_evidence else Medium.PAGE
             yield Line(f"seen: {printable(finding.evidence, 600)}", "dim", _INDENT, only)
     if notes:
-        seen = "Also seen, with little gain or one that nothing here can tell"
+        seen = "Also seen, with a small or unknown gain"
         yield Line(seen, "dim", only=Medium.TERMINAL)
     for finding in notes[:_MAX_NOTES]:
         place = place_text(finding.file, finding.line, 40)
@@ -270,8 +270,8 @@ def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[L
         yield Line(f"{report.num_suppressed} of other rules left out by --rule", "dim", 2)
     if report.findings:
         yield Line(
-            "A gain is what the fix alone saves, predicted, with its 90 % interval; gains of "
-            "several findings do not add up. What a code stands for: breakeven rules CODE.",
+            "A gain is the predicted saving of one fix alone, with its 90 % interval; gains of "
+            "several findings do not add up. Meaning of a code: breakeven rules CODE.",
             only=Medium.PAGE,
         )
 
@@ -338,8 +338,8 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
     more = f"\n{plural(num_hidden, 'more device')} in --json" if num_hidden > 0 else ""
     table = Table(
         columns,
-        caption="The step after one fix after another, and where to train then",
-        note="Times without a remark are predicted; × is the speed against the step as it is.",
+        caption="The step after each further fix, and where to train then",
+        note="Times without a remark are predicted; × is the speed relative to the unchanged step.",
         legend=f"● measured   ○ predicted   × as fast as it is{more}",
         marks=["turns" if is_turn else "" for is_turn in turns],
     )

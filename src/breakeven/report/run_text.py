@@ -76,7 +76,7 @@ def run_facts(report: CheckReport | ExplainReport) -> Iterator[Fact]:
 def _program_parts(program: ProgramSummary) -> Iterator[str]:
     yield f"start-up {format_duration(program.startup_ns, 2)}"
     if program.other_ns is None:
-        yield "what is done between the steps is not known"
+        yield "the time between steps is not known"
         return
     yield f"steps {format_percent(program.step_fraction)}"
     for part in program.parts:
@@ -113,7 +113,7 @@ def side_effect_facts(writes: FileWrites | None) -> Iterator[Fact]:
         yield Fact("files", "written for real, as asked for")
         return
     is_redirected = writes.protection is WriteProtection.REDIRECTED
-    limit = " (what programs and libraries write past Python is real)" if is_redirected else ""
+    limit = " (writes by other programs and native libraries are real)" if is_redirected else ""
     if writes.num_files:
         names: list[str] = []
         for write in writes.files[:_MAX_NAMES]:

@@ -148,7 +148,7 @@ def headline(report: SweepReport) -> str:
         num_won = len(_held_settings([*always, *starts]))
         if num_won == 0:
             return (
-                f"From no {word} searched on does a GPU pay off, in none of "
+                f"No GPU pays off for good from any {word} searched, in any of "
                 f"{len(settings)} settings."
             )
         earliest = ""
@@ -164,7 +164,7 @@ def headline(report: SweepReport) -> str:
         return f"A GPU pays off {start}: {printable(first.device, 60)}."
     if all(_is_always(DeviceKind.CPU, crossover) for crossover in along):
         return f"No GPU pays off at any {word} searched{ends}."
-    return f"From no {word} searched on does a GPU pay off for good{ends}."
+    return f"No GPU pays off for good from any {word} searched{ends}."
 
 
 def _held_settings(group: Sequence[SweepCrossover]) -> list[dict[str, AxisValue]]:

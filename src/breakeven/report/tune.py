@@ -33,7 +33,7 @@ _NUMERICS_SENTENCES = {
     "order.",
     Numerics.LOWER_PRECISION: "Some of the arithmetic has fewer bits: losses and gradients change "
     "within the tolerance for that.",
-    Numerics.TRAINING: "It is another training: results differ, and must be judged by themselves.",
+    Numerics.TRAINING: "The training changes: results differ, so check their quality yourself.",
 }
 
 
@@ -85,8 +85,8 @@ def headline(report: TuneReport) -> str:
         return f"{ratio} faster{interval}: {after} a step instead of {before}."
     if report.is_undecided:
         return (
-            "Undecided: nothing was shown to be faster than the script as it is, "
-            f"{before} a step, but not everything that looked faster could be decided."
+            "Undecided: nothing was shown to be faster than the unchanged script, "
+            f"{before} a step, but some settings looked faster."
         )
     tried = [one for one in report.trials if one.outcome is not Outcome.NOT_APPLICABLE]
     if tried and all(one.step_ns is None and one.outcome is Outcome.OUT_OF_BUDGET for one in tried):
@@ -107,7 +107,7 @@ def cost_sentence(report: TuneReport) -> str:
         return ""
     later = f"A run begins {format_duration(startup_ns, 2)} later"
     if report.pays_off_after_steps is None:
-        return f"{later}, which is not known to be earned back."
+        return f"{later}; breakeven cannot tell whether that pays off."
     return f"{later}, and {_pays_off_text(report.pays_off_after_steps, report)}."
 
 

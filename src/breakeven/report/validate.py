@@ -166,8 +166,8 @@ def warnings(report: AccuracyReport) -> tuple[str, ...]:
     found: list[str] = []
     if report.unread:
         found.append(
-            f"{plural(len(report.unread), 'row')} of this table could not be read, and "
-            f"{'is' if len(report.unread) == 1 else 'are'} in none of the figures."
+            f"{plural(len(report.unread), 'row')} of this table could not be read; the figures "
+            f"leave {'it' if len(report.unread) == 1 else 'them'} out."
         )
     num_seen = report.overall.num_calibrated_on
     if num_seen:

@@ -103,8 +103,8 @@ class KnownCalls:
             is_pure = self._is_pure(part, values, lists, given)
             if not is_pure or not all(map(self._is_pure_function, handed_over)):
                 raise NoEditError(
-                    f"line {part.lineno} calls {ast.unparse(part.func)}, which is not known to do "
-                    "nothing but compute"
+                    f"line {part.lineno} calls {ast.unparse(part.func)}, which may do more than "
+                    "compute"
                 )
 
     def ensure_lasting(self, node: ast.AST) -> None:

@@ -243,7 +243,7 @@ class OuterCall:
         for name in sorted(free):
             argument = self.arguments.get(name)
             if argument is None and (name in written - {self.function.name} or name in hiding):
-                raise NoEditError(f"`{name}` is known in `{self.function.name}` only")
+                raise NoEditError(f"`{name}` exists only in `{self.function.name}`")
             if argument is not None and (name in written - {"self"} or not plain_name(argument)):
                 raise NoEditError(
                     f"`{name}` in `{self.function.name}` is not one name outside of it"
@@ -297,8 +297,8 @@ def _find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall
         or not isinstance(scope, ast.FunctionDef | ast.Module)
     ):
         raise NoEditError(
-            f"line {call.lineno} calls `{function.name}` in a loop, so that the step would be "
-            "compiled anew each time: make it before that loop, and hand it over"
+            f"line {call.lineno} calls `{function.name}` in a loop, which would compile the "
+            "step again each time: make the step before that loop, and pass it in"
         )
     return OuterCall(
         function=function,

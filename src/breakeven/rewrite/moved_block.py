@@ -275,7 +275,7 @@ def _ensure_safe(
                 pass
     else:
         if isinstance(statement, ast.AugAssign) and plain_name(statement.target) not in computed:
-            raise NoEditError(f"line {statement.lineno} adds to what another step has computed")
+            raise NoEditError(f"line {statement.lineno} adds to a value of another step")
         _ensure_variables(statement)
         calls.ensure_pure(statement, values=values)
         calls.ensure_lasting(statement)
@@ -305,7 +305,7 @@ def _backward_calls(script: SyntaxTree) -> Iterator[ast.stmt]:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
             statement = script.parent(call)
             if not isinstance(statement, ast.Expr):
-                raise NoEditError(f"line {call.lineno} uses what backward() returns")
+                raise NoEditError(f"line {call.lineno} uses the result of backward()")
             if (call.args or call.keywords) and not _retains_graph(call):
                 raise NoEditError(f"line {call.lineno} calls backward() with arguments")
             found.append(statement)
@@ -354,7 +354,7 @@ def _ensure_variables(statement: ast.stmt) -> None:
     for part in (part for target in targets for part in ast.walk(target)):
         if not isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context):
             raise NoEditError(
-                f"line {statement.lineno} puts what it computes into other than a variable"
+                f"line {statement.lineno} assigns its result to something other than a variable"
             )
 
 

@@ -162,7 +162,7 @@ class Optimizers:
         for name, (first, *_) in updates.items():
             if name != optimizer and name not in schedulers:
                 raise NoEditError(
-                    f"line {first.lineno} calls {name}.step(), which is not known to be a scheduler"
+                    f"line {first.lineno} calls {name}.step(), which is no known scheduler"
                 )
 
     def updates_of(self, block: Sequence[ast.stmt]) -> MethodCalls:

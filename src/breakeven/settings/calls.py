@@ -164,12 +164,12 @@ SETTINGS = (
     Setting(
         name="fast_step",
         meaning="the loop's forward, backward and update are one compiled call",
-        note=" (`breakeven.fast_step`), where the loop of a script is known to allow it",
+        note=" (`breakeven.fast_step`), if the loop of the script allows it",
         numerics=Numerics.REORDERED,
         family="fast-step",
         title="forward, backward and update as one compiled call",
-        undo="the script's file is not changed, its loop is in memory; the state of model and "
-        "optimizer is the same",
+        undo="only the loop in memory changes, not the file; the state of model and optimizer is "
+        "the same",
         apply=_call_steps,
         also=_without_settings_of_loop,
         why_not=lambda facts, *_: facts.no_fast_step or _why_not_compiled(facts),
@@ -197,7 +197,7 @@ SETTINGS = (
         family="compile",
         names={"default": "compile"},
         title=lambda _, mode: "the model compiled" + ("" if mode == "default" else f" ({mode})"),
-        undo="the model keeps its own code beside; its state has the same names",
+        undo="the model keeps its own code; its state has the same names",
         apply=_apply,
         is_for_loop=True,
         values=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),

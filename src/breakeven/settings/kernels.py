@@ -91,7 +91,7 @@ def _why_no_threads(facts: StepFacts, current: Configuration, num_threads: int) 
     if current.fast_step and facts.generates_steps:
         return "a generated step runs on one core"
     if num_threads == (current.num_threads or facts.num_threads):
-        return "that is what the step uses already"
+        return "the step already uses that"
     return None
 
 
@@ -137,7 +137,7 @@ def _why_no_search(facts: StepFacts, current: Configuration, value: object) -> s
     if not facts.has_convolution:
         return "the step has no convolution"
     if facts.trace.facts.num_convolution_shapes > 1:
-        return "shapes change from step to step, and each new one would be searched for"
+        return "shapes change from step to step, and cuDNN would search again for each new one"
     return None
 
 
@@ -378,7 +378,7 @@ SETTINGS = (
         numerics=Numerics.REORDERED,
         family="channels-last",
         title="weights of convolutions in channels-last memory",
-        undo="the layout of the weights ends with the run; what is saved loads anywhere",
+        undo="the layout of the weights ends with the run; saved weights load anywhere",
         apply=_put_channels_last,
         is_for_loop=True,
         why_not=lambda facts, *_: None if facts.has_convolution else _NO_CHANNELS_FIRST,
@@ -391,8 +391,7 @@ SETTINGS = (
         family="optimizer",
         names={"fused": "fused-optimizer"},
         title="fused implementation of the optimizer",
-        undo="the state of the optimizer is the same; its next construction is as the script "
-        "has it",
+        undo="the state of the optimizer is the same; the next optimizer is made as in the script",
         apply=_fuse,
         is_for_loop=True,
         values=("fused",),
@@ -402,10 +401,10 @@ SETTINGS = (
     ),
     Setting(
         name="skips_profiler_ranges",
-        meaning="nothing is announced to a profiler while none runs",
+        meaning="profiler annotations are skipped while no profiler runs",
         numerics=Numerics.EXACT,
         family="no-profiler-ranges",
-        title="nothing announced to a profiler while none runs",
+        title="no profiler annotations while no profiler runs",
         undo="torch.autograd.profiler.record_function is put back",
         apply=_skip_ranges,
         why_not=_why_not_skipped,

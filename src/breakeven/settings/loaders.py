@@ -37,9 +37,9 @@ def _why_no_workers(facts: StepFacts, current: Configuration, num_workers: int) 
     if facts.loader is None:
         return NO_LOADER
     if current.gathers_batches:
-        return "batches are taken whole, faster than a process could send them"
+        return "whole batches are taken from memory, faster than from a process"
     if facts.loader.num_workers == num_workers:
-        return "that is what the script uses already"
+        return "the script already uses that"
     if facts.fetch_fraction < _LEAST_FETCH_FRACTION:
         return f"fetching takes {format_percent(facts.fetch_fraction)} of the step"
     return None

@@ -65,10 +65,10 @@ def rates_of(cpu: HostCpu) -> CpuRates:
         known = [one for one in load_host_cpus() if one.vector_flop_per_clock is not None]
         alike = [one.name for one in known if one.core == cpu.core][-_MOST_NAMED:]
         raise BreakevenError(
-            f"no step can be predicted for the CPU {cpu.name}: its vector width, base clock and "
-            "memory bandwidth are not in the table",
-            hint=f"those of {', '.join(alike or [known[-1].name])} are; "
-            "`breakeven devices --hosts` shows of which CPUs",
+            f"cannot predict a step for the CPU {cpu.name}: the table lacks its vector width, "
+            "base clock or memory bandwidth",
+            hint=f"name a CPU that the table has in full, such as "
+            f"{', '.join(alike or [known[-1].name])} (all: breakeven devices --hosts)",
         )
     flop_per_clock, clock_hz, bytes_per_s = (figure or 0.0 for figure in figures)
     return CpuRates(

@@ -159,7 +159,7 @@ def _predict_fed(
                 # Devices without TF32 ignore the switch and compute in full fp32.
                 precision = Precision.FP32
             elif not device.has_precision(precision):
-                message = f"{device.name} has no {precision} arithmetic of its own; it is emulated."
+                message = f"{device.name} has no {precision} units and emulates {precision}."
                 caveats.append(Caveat(code="emulated-precision", message=message))
             step_ns, host_ns, device_ns = (
                 times[p, d]
@@ -167,8 +167,8 @@ def _predict_fed(
             )
             if untimed_ns[d] > _MOST_UNTIMED * step_ns[0]:
                 named = ", ".join(dict.fromkeys(map(untimed_kind, untimed)))
-                message = "more than a tenth of the step is work that nobody timed on a GPU "
-                message += f"({named}): it may take three times as long as predicted, or a third"
+                message = "more than a tenth of the step is kernels without GPU measurements "
+                message += f"({named}): their time may be off by a factor of three"
                 caveats.append(Caveat(code="untimed-kernels", message=message))
             # The resource without which the step is shortest. Where two limit the step alike,
             # removing either alone changes nothing; the one with more work of its own decides then.

@@ -256,7 +256,7 @@ def _as_unicode(value: Any) -> Any:
 
 def _damaged(path: Path, what: str, found: Mapping[str, Any] | None = None) -> StoredDataError:
     return StoredDataError(
-        f"{path} is cut off, damaged, or not of breakeven tune: {what}", hint=_again(found or {})
+        f"{path} is damaged, or no file of breakeven tune: {what}", hint=_again(found or {})
     )
 
 

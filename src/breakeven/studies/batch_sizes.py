@@ -318,8 +318,8 @@ def predicted_sizes(base: int) -> Caveat:
     return Caveat(
         code="batch-sizes-predicted",
         message=f"the script feeds its batches by hand: only a batch of {base} was run. "
-        "This CPU's times at other sizes are predicted from it, and the step on GPUs is "
-        "scaled along the dimension that is its batch",
+        "Times of this CPU at other sizes are predicted from it; the step on GPUs is scaled "
+        "along its batch dimension",
     )
 
 

@@ -53,9 +53,8 @@ _LEAST_SPED_UP = 0.9
 _PRECISIONS = ("fp32", "tf32", "fp64")
 _ABSENT = Caveat(
     code="absent-cpu",
-    message="carried over from this CPU by cores, vector width, clock and memory bandwidth. The "
-    "interval was tested on inference by networks of images on one CPU of 14 cores: no other CPU, "
-    "and no training",
+    message="scaled from this CPU by cores, vector width, clock and memory bandwidth; the interval "
+    "was validated only for inference of image models on one 14-core CPU",
 )
 
 
@@ -253,7 +252,7 @@ def predict_absent_cpus(
         message = (
             "the step is not predicted for other CPUs: it computes in "
             f"{'a 16-bit format' if is_known else measured.precision}, and "
-            "what CPUs compute a second is known in fp32 alone"
+            "breakeven knows the speed of other CPUs only in fp32"
         )
         return (), (Caveat(code="absent-cpu-not-predicted", message=message),)
     program, rates = step.program, core.on_cores(step.plain.num_threads)

@@ -37,13 +37,13 @@ from breakeven.verdict import DeviceKind, NoCrossover, facts_of
 _SUBNORMAL_FRACTION = 0.001
 _NO_CPU_TRIALS = Caveat(
     code="no-cpu-trials",
-    message="the step was not measured under other settings of the CPU, as `explain` of a script "
-    "does; findings that need that were not looked for",
+    message="a stored run has no measurements under other CPU settings, as `explain` of a script "
+    "makes; findings that need these are missing",
 )
 _NO_SOURCE = Caveat(
     code="no-source",
-    message="the stored run holds no source of the script: its lines are not shown, and findings "
-    "that only the source shows were not looked for",
+    message="the stored run holds no source of the script: its lines, and findings that need the "
+    "source, are missing",
 )
 # Those that each explanation adds by itself.
 _OWN_CAVEATS = frozenset(
@@ -223,7 +223,7 @@ def explain_run(
         )
     if not recording.is_whole:
         raise StoredDataError(
-            f"{path} was edited or damaged: its recorded step is not what was written", hint=again
+            f"{path} was edited or damaged: its recorded step has changed", hint=again
         )
     try:
         program = build_program(recording.trace)

@@ -190,8 +190,8 @@ def upper_bound_if_disturbed(run: PlainRun, traced: TracedRun) -> PlainRun:
     factor = _UNBELIEVABLE * run.measurement.median_ns / max(longest_ns, 1)
     message = (
         f"other processes used {format_percent(run.load_fraction)} of this machine while the step "
-        f"was measured; it took {format_ratio(factor)} what its operators and the Python "
-        "between them took by themselves, so that its time is a bound"
+        f"was measured; it took {format_ratio(factor)} the time of its operators and Python code "
+        "alone, so its time is only an upper bound"
     )
     others = (caveat for caveat in run.caveats if caveat.code not in _BUSY_CODES)
     return replace(
@@ -246,8 +246,8 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
             caveats.append(Caveat(code="waits-for-loader", message=message))
         if not loader.alone_ns:
             message = (
-                "the worker processes of the DataLoader were not timed by themselves; the "
-                "GPU's step counts what their work took while it was recorded"
+                "the worker processes of the DataLoader were not timed alone; the GPU's step "
+                "includes their time during recording"
             )
             caveats.append(Caveat(code="loader-not-timed", message=message))
     return DeviceResult(
@@ -309,8 +309,8 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
         if self.num_epochs is None or self.steps(loader) is not None:
             return ()
         message = (
-            "no DataLoader of a known length feeds the steps, so that epochs do not tell how many "
-            "there are: say it by --steps"
+            "no DataLoader of known length feeds the steps, so the length of an epoch is unknown: "
+            "pass --steps"
         )
         return (Caveat(code="epochs-unknown", message=message),)
 
@@ -385,15 +385,14 @@ def step_caveats(
     if facts.other_ns is None and step.as_set.other_work:
         work = step.as_set.other_work[0].location
         message = (
-            f"{PurePath(work.file).name}:{work.line} ({work.function}) works in each pass of a "
-            "loop around the steps; how many steps a pass has is not known, so that this is not "
-            "counted"
+            f"{PurePath(work.file).name}:{work.line} ({work.function}) runs in each pass of a "
+            "loop around the steps; the steps per pass are unknown, so its time is not counted"
         )
         caveats.append(Caveat(code="between-not-counted", message=message))
     if step.gap is not None and not facts.between:
         message = (
-            "what the script does between some of its steps could not be recorded; where it is "
-            "counted, it is taken to stay on the CPU"
+            "breakeven could not record the script's work between some of its steps; if counted, "
+            "that work is assumed to stay on the CPU"
         )
         caveats.append(Caveat(code="between-not-recorded", message=message))
     if host.load_fraction > BUSY_FRACTION:
@@ -404,8 +403,8 @@ def step_caveats(
         caveats.append(Caveat(code="busy-host", message=message))
     if is_other_path(step.program, step.plain, here):
         message = (
-            "the step that was recorded for a GPU would take this CPU far longer than the one that "
-            "was timed: the script does more on a GPU, and what that takes the host is less certain"
+            "the script does far more work on its GPU path than on its CPU path; the host time of "
+            "GPU steps is less certain"
         )
         caveats.append(Caveat(code="other-path", message=message))
     return tuple({caveat.message: caveat for caveat in (*caveats, *more)}.values())

@@ -218,7 +218,7 @@ class RayEngine:
         for request in waiting:
             if not any(node.suits(request) for node in nodes):
                 raise BreakevenError(
-                    "a run on a GPU is asked for, and no node that measures has one",
+                    "the sweep needs a GPU, but no node that measures has one",
                     hint="start a node with a GPU, or sweep without it",
                 )
 
@@ -259,8 +259,8 @@ class RayEngine:
         if not alive:
             raise BreakevenError(
                 "no node of the Ray cluster is there to measure on",
-                hint="start one that has processors for tasks, and repeat the command: what was "
-                "measured is kept",
+                hint="start one that has processors for tasks, and repeat the command: "
+                "measurements are kept",
             )
         found = {self._machines[node.node_id]: node for node in alive}
         if len({(key.processor, key.num_processors, key.torch_version) for key in found}) > 1:

@@ -113,9 +113,9 @@ class RecordedGrid:
             found |= {(value, *others): step for value, step in steps.items()}
             if differs_at is not None:
                 message = (
-                    "no step like those at smaller ones was recorded at "
-                    f"{axis.name} {differs_at}: an epoch may end in it, or the script fails there; "
-                    "the GPUs' times are those of the step at smaller ones"
+                    f"the step at {axis.name} {differs_at} differs from that at smaller values: an "
+                    "epoch may end in it, or the script fails there; GPU times are those of the "
+                    "step at smaller values"
                 )
                 caveat = Caveat(code="step-differs", message=message)
                 self.caveats += [] if caveat in self.caveats else [caveat]

@@ -323,6 +323,6 @@ def _emulation(trace: StepTrace) -> str:
     if precision is None or has_half_hardware(precision):
         return ""
     return (
-        f"{cpu_name()} emulates {precision}, far slower than fp32: let the script keep fp32 where "
-        "it trains on a CPU"
+        f"{cpu_name()} emulates {precision}, far slower than fp32: let the script use fp32 when it "
+        "trains on a CPU"
     )

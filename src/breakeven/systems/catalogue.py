@@ -207,10 +207,10 @@ def judge(
     highest = math.inf if high is None else high
     if least <= value <= most:
         is_within = least <= low and highest <= most
-        remark = "" if is_within else "Within the band, but its interval reaches beyond it. "
+        remark = "" if is_within else "Within the published range, but its interval exceeds it. "
         return ClaimOutcome.AGREES, remark
     if low <= most and highest >= least:
-        return ClaimOutcome.OPEN, "Outside of the band, but its interval reaches into it. "
+        return ClaimOutcome.OPEN, "Outside the published range, but its interval overlaps it. "
     return ClaimOutcome.DISAGREES, ""
 
 

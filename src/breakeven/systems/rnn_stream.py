@@ -105,8 +105,8 @@ def run_batch(
         )
         if outcome is not ClaimOutcome.AGREES:
             because += (
-                ": ours runs torch of today and makes its frames on the GPU; how the source's loop "
-                "was fed is not told"
+                ": ours runs current torch and makes its frames on the GPU; the source does not "
+                "say how its loop was fed"
             )
         return Claim(
             claim=f"At batch {batch_size:,} a {gpu.device.name} on a host like Colab's is "

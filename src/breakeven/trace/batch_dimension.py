@@ -44,7 +44,7 @@ def scaled_from_one(trace: StepTrace) -> ScaledTrace:
     if size in growth.fixed:
         raise ScalingError(
             f"the batch of {size} samples is as large as a dimension of the model or its data, so "
-            "that the two cannot be told apart"
+            "breakeven cannot tell which dimension is the batch"
         )
     second = replace(
         trace,

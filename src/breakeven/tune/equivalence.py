@@ -165,7 +165,7 @@ def _why(failure: RunFailure) -> str:
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
         case FailureKind.OTHER_PROCESS:
-            return "took its steps in processes of its own"
+            return "took its steps in child processes"
         case _:
             said = failure.message.strip().splitlines()
             return f"raised {': '.join(filter(None, (failure.exception, *said[:1])))}{after}"

@@ -97,12 +97,12 @@ def stored_configuration(
     changes = machine_changes(tuned.machine, (machine or _machine_here)(tuned.device))
     if changes:
         raise BreakevenError(
-            f"{path} no longer holds: {'; '.join(changes)}",
+            f"{path} is out of date: {'; '.join(changes)}",
             hint=f"tune it again: {again}, or run it as it is: {target.command('python')}",
         )
     if is_exact_only and tuned.evidence.numerics is not Numerics.EXACT:
         raise BreakevenError(
-            f"{path} does not leave the numbers bit for bit as they are: its class is "
+            f"{path} changes the numbers of the training, which --exact forbids: their class is "
             f"{tuned.evidence.numerics}",
             hint=f"drop --exact, or tune it again: {again} --exact",
         )

@@ -258,7 +258,7 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
         case FailureKind.EXIT:
             return Outcome.CRASHED, f"the script ended with status {first_line}"
         case FailureKind.OTHER_PROCESS:
-            return Outcome.CRASHED, "the script took its steps in processes of its own"
+            return Outcome.CRASHED, "the script took its steps in child processes"
         case FailureKind.NO_STEP:
             return Outcome.CRASHED, "the script came to its end without two optimizer steps"
         case _:

@@ -101,9 +101,9 @@ def search(
         return found.run(candidates, is_exact_only=is_exact_only)
     except BaseFailedError as error:
         raise BreakevenError(
-            f"the script as it is fails now and then: {failure_outcome(error.failure)[1]}",
-            hint="tuning repeats its first steps many times, each time in a new process; make sure "
-            "that it does not depend on what an earlier run left behind",
+            f"the unchanged script fails in some runs: {failure_outcome(error.failure)[1]}",
+            hint="tuning repeats its first steps many times, each in a new process; make sure that "
+            "no run depends on an earlier one",
         ) from error
 
 
@@ -313,9 +313,8 @@ class _Search:
         if not self.length.is_known or extra_s * NS_PER_S <= _MOST_SAVED * all_steps_ns:
             return None
         return (
-            f"would start about {_seconds(extra_s)} later, and all {self.length.num_steps:,} steps "
-            f"of this run take {format_duration(all_steps_ns, 2)}, of which it would have to save "
-            "too much"
+            f"would start about {_seconds(extra_s)} later, too much to save again: all "
+            f"{self.length.num_steps:,} steps of this run take {format_duration(all_steps_ns, 2)}"
         )
 
     def _why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:
@@ -382,8 +381,8 @@ class _Search:
             self._note(candidate, Outcome.NOT_APPLICABLE, reason, each)
         elif latest.takes_too_much_memory(self.baseline):
             reason = (
-                f"takes {format_bytes(latest.peak_memory_bytes)} of memory, where the script as "
-                f"it is takes {format_bytes(self.baseline.peak_memory_bytes)}"
+                f"takes {format_bytes(latest.peak_memory_bytes)} of memory; the unchanged script "
+                f"takes {format_bytes(self.baseline.peak_memory_bytes)}"
             )
             self._note(candidate, Outcome.OUT_OF_MEMORY, reason, each)
         elif decision is Decision.NOT_FASTER:
@@ -492,7 +491,7 @@ class _Search:
     def _recheck(self, kept: Kept, reduced: Configuration) -> None:
         """Drop a candidate unless the step is slower without it; the simpler one wins ties."""
         name = kept.candidate.name
-        self.progress.begin(f"checking {name} again, beside what was kept after it")
+        self.progress.begin(f"checking {name} again, with the settings kept after it")
         full = self._compare(kept.candidate, reduced, self.base)
         decision = Decision.UNDECIDED
         while decision is Decision.UNDECIDED:
@@ -509,7 +508,7 @@ class _Search:
             decision = full.decide()
         if decision is Decision.NOT_FASTER:
             text = ratio_text(full.looks)
-            self._drop(kept, Outcome.NOT_FASTER, f"{text} beside the others: no longer faster")
+            self._drop(kept, Outcome.NOT_FASTER, f"{text} with other settings: no longer faster")
             if full.wins_ties:
                 self.one_thread_serves = full.looks.value >= _LEAST_SPEED
             if not full.on_one_thread:

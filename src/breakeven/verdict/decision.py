@@ -94,13 +94,13 @@ def _because_alike(gpus: Sequence[DeviceResult]) -> str:
 def _because_undecided(cpu: DeviceResult) -> str:
     if cpu.is_disturbed:
         return (
-            f"Other processes kept every step on {cpu.device} from running: it takes between "
+            f"Other processes delayed every step on {cpu.device}: it takes between "
             f"{_about(cpu.low_ns)} and {_about(cpu.high_ns)}. Run it again when this machine is "
             "less busy."
         )
     return (
-        f"A step on {cpu.device} takes {_range(cpu)}, by few steps that differ much: too uncertain "
-        "to compare it with anything."
+        f"A step on {cpu.device} takes {_range(cpu)}: the few steps timed differ too much to "
+        "compare it with any device."
     )
 
 
@@ -127,15 +127,15 @@ def _because_loader(detail: StepPrediction) -> str:
     alike = f", and launching {detail.num_kernels} kernels takes about as long"
     return (
         f"The worker processes of the DataLoader take {_about(detail.loader_ns)} for the data of a "
-        f"step, whatever computes it{alike if _is_tie(detail) else ''}"
+        f"step, on any device{alike if _is_tie(detail) else ''}"
     )
 
 
 def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
     if detail is None:
         return (
-            f"{gpu.device} takes {_about(gpu.step_ns)} for a step for which "
-            f"{cpu.device} takes {_about(cpu.step_ns)}."
+            f"A step takes {_about(gpu.step_ns)} on {gpu.device} and "
+            f"{_about(cpu.step_ns)} on {cpu.device}."
         )
     return (
         f"The work of a step keeps {gpu.device} busy for {_about(detail.device_busy_ns)}, "
@@ -191,7 +191,7 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
             where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
             return (
                 f"The host spends {_about(detail.host_ns)} per step, most of it on "
-                f"{where}, which no GPU takes off it; {done}."
+                f"{where}, which no GPU speeds up; {done}."
             )
         case Bound.LATENCY:
             return (

@@ -109,7 +109,7 @@ def find_sweep_crossovers(
             cpu = _best(own)
             if candidate is None:
                 outcome = NoCrossover(
-                    none_because=f"The step fits {gpu.device} at none of the sizes searched.",
+                    none_because=f"The step does not fit {gpu.device} at any size searched.",
                     axis=gpu.axis,
                     searched=(gpu.points[0].size, gpu.points[-1].size),
                 )

@@ -133,7 +133,7 @@ def _step_factory(
         )
     if takes not in ("input_ids", "pixel_values"):
         raise WorkloadError(
-            f"{spec.name} takes {takes}, of which the shape is unknown",
+            f"{spec.name} takes {takes}, an input of unknown shape",
             hint="models of text and of images can be named; write path.py:function for others",
         )
 

@@ -57,13 +57,13 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
         )
     if stock.train is not kind.train:
         raise FastStepError(
-            f"{stock.__name__} has a train() of its own, which fast_sb3 does not know",
+            f"{stock.__name__} overrides train(), which fast_sb3 does not support",
             hint=f"It knows that of stable_baselines3's {kind.__name__}.",
         )
     make_training, digest = _KNOWN[kind.__name__]
     if _digest(kind.train) != digest:
         raise FastStepError(
-            f"{kind.__name__}.train() of this version of Stable-Baselines3 is not known",
+            f"fast_sb3 does not know {kind.__name__}.train() of this Stable-Baselines3 version",
             hint="fast_sb3 knows versions 2.7 to 2.9.",
         )
 

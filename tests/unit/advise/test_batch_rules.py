@@ -55,7 +55,7 @@ def test_a_small_batch_names_the_one_from_which_it_stops_mattering() -> None:
     assert (finding.cause, finding.line) == ("BATCH_SMALL", None)
     # The host needs 1,000 ns, and the device 10 per sample: 10 per sample at best, from 100 on.
     # 64 samples take 1,000 / 64 = 15.6 each, 128 take 10.
-    assert finding.fix == "a batch of 128 samples, from which on it hardly matters"
+    assert finding.fix == "a batch of 128 samples; larger batches gain little more"
     assert finding.gain_fraction == pytest.approx(1 - 10 / 250)
     assert finding.gain_low_fraction <= finding.gain_fraction <= finding.gain_high_fraction
 

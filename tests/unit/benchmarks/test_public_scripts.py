@@ -42,7 +42,7 @@ ANSWERS = f"import sys, json; print({json.dumps(REPORT)!r})\n"
 FAILS = (
     "import sys; sys.stderr.write('''error: train.py raised KeyError: 'x' at train.py:3\n"
     "  at /tmp/train.py:3\n  the script's last output:\n  | Traceback\n"
-    "hint: the script must run by itself first: python train.py\n'''); sys.exit(3)\n"
+    "hint: check that the script runs without breakeven: python train.py\n'''); sys.exit(3)\n"
 )
 
 

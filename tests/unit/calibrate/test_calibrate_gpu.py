@@ -240,7 +240,7 @@ def test_a_gpu_that_answers_no_more_ends_it_and_what_ended_it_is_not_asked_again
 
     with monkeypatch.context() as patches:
         patches.setattr(calibrating, "time_sample", broken)
-        with pytest.raises(BreakevenError, match="answers no more since linear "):
+        with pytest.raises(BreakevenError, match="stopped answering at linear "):
             calibrate_gpu(request(), SilentProgress())
     ended_by = few[2]
     result = calibrate_gpu(request(), SilentProgress())

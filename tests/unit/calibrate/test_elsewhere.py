@@ -200,7 +200,7 @@ def test_samples_and_epochs_are_counted_in_steps() -> None:
 def test_an_epoch_without_a_number_of_steps_is_refused() -> None:
     host = host_called("cloud", here())
     speeds = {"T4: 45 s/epoch": read_speed("T4: 45 s/epoch")}
-    with pytest.raises(UsageError, match="how many steps one epoch has") as error:
+    with pytest.raises(UsageError, match="the steps per epoch are unknown") as error:
         anchors_of(speeds, build_program(small_step()), host, "train.py", {"epoch": None})
     assert "it/s" in str(error.value.hint)
 

@@ -170,22 +170,22 @@ def explain(
         (
             FailureKind.EXCEPTION, "", 3,
             f"train.py raised ValueError{AT} after 3 training steps",
-            "must run by itself first",
+            "check that the script runs without breakeven",
         ),
         (
             FailureKind.EXIT, "2", 1,
             f"train.py ended with status 2 after 1 training step{AT}",
-            "arguments that it needs after `--`",
+            "own arguments after `--`",
         ),
         (
             FailureKind.EXIT, "no data", 0,
             f"train.py ended with the words `no data` before its first training step{AT}",
-            "arguments that it needs after `--`",
+            "own arguments after `--`",
         ),
         (
             FailureKind.NO_STEP, "", 0,
-            "train.py ended without a training step: no optimizer was stepped, and not more than "
-            "one backward pass made",
+            "train.py ended without a training step: it called no optimizer.step(), and "
+            "backward() at most once",
             "path.py:function",
         ),
         (
@@ -215,8 +215,8 @@ def explain(
         ),
         (
             FailureKind.PIPE_CLOSED, "74", 0,
-            "train.py closed file descriptors of others, breakeven's among them",
-            "close its own files alone",
+            "train.py closed file descriptors that it did not open, including breakeven's",
+            "close only files that the script opened",
         ),
     ],
 )  # fmt: skip
@@ -268,8 +268,8 @@ def test_failure_of_our_own_is_no_fault_of_the_script(trace: str, said: str) -> 
 @pytest.mark.parametrize(
     ("exception", "text", "missing", "target", "hint"),
     [
-        ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "has timm for this"),
-        ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: run"),
+        ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "package of timm"),
+        ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: "),
         ("FileExistsError", "[Errno 17]", "", SCRIPT, "an earlier run may have made it"),
         ("EOFError", "EOF when reading a line", "", SCRIPT, "standard input is empty here"),
         ("AttributeError", "no VALUE", "/a/json.py", SCRIPT, "rename /a/json.py: another module"),
@@ -281,12 +281,12 @@ def test_failure_of_our_own_is_no_fault_of_the_script(trace: str, said: str) -> 
         ("KeyError", "'LOCAL_RANK'", "", SCRIPT, "torchrun starts the script"),
         ("ValueError", "environment variable WORLD_SIZE expected, but not set", "", SCRIPT,
          "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1"),
-        ("KeyError", "'RANKS'", "", SCRIPT, "run by itself first"),
+        ("KeyError", "'RANKS'", "", SCRIPT, "script runs without breakeven"),
         ("TypeError", "step() missing 1 required positional argument: 'x'", "", FUNCTION,
          "without arguments"),
         # In a script the same exceptions are the script's own business.
-        ("AttributeError", "no attribute 'x'", "", SCRIPT, "run by itself first: python train.py"),
-        ("TypeError", "f() missing 1 required positional argument: 'x'", "", SCRIPT, "by itself"),
+        ("AttributeError", "no attribute 'x'", "", SCRIPT, "breakeven: python train.py"),
+        ("TypeError", "f() missing 1 required positional argument: 'x'", "", SCRIPT, "script runs"),
     ],
 )  # fmt: skip
 def test_known_exceptions_have_a_hint_of_their_own(
@@ -331,13 +331,13 @@ def test_hint_is_a_command_that_runs_the_target() -> None:
         (FUNCTION, 'python -c "from train import step; step()"'),
     ):
         hint = explain(exception="ValueError", target=target).hint or ""
-        assert hint.startswith(f"the script must run by itself first: {command};")
+        assert hint.startswith(f"check that the script runs without breakeven: {command};")
 
 
 PROCESSES = OwnProcesses(
     num_started=2, location=LINE, source="worker.start()", function="train.py:train"
 )
-STARTED = " at /elsewhere/model.py:17: `worker.start()`, whose steps breakeven does not time"
+STARTED = " at /elsewhere/model.py:17: `worker.start()`, and breakeven cannot time those"
 
 
 @pytest.mark.parametrize(
@@ -346,12 +346,12 @@ STARTED = " at /elsewhere/model.py:17: `worker.start()`, whose steps breakeven d
         (
             FailureKind.OTHER_PROCESS, replace(PROCESSES, has_steps=True),
             f"takes no training step in its own process; it started 2 other processes{STARTED}",
-            ["or name what trains: train.py:train"],
+            ["or name the training function: train.py:train"],
         ),
         (
             FailureKind.TIME_LIMIT, PROCESSES,
             "did not complete a training step within 60 s; it started 2 other processes" + STARTED,
-            ["if these train, let the script train in its own process", "else raise --time-limit"],
+            ["if these train, train in the script's own process", "else raise --time-limit"],
         ),
         (
             FailureKind.NO_STEP, replace(PROCESSES, num_started=1, function=""),
@@ -392,7 +392,7 @@ def test_failure_that_a_layer_may_cause_is_told_with_the_way_around_it(
 ) -> None:
     error = explain(exception=exception, writes=FileWrites(protection=protection))
     assert ("--keep-writes" in str(error.hint)) is is_told
-    assert ("must run by itself" in str(error.hint)) is not is_told
+    assert ("check that the script runs" in str(error.hint)) is not is_told
 
 
 def test_failure_in_a_line_of_breakeven_names_it_with_what_to_report() -> None:

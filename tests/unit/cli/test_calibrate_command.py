@@ -111,7 +111,7 @@ def test_a_gpu_is_calibrated_and_its_file_written(
     shown = capsys.readouterr().out
     assert "calibrated on this GPU on 2026-11-25" in shown
     assert "Remembered; measure again with --force." in shown
-    assert "No time for 3 measurements: the same command goes on." in shown
+    assert "No time for 3 measurements: the same command continues." in shown
     assert "src/breakeven/device/calibrations/t4.json" in shown
     file = tmp_path / "own" / "t4.json"
     assert read_calibration(file.read_bytes(), "t4") == calibrated()
@@ -131,7 +131,7 @@ def test_without_a_gpu_the_host_alone_is_measured(
         assert json.loads(capsys.readouterr().out)["gpu_calibration"] == ""
     assert gpu == []
     assert main(["calibrate", "-q"]) == 0
-    assert "torch sees no GPU here. Where there is one, see whether" in capsys.readouterr().out
+    assert "torch sees no GPU here. If there is one, see whether" in capsys.readouterr().out
     assert main(["calibrate", "-q", "--device", "none"]) == 0
     assert "torch sees no GPU" not in capsys.readouterr().out
 

@@ -381,7 +381,7 @@ def test_a_current_folder_that_is_gone_is_the_cause(
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith("error: the current folder is gone: it was deleted or moved; then: ")
     assert "ValueError" in error
-    assert "change to a folder that stays" in hint
+    assert "change to a folder that exists" in hint
     check.outcome = UsageError("--device is missing")
     assert main(["check", "train.py", "--quiet"]) == 2
     assert "gone" not in capsys.readouterr().err

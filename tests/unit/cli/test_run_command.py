@@ -133,7 +133,7 @@ def test_refuses_what_no_longer_holds(
     write(machine=replace(this_machine(gpu=""), **{name: then}))
     assert main(["run", "train.py", "--", "--lr", "1"]) == 3
     errors = capsys.readouterr().err
-    assert "breakeven.toml no longer holds: " + said in errors
+    assert "breakeven.toml is out of date: " + said in errors
     assert errors.count(" was ") == 1
     assert "breakeven tune train.py --force -- --lr 1" in errors
     assert "python train.py --lr 1" in errors
@@ -177,7 +177,7 @@ def test_refuses_a_damaged_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_exact_refuses_other_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     write()
     assert main(["run", "train.py", "--exact"]) == 3
-    assert "its class is reordered" in capsys.readouterr().err
+    assert "their class is reordered" in capsys.readouterr().err
     write(numerics=Numerics.EXACT)
     assert start("train.py", "--exact").target == "train.py"
 
@@ -233,7 +233,7 @@ def test_tunes_where_there_is_no_file_for_it(
     assert started.request.configuration == report().configuration
     errors = capsys.readouterr().err
     assert (
-        "there is no breakeven.toml for train.py here: it is tuned first, for at most 90 s"
+        "there is no breakeven.toml for train.py here: tuning it first, for at most 90 s"
         in errors
     )
     assert "breakeven tune train.py -- x" in errors

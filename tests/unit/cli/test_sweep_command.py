@@ -198,7 +198,8 @@ def test_a_sweep_without_any_answer_is_shown_and_no_success(
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"), [([], "the same command goes"), (["--fresh"], "without --fresh goes")]
+    ("options", "kept"),
+    [([], "the same command continues"), (["--fresh"], "without --fresh continues")],
 )
 def test_ctrl_c_says_that_what_was_measured_is_kept(
     options: list[str], kept: str, sweep: FakeSweep, capsys: pytest.CaptureFixture[str]
@@ -208,7 +209,7 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
     captured = capsys.readouterr()
     assert captured.out == ""
     said, ended = captured.err.splitlines()
-    assert said.startswith("What was measured is kept")
+    assert said.startswith("Measurements are kept")
     assert kept in said
     assert ended == "interrupted"
 

@@ -286,9 +286,9 @@ def test_hints_follow_the_answer_and_the_options(
     assert main(["tune", TARGET, "-o", "fast one.toml", "--", "--lr", "0.1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "breakeven run train.py --config 'fast one.toml' -- --lr 0.1" in out
-    assert "More time for what was not decided: --budget 120s" in out
+    assert "To decide the rest, allow more time: --budget 120s" in out
     assert "For a run of more than 1,823,000 steps: --steps N" in out
-    assert "Only what leaves every bit as it is: --exact" in out
+    assert "For results that are bit for bit the same: --exact" in out
 
     trials = tuple(
         trial

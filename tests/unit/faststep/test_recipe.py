@@ -111,7 +111,7 @@ def test_what_differs_beside_the_loss_is_never_returned(monkeypatch: pytest.Monk
     step = make_step(make_model(), loss_fn, engine="generated")
     x = torch.randn(6, 3)
     step(x, x)
-    with pytest.raises(FastStepError, match="tensor 0 beside the loss"):
+    with pytest.raises(FastStepError, match="tensor 0 of aux"):
         step(x, x)
 
 

@@ -175,7 +175,7 @@ def test_findings_that_gain_too_little_to_list_are_said_to_do_so() -> None:
     report = made_up.cpu_wins()
     little = msgspec.structs.replace(report.findings[0], gain_fraction=0.0)
     text = flat(shown(msgspec.structs.replace(report, findings=(little,) * 6)))
-    assert "no fix is known to save much; 6 findings listed by --json" in text
+    assert "no known fix saves much; 6 findings listed by --json" in text
     assert "more finding" not in text
 
 
@@ -223,7 +223,7 @@ def test_a_run_without_code_is_no_step() -> None:
 
 def test_sentences_say_what_is_gained_and_from_where_on_a_gpu_wins() -> None:
     text = flat(wide(with_generated(generated_crossover=CROSSOVER)))
-    assert "a step takes this CPU 44 µs, 10 µs of them for the rest of the loop" in text
+    assert "a step takes 44 µs on this CPU, 10 µs of that for the rest of the loop" in text
     assert "12× as fast as now" in text
     assert (
         "Crossover: from batch size 4,096 (2,000–9,000) on, RTX 4090 is faster than generated code "
@@ -315,8 +315,8 @@ def test_the_verdict_speaks_of_the_whole_training_where_it_is_more_than_its_step
     text = flat_of(with_program(made_up.gpu_wins(), of_evaluation()))
     assert "Your whole training is 2.0× (1.8–2.3×) as fast on H100 SXM5 80GB as on" in text
     assert (
-        "50 % of its time on this CPU is no step (38 % evaluate at train.py:52, 12 % "
-        "train.py:53), and is taken to stay on the CPU" in text
+        "50 % of its time on this CPU is outside of steps (38 % evaluate at train.py:52, "
+        "12 % train.py:53), assumed to stay on the CPU" in text
     )
     assert "program: start-up 2 s · steps 50 % · evaluate 38 % · train.py:53 12 %" in text
     assert (
@@ -344,7 +344,7 @@ def test_a_hundredth_of_the_time_here_may_be_most_of_it_on_a_gpu() -> None:
     rare_ns = 0.01 * (facts.other_ns or 0.0)
     rare = replace(facts, other_ns=rare_ns, other_low_ns=rare_ns, other_high_ns=rare_ns, parts=())
     text = flat_of(with_program(made_up.gpu_wins(), rare))
-    assert "0.99 % of its time on this CPU is no step, and is taken to stay on the CPU" in text
+    assert "0.99 % of its time on this CPU is outside of steps, assumed to stay on the CPU" in text
     assert "62 % of the time with H100 SXM5 80GB." in text
 
 
@@ -353,7 +353,7 @@ def test_a_training_of_steps_alone_needs_no_sentence() -> None:
     assert "program: start-up 0 ns · steps 100 %" in text
     assert "whole training" not in text
     unknown = flat_of(with_program(made_up.gpu_wins(), ProgramFacts()))
-    assert "what is done between the steps is not known" in unknown
+    assert "the time between steps is not known" in unknown
 
 
 def test_the_time_of_a_training_is_told_where_its_length_is_known() -> None:
@@ -363,7 +363,7 @@ def test_the_time_of_a_training_is_told_where_its_length_is_known() -> None:
     places = [text.index(name, start) for name in ("H100 SXM5 80GB", "RTX 4090", "this CPU")]
     assert places == sorted(places)
     assert "The whole training" in chart_document(report, ".html").decode()
-    assert "without what is done between them" in flat_of(
+    assert "without the work between steps" in flat_of(
         with_program(made_up.gpu_wins(), ProgramFacts(), num_steps=1)
     )
 
@@ -399,7 +399,7 @@ def on_threads(*, factor: float, is_disturbed: bool = False) -> CheckReport:
 def test_how_to_get_the_best_threads_is_said_where_the_script_has_others() -> None:
     text = flat_of(on_threads(factor=2))
     assert "To run on 1 thread, set OMP_NUM_THREADS=1 before python" in text
-    assert "As small a change saves on the GPU" in text
+    assert "Equally small changes on the GPU save" in text
     assert "OMP_NUM_THREADS" not in flat_of(made_up.cpu_wins())
 
 
@@ -468,7 +468,7 @@ def test_a_step_as_one_cuda_graph(step: CapturedStep, has_generated: bool, sente
         ({"mode": "reduce-overhead"}, 'by torch.compile in mode "reduce-overhead", a step'),
         (
             {"breaks": (BREAK,)},
-            "breaks where the model waits for a value, 1 time per call: net.py:12.",
+            "waits for values, which breaks the compiled graph 1 time per call: net.py:12.",
         ),
     ],
 )

@@ -40,5 +40,5 @@ def test_a_single_file_has_no_ellipsis() -> None:
 def test_it_says_which_protection_there_was() -> None:
     assert text(None) == ""
     assert text(FileWrites(protection=WriteProtection.OVERLAY)) == ""
-    assert "past Python is real" in text(FileWrites(protection=WriteProtection.REDIRECTED))
+    assert "native libraries are real" in text(FileWrites(protection=WriteProtection.REDIRECTED))
     assert text(FileWrites(protection=WriteProtection.NONE)) == "written for real, as asked for"

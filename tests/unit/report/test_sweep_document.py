@@ -66,7 +66,7 @@ def test_many_sizes_are_thinned_and_many_devices_take_several_tables() -> None:
         ),
         (
             with_outcomes(none(None)),
-            "From no batch size searched on does a GPU pay off for good, 16 to 65,536.",
+            "No GPU pays off for good from any batch size searched, 16 to 65,536.",
         ),
         (
             made_up.grid(),

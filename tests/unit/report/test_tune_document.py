@@ -41,7 +41,7 @@ def test_what_it_costs_to_start_is_that_of_what_was_kept() -> None:
     assert cost_sentence(report) == (
         "A run begins 2.1 s later, and pays off after 6,400 steps; this run has 100,000."
     )
-    assert "not known" in cost_sentence(replace(report, pays_off_after_steps=None))
+    assert "cannot tell" in cost_sentence(replace(report, pays_off_after_steps=None))
     # Of a run whose end was not seen, no length is said as a fact.
     seen = replace(report, is_length_known=False)
     assert cost_sentence(seen).endswith("after 6,400 steps; this run has 100,000 or more.")
@@ -117,4 +117,4 @@ def test_what_looked_clearly_faster_and_was_not_decided_leaves_it_open(
 
 def test_an_open_answer_says_so_first() -> None:
     text = shown(replace(made_up.nothing_found(), is_undecided=True))
-    assert text.startswith("Undecided: nothing was shown to be faster than the script as it is")
+    assert text.startswith("Undecided: nothing was shown to be faster than the unchanged script")

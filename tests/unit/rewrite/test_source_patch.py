@@ -854,7 +854,7 @@ def test_a_function_that_a_loop_calls_gets_the_step_handed_over() -> None:
             "        loss = criterion(",
             "model.train()\n    kind = 'sum'\n    for x, y in loader:\n"
             "        optimizer.zero_grad()\n        loss = nn.MSELoss(reduction=kind)(",
-            "`kind` is known in `train_epoch` only",
+            "`kind` exists only in `train_epoch`",
         ),
         (
             "    for epoch in range(9):\n",

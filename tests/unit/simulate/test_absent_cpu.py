@@ -143,7 +143,7 @@ def test_rates_of_a_datasheet() -> None:
 
 
 def test_a_cpu_without_figures_is_refused_with_one_that_has_them() -> None:
-    with pytest.raises(BreakevenError, match="no step can be predicted for the CPU Core i7-12700K"):
+    with pytest.raises(BreakevenError, match="cannot predict a step for the CPU Core i7-12700K"):
         rates_of(find_host_cpu("i7-12700K"))
     with pytest.raises(BreakevenError) as caught:
         rates_of(find_host_cpu("EPYC 7313"))

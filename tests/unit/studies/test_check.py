@@ -160,7 +160,7 @@ def test_a_step_of_which_layers_are_emulated_here_says_nothing_of_other_cpus(
 
 
 def test_a_cpu_of_which_too_little_is_known_is_refused_before_anything_runs() -> None:
-    with pytest.raises(BreakevenError, match="no step can be predicted for the CPU EPYC 7313"):
+    with pytest.raises(BreakevenError, match="cannot predict a step for the CPU EPYC 7313"):
         check_step(lambda: pytest.fail("ran"), devices=["T4", "EPYC 7313"])
 
 
@@ -235,7 +235,7 @@ def test_work_of_an_unknown_number_of_steps_is_named(script: str) -> None:
     assert report.program is not None
     assert report.program.other_ns is None
     (found,) = [c for c in report.caveats if c.code == "between-not-counted"]
-    assert found.message.startswith("train.py:7 (draw) works in each pass of a loop")
+    assert found.message.startswith("train.py:7 (draw) runs in each pass of a loop")
 
 
 def test_check_and_explain_agree(script: str) -> None:
@@ -293,7 +293,7 @@ def test_an_epoch_has_as_many_steps_as_the_loader_tells(script: str) -> None:
     (told,) = [c for c in report.caveats if c.code == "measured-speed"]
     assert "that is 2 ms a step" in told.message
     launcher = ReadyLauncher(traced_run(*events), plain_run())
-    with pytest.raises(UsageError, match="how many steps one epoch has"):
+    with pytest.raises(UsageError, match="the steps per epoch are unknown"):
         checked(script, launcher, measured=speed)
 
 

@@ -148,7 +148,7 @@ def test_a_step_far_longer_than_its_parts_is_not_believed_beside_other_work() ->
     assert found.phases is None
     (caveat,) = found.caveats
     assert caveat.code == BUSY_MACHINE
-    assert "it took 9× what its operators" in caveat.message
+    assert "it took 9× the time of its operators" in caveat.message
 
 
 def test_trials_that_are_not_believed_either_are_no_better() -> None:

@@ -105,7 +105,7 @@ def test_a_step_too_slow_for_its_format_is_told_why(
     with pytest.raises(ScriptError) as caught:
         runner.time()
     hint = str(caught.value.hint)
-    assert ("emulates fp16, far slower than fp32: let the script keep fp32" in hint) is is_told
+    assert ("emulates fp16, far slower than fp32: let the script use fp32" in hint) is is_told
     assert "raise --time-limit" in hint
 
 

@@ -42,8 +42,8 @@ def test_an_unknown_host_is_told_before_anything_runs() -> None:
         run_system(find_systems(["disc-mlp"])[0], host="no-such-cpu")
 
 
-_BEYOND = "Within the band, but its interval reaches beyond it. "
-_INTO = "Outside of the band, but its interval reaches into it. "
+_BEYOND = "Within the published range, but its interval exceeds it. "
+_INTO = "Outside the published range, but its interval overlaps it. "
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_equal_steps_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"device": "EPYC 7313"}, "no step can be predicted for the CPU EPYC 7313"),
+        ({"device": "EPYC 7313"}, "cannot predict a step for the CPU EPYC 7313"),
         ({"device": "CPU 2x EPYC 7763"}, "steps on several CPUs"),
         ({"num_devices": "2"}, "steps on several CPUs"),
         ({"precision": "amp-bf16"}, "known in fp32"),

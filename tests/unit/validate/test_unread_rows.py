@@ -130,7 +130,7 @@ def test_rows_that_were_not_read_are_shown_and_stored(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", {}, *({"precision": "fp8"} for _ in range(5)))
     report = validated(path)
     assert warnings(report) == (
-        "5 rows of this table could not be read, and are in none of the figures.",
+        "5 rows of this table could not be read; the figures leave them out.",
     )
     assert unread_reasons(report) == (
         (

@@ -47,7 +47,7 @@ def test_gpu_wins_beyond_its_interval() -> None:
     assert verdict.speedup == pytest.approx(8)
     assert verdict.low == pytest.approx(8 / 1.5)
     assert verdict.high == pytest.approx(8 * 1.5)
-    assert verdict.because == "A100 takes 1 ms for a step for which CPU takes 8 ms."
+    assert verdict.because == "A step takes 1 ms on A100 and 8 ms on CPU."
 
 
 def test_cpu_wins_and_the_speedup_is_its_own() -> None:
@@ -174,14 +174,14 @@ LAUNCH_BOUND = tuple(op(10_000, host_ns=1_000_000) for _ in range(4))
         (
             (HostWork(kind="script", duration_ns=2_000_000), op(10)),
             Bound.HOST_DATA,
-            "The host spends 2 ms per step, most of it on its own work, which no GPU takes off "
-            "it; CPU is done in 100 µs.",
+            "The host spends 2 ms per step, most of it on its own work, which no GPU speeds "
+            "up; CPU is done in 100 µs.",
         ),
         (
             (op(host_ns=2 * MS, device="cpu", phase=Phase.OPTIMIZER), op(10)),
             Bound.HOST_OPTIMIZER,
-            "The host spends 2 ms per step, most of it on the optimizer, which no GPU takes off "
-            "it; CPU is done in 100 µs.",
+            "The host spends 2 ms per step, most of it on the optimizer, which no GPU speeds "
+            "up; CPU is done in 100 µs.",
         ),
         (
             (Sync(kind="item"),),
@@ -225,13 +225,13 @@ def test_why_the_gpu_wins() -> None:
         ),
         (
             2,
-            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
-            "computes it. Make it faster before you pay for A100.",
+            "The worker processes of the DataLoader take 2 ms for the data of a step, on "
+            "any device. Make it faster before you pay for A100.",
         ),
         (
             0.1,
-            "The worker processes of the DataLoader take 2 ms for the data of a step, whatever "
-            "computes it; CPU is done in 100 µs.",
+            "The worker processes of the DataLoader take 2 ms for the data of a step, on "
+            "any device; CPU is done in 100 µs.",
         ),
     ],
 )

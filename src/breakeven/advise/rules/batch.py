@@ -70,7 +70,7 @@ def small_batch(case: RuleInput) -> Matches:
         f"{4 * base} takes {format_duration(four_ns)}"
         + (", loading left out" if len(paced.events) < len(case.trace.events) else ""),
         fix=f"a batch of {chosen} samples"
-        + (" or more" if chosen == largest else ", from which on it hardly matters"),
+        + (" or more" if chosen == largest else "; larger batches gain little more"),
         evidence=f"the step simulated at {base} to {largest} samples",
         gain=KnownGain(fraction=fraction, low_fraction=low, high_fraction=high),
         share_fraction=max(0.0, 1 - case.prediction.device_busy_ns / case.step_ns),
@@ -96,8 +96,8 @@ def _limited(case: RuleInput, base: int, pace_ns: float) -> Matches:
     factor = min(_FACTORS[-1], 2 ** math.floor(math.log2(pace_ns / max(busy_ns, 1.0))))
     longest_ns = min(factor * step_ns, step_ns + (factor - 1) * growing_ns)
     yield Match(
-        title=f"a step of {base} samples takes {format_duration(step_ns)}, of which only "
-        f"{format_duration(growing_ns)} grow with the samples",
+        title=f"a step of {base} samples takes {format_duration(step_ns)}; only "
+        f"{format_duration(growing_ns)} of that depends on the batch size",
         fix=f"a batch of {factor * base} samples or more",
         evidence=f"{factor * base} samples would take {format_duration(longest_ns)} at most",
         gain=KnownGain(

@@ -113,7 +113,7 @@ _MADE = {
         "make it on the GPU (device=...), or keep it in a buffer",
     ),
     Upload.INDEX: (
-        "an index on the host chooses from a tensor of the GPU and is copied",
+        "an index on the host selects from a GPU tensor, and is copied for that",
         "make the index on the GPU: torch.randperm(n, device=...)",
     ),
 }
@@ -140,7 +140,7 @@ def copied_numbers(case: RuleInput) -> Matches:
     for location, copies in by_line(case.trace, uploaded(case, Upload.SCALARS)):
         events = (*makers_of(case.trace, copies), *copies)
         yield Match(
-            title=f"numbers of Python become a tensor of the GPU {times_per_step(len(copies))}",
+            title=f"Python scalars are copied to the GPU {times_per_step(len(copies))}",
             fix="use the Python number itself, a buffer, or torch.full((), x, device=...)",
             evidence=seen_copies(case, copies),
             location=location,

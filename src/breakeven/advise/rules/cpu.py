@@ -80,7 +80,7 @@ def too_many_threads(case: RuleInput) -> Matches:
     fewer = faster.trial.num_threads
     yield Match(
         title=f"on the CPU {fewer} of {num_threads} threads are faster",
-        fix=f"torch.set_num_threads({fewer}) where it trains on the CPU",
+        fix=f"torch.set_num_threads({fewer}) when training on the CPU",
         evidence=faster.evidence,
         location=line_of_threads(case),
         gain=faster.gain,

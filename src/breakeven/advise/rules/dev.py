@@ -231,8 +231,7 @@ def raising_lines(case: RuleInput) -> Matches:
         if made is not None:
             where = "a line" if at is None else f"line {at.line} of {PurePath(at.file).name}"
             title = f"{module} is made here and stays on the CPU; on a GPU {where} raises"
-            fix = "move it to the device too, or make it an attribute of the model before that is "
-            fix += "moved"
+            fix = "move it to the device too, or assign it to the model before model.to(device)"
             evidence = f"{fault.message}; all parameters of the module are on the CPU"
         else:
             title = f"on a GPU this line raises: {fault.message}"
@@ -256,8 +255,7 @@ def unused_gpu(case: RuleInput) -> Matches:
     ]
     for location in dropped:
         yield Match(
-            title="a tensor is moved to the GPU and the result dropped: the tensor stays where it "
-            "is",
+            title="a tensor is copied to the GPU and the copy dropped: the tensor stays on the CPU",
             fix="assign it: x = x.to(device)",
             evidence="the statement is a call of .to() or .cuda() alone",
             location=location,
@@ -277,8 +275,8 @@ def unused_gpu(case: RuleInput) -> Matches:
         yield Match(
             title="a GPU is chosen, and nothing is ever moved to it",
             fix=_MOVE,
-            evidence="no operator of the step runs on the GPU, and nothing uses what line "
-            f"{choice.line} chooses",
+            evidence="no operator of the step runs on the GPU; nothing uses the device of line "
+            f"{choice.line}",
             location=made or choice,
             share_fraction=0.0,
         )

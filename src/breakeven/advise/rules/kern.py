@@ -68,7 +68,7 @@ def channels_first(case: RuleInput) -> Matches:
         title="half-precision convolutions have their channels first in memory",
         fix="model.to(memory_format=torch.channels_last), and the same for each batch",
         evidence=f"{len(converted)} half-precision convolutions of contiguous tensors, "
-        f"{format_percent(fraction)} of what GPU and launches take",
+        f"{format_percent(fraction)} of the time of kernels and launches",
         events=tuple(converted),
         edit=edit,
     )
@@ -107,8 +107,8 @@ def unsearched_convolutions(case: RuleInput) -> Matches:
     yield Match(
         title="convolution shapes are fixed, and cuDNN does not search for the fastest",
         fix="torch.backends.cudnn.benchmark = True before the first step",
-        evidence=f"convolutions take {format_percent(fraction)} of what GPU and launches "
-        f"take, in the same shapes in all {facts.num_steps} recorded steps; "
+        evidence=f"convolutions take {format_percent(fraction)} of the time of kernels and "
+        f"launches, in the same shapes in all {facts.num_steps} recorded steps; "
         "cudnn.benchmark is off",
         events=tuple(times),
     )
@@ -202,7 +202,7 @@ def useless_biases(case: RuleInput) -> Matches:
         count = len(convolutions)
         layers = "a convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
         yield Match(
-            title=f"{layers} that a batch norm takes away again",
+            title=f"{layers} that a batch norm cancels",
             fix="bias=False in the convolution before a batch norm",
             evidence="the result of the convolution, bias added, is read by a batch norm in "
             "training mode, which subtracts the mean of each channel",

@@ -59,11 +59,11 @@ def launch_bound(case: RuleInput) -> Matches:
         fix="a larger batch, or more of the step in the graph"
         if has_graph
         else 'a larger batch, or torch.compile(mode="reduce-overhead")',
-        evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated step, "
+        evidence=f"the device idles for {format_percent(idle_fraction)} of the simulated step; "
         + (
-            "and with launches free of charge it is shortest"
+            "launches that cost nothing would shorten it most"
             if is_most
-            else f"which launches free of charge shorten by {format_percent(launch_fraction)}"
+            else f"launches that cost nothing would shorten it by {format_percent(launch_fraction)}"
         ),
         scenario=CAPTURED if has_graph else TYPICAL,
         edit=None if has_graph else compiled_step(case.program, CompileMode.REDUCE_OVERHEAD).edit,

@@ -50,8 +50,8 @@ def loops_over_samples(case: RuleInput) -> Matches:
                 case.trace,
                 loop,
                 what=f"a loop of {loop.num_iterations} iterations",
-                fix="write it for all of them at once: batched operators, torch.where, vmap",
-                evidence="and none of them needs the result of another",
+                fix="batch the iterations: batched operators, torch.where, vmap",
+                evidence="and no iteration needs the result of another",
                 edit=batched(case.trace, loop),
             )
 
@@ -102,8 +102,8 @@ def recurrences(case: RuleInput) -> Matches:
                 trace,
                 loop,
                 what=f"a recurrence of {loop.num_iterations} time steps",
-                fix="nn.LSTM, nn.GRU or nn.RNN over the whole sequence; for a cell of your own "
-                "take the products with the input out of the loop and compile the rest",
+                fix="nn.LSTM, nn.GRU or nn.RNN over the whole sequence; for a custom "
+                "cell, move the products with the input out of the loop and compile the rest",
                 evidence="each with the state of the one before",
                 edit=fused(trace, loop, flow) or batched(trace, loop),
             )

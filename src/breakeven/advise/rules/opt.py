@@ -86,8 +86,8 @@ def updates_one_by_one(case: RuleInput) -> Matches:
                 made = next((location for location in looping if location is not None), None)
         yield Match(
             title=f"{len(ops)} operators update some {num_tensors} tensors one by one",
-            fix="leave foreach at its default or say fused=True; torch._foreach_* in code of your "
-            "own",
+            fix="leave foreach at its default or pass fused=True; use torch._foreach_* in a custom "
+            "optimizer",
             evidence=f"the same {len(repeated)} operators are issued for each of some "
             f"{num_tensors} tensors" + (f", made so at line {made.line}" if made else ""),
             location=made or places.most_common(1)[0][0],

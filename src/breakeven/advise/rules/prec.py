@@ -59,7 +59,7 @@ def float64(case: RuleInput) -> Matches:
     location, how = next(_origins(case), first)
     yield Match(
         title="the step computes in float64",
-        fix="convert data and model to float32: .float() where the data is loaded, no .double()",
+        fix="convert data and model to float32: .float() after loading the data, no .double()",
         evidence=f"{len(events)} operators work on float64, {format_percent(share)} of "
         f"the arithmetic of products and convolutions; this line {how}",
         location=location,
@@ -152,8 +152,8 @@ def unused_tensor_cores(case: RuleInput) -> Matches:
                 title="products run in full float32, tensor cores idle",
                 fix=fix,
                 evidence=f"{len(times)} operators multiply in float32, "
-                f"{format_percent(product_fraction)} of what GPU and launches "
-                "take; there is no autocast, and TF32 is not permitted for them",
+                f"{format_percent(product_fraction)} of the time of kernels and "
+                "launches; there is no autocast, and TF32 is off for them",
                 events=tuple(times),
                 edit=edit,
             )

@@ -144,8 +144,8 @@ def frequent_evaluation(case: RuleInput) -> Matches:
         yield Match(
             title=f"{own[0].model} is evaluated{often} in every training step{records}",
             fix="evaluate once per epoch or every n-th step, under torch.no_grad()",
-            evidence=f"{len(events)} of {len(trace.events)} events of the step are forward passes "
-            "that no gradient reaches, and what follows from them",
+            evidence=f"{len(events)} of {len(trace.events)} events of the step belong to "
+            "forward passes without gradients",
             location=next((at for at in settings if at is not None), places[line]),
             events=events,
             edit=without(events),

@@ -378,8 +378,8 @@ def value_reads(case: RuleInput) -> Matches:
     yield from syncs_by_line(
         case,
         sorted(checks),
-        title="torch.linalg reads back {often} whether there was an error",
-        fix="the variant that does not check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
+        title="torch.linalg waits for the GPU {often} to check its error code",
+        fix="use the variants without this check: torch.linalg.cholesky_ex, inv_ex, solve_ex",
     )
 
 
@@ -488,9 +488,9 @@ def round_trip_reads(case: RuleInput) -> Matches:
         between = on_host.intersection(range(min(reads), max(copies)))
         events = tuple(sorted({*reads, *copies, *between}))
         yield Match(
-            title="a tensor goes to the host and what comes of it back to the GPU "
+            title="the host computes on a tensor of the GPU and copies the result back "
             f"{times_per_step(len(reads))}",
-            fix="do it in torch on the GPU, or for the whole batch with one copy each way",
+            fix="compute it in torch on the GPU, or for the whole batch with one copy each way",
             evidence=f"{seen(case, reads)}, then {num_copies(len(copies))} of younger memory to "
             "the GPU before the backward pass",
             location=location,

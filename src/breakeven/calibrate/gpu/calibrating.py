@@ -277,8 +277,8 @@ def calibrate_gpu(
             except BreakevenError as lost:
                 if is_for_good(lost.message):
                     raise BreakevenError(
-                        f"the GPU answers no more since {name}: {reason}",
-                        hint="run breakeven calibrate again: it goes on behind that",
+                        f"the GPU stopped answering at {name}: {reason}",
+                        hint="run breakeven calibrate again: it continues after that",
                     ) from error
 
         try:
@@ -397,7 +397,7 @@ def fit_calibration(
     timed = list(filter(None, (timed_kernel(*row, spec) for row in rows)))
     left_out = tuple(f"{name}: {why}" for name, why in measured.failed.items())
     if num_left:
-        left_out += (f"{num_left} measurements for which there was no time",)
+        left_out += (f"{num_left} measurements, for lack of time",)
     calibration = GpuCalibration(
         version=GPU_CALIBRATION_VERSION,
         device=spec.id,

@@ -81,8 +81,8 @@ def check_gpu(device: torch.device) -> None:
         first_line = str(error).strip().partition("\n")[0]
         raise BreakevenError(
             f"the GPU computes nothing: {first_line}",
-            hint="see whether this torch is built for it (python -m torch.utils.collect_env), and "
-            "what else uses it",
+            hint="check that this torch is built for it (python -m torch.utils.collect_env), and "
+            "which other programs use it",
         ) from error
 
 
@@ -186,7 +186,7 @@ def own_spec(
     if Precision.FP32 not in rates or not stream:
         raise BreakevenError(
             f"too little was measured of {machine.gpu}, which is not in the catalogue",
-            hint="run breakeven calibrate again: it goes on where it ended",
+            hint="run breakeven calibrate again: it continues from there",
         )
     vendor, generation = _generation(device)
     facts = properties_of(device)
@@ -213,7 +213,7 @@ def own_spec(
         release_year=int(machine.date[:4]),
         tdp_watts=_NEVER_SLOWS,
         sources=(f"measured by breakeven calibrate on {machine.date}",),
-        notes="no datasheet: rates are what it reached, over 0.9",
+        notes="no datasheet: rates are the measured ones divided by 0.9",
     )
 
 

@@ -213,8 +213,8 @@ class Launcher:
                 if is_late:
                     processes.process.kill()
                     raise BreakevenError(
-                        "the process that runs the script does not answer any more",
-                        hint="the script may have stopped the process that has started it",
+                        "the process that runs the script stopped answering",
+                        hint="the script may have stopped its parent process",
                     )
                 is_late = True
                 processes.end_run()
@@ -308,7 +308,7 @@ def _run(command: Sequence[str], script: Path, time_limit_s: float) -> str:
         last = (complaints.strip() or output.strip() or "no message").splitlines()[-1]
         raise ScriptError(
             f"{script.name} ended with status {process.returncode}: {last}",
-            hint=f"run it by itself: python {script}",
+            hint=f"run it without breakeven: python {script}",
             output=(output + complaints)[-_KEPT_CHARACTERS:],
         )
     return output

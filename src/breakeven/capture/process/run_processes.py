@@ -80,11 +80,11 @@ class RunProcesses(ABC):
         status = self.process.poll()
         if status is None:
             message = f"torch was not imported by {sys.executable} within {START_LIMIT_S:g} s"
-            hint = "try again when the machine, or the disk that torch lies on, is less busy"
+            hint = "try again when this machine and the disk with torch are less busy"
         elif status < 0:
             name = signal.Signals(-status).name
             message = f"the process that imports torch was ended by signal {name}"
-            hint = "the machine may be out of memory; or somebody has ended it: try again"
+            hint = "memory may have run out, or another program ended it: try again"
         else:
             last = "".join(f": {line}" for line in self.output.text().strip().splitlines()[-1:])
             message = f"torch could not be imported by {sys.executable}{last}"

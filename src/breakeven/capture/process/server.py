@@ -39,8 +39,8 @@ _POLL_S = 0.02
 _SPAWNED = Caveat(
     code="spawned",
     message="this system cannot fork a process that has imported torch: each run of the script "
-    "imports it anew, which takes longer; it has no terminal, what it writes past Python's own "
-    "functions is real, and a program that makes itself a daemon outlives the run",
+    "imports it again and takes longer; it has no terminal, writes by native code and other "
+    "programs are real, and daemons outlive the run",
 )
 # Not the stand-in that a script is given for it.
 _exit = os._exit

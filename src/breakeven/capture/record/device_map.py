@@ -285,14 +285,14 @@ class OneGpu:
     def note_split(self) -> None:
         """Note that ``nn.DataParallel`` is given several devices, of which it gets one."""
         self._messages["one-device"] = (
-            "nn.DataParallel splits the batches over several GPUs; measured and predicted on one"
+            "nn.DataParallel splits batches over several GPUs; this is the step on one of them"
         )
 
     def note_processes(self, num_processes: int) -> None:
         """Note that the script joins so many processes."""
         self._messages["one-process"] = (
-            f"the script is one of {num_processes} processes; the step of its one GPU is measured "
-            "and predicted, without the exchange between them, which "
+            f"the script is one of {num_processes} processes; this is the step of its one GPU, "
+            "without the communication between processes, which "
             f"`breakeven sweep --over num_devices={num_processes}` adds"
             if num_processes > 1
             else ""
@@ -302,8 +302,8 @@ class OneGpu:
         """Note that the script uses a device beyond the first; its first line counts."""
         where = f" ({location.file}:{location.line})" if location else ""
         self._messages["second-device"] = self._messages["second-device"] or (
-            f"the script uses cuda:{index}{where}; one GPU is predicted that holds all of it and "
-            "does all of its work"
+            f"the script uses cuda:{index}{where}; the prediction puts all of its tensors and "
+            "work on one GPU"
         )
 
     def caveats(self) -> list[Caveat]:

@@ -44,17 +44,17 @@ _MOST_BETWEEN_NS = 1_500_000_000
 _OWN_UPDATES = {
     Boundary.UPDATE: Caveat(
         code="own-update",
-        message="no optimizer of torch is stepped: a step is what lies between two updates of "
-        "the parameters",
+        message="no torch optimizer is stepped: a step is the time between two updates of the "
+        "parameters",
     ),
     Boundary.BACKWARD: Caveat(
         code="own-update",
-        message="no optimizer of torch is stepped, and no parameter written to: a step is what "
-        "lies between two backward passes",
+        message="no torch optimizer is stepped, and no parameter changes: a step is the time "
+        "between two backward passes",
     ),
     Boundary.GRADIENT: Caveat(
         code="no-update",
-        message="gradients are computed, but no parameter is updated: a step is what lies "
+        message="gradients are computed, but no parameter is updated: a step is the time "
         "between two backward passes",
     ),
 }

@@ -64,7 +64,7 @@ _MAX_WARNING_CHARACTERS = 300
 
 _NEEDS_CUDA = Caveat(
     code="needs-cuda",
-    message="the script refuses to run without a GPU; measured with its CUDA calls run by the CPU",
+    message="the script refuses to run without a GPU; the CPU ran its CUDA calls instead",
 )
 
 
@@ -390,10 +390,10 @@ def caveats_of_run(
     if load_fraction > BUSY_FRACTION:
         used = f"other processes used {format_percent(load_fraction)} of this machine while the"
         if is_disturbed:
-            held_up = "they held up every step, so that its time is a bound"
+            held_up = "they delayed every step, so its time is only an upper bound"
             yield Caveat(code=BUSY_MACHINE, message=f"{used} step was measured; {held_up}")
         else:
-            left_out = "what they held up is left out"
+            left_out = "delayed measurements are left out"
             yield Caveat(code=BUSY_BESIDE, message=f"{used} step was measured; {left_out}")
     if request.has_cuda:
         yield _NEEDS_CUDA
@@ -403,16 +403,15 @@ def caveats_of_run(
     if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
         yield Caveat(
             code=EMULATED_ON_CPU,
-            message=f"{cpu_name()} has no {emulated} arithmetic of its own: torch emulates "
-            "it there, far slower than fp32",
+            message=f"{cpu_name()} has no {emulated} instructions: torch emulates it, "
+            "far slower than fp32",
         )
     quota = cpu_quota()
     if quota is not None and quota < num_threads:
         yield Caveat(
             code="cpu-quota",
-            message=f"a limit (cgroup) lets this process have the time of {quota:.3g} processors: "
-            "over time, work on more threads than that takes longer than shown, on this CPU and "
-            "for the host of a GPU",
+            message=f"a cgroup limits this process to {quota:.3g} processors: long runs on more "
+            "threads are slower than shown, on this CPU and on the host of a GPU",
         )
     asked = request.configuration.num_threads
     if asked not in (0, num_threads):
