@@ -124,7 +124,7 @@ def _find_apart(
 
 
 def _effects(change: Change) -> tuple[float, float]:
-    """Return the first-order effects on the loss of the stock step and of the difference from it."""
+    """Return the first-order effects on the loss of the stock step and of the difference."""
     finite = change.stock.isfinite() & change.compiled.isfinite() & change.grad.isfinite()
     weight = change.grad[finite].double().abs()
     stock = change.stock[finite].double()
