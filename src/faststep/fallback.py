@@ -99,7 +99,7 @@ class FallbackStep:
 
     def _do_plain(self, inputs: Any, targets: Any) -> Any:
         model, optimizer = self._model, self._optimizer
-        if not isinstance(optimizer, Optimizer):  # which the loss function updates with
+        if not isinstance(optimizer, Optimizer):  # the loss function itself steps several
             return pytree.tree_map_only(Tensor, Tensor.detach, self._loss_fn(*inputs))
         assert isinstance(model, nn.Module)
         optimizer.zero_grad()
