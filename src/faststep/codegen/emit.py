@@ -366,7 +366,7 @@ def literal(value: float, dtype: torch.dtype) -> str:
 def _place_buffers(program: Program) -> tuple[dict[Buffer, int], int]:
     """Return the offset of each buffer in the workspace, and the workspace's size, in bytes.
 
-    A place is free again after the last statement that reads it; small steps so stay in the
+    A place is free again after the last statement that reads it, which keeps small steps in the
     caches. Skip the sums that the parts of the samples keep: they lie in the parts' memory.
     """
     given = set[Buffer]()

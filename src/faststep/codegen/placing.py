@@ -197,9 +197,9 @@ class Placing:
     def place(self, value: Element) -> Loop:
         """Return the loop of an element; the first call puts it and its chain into a loop.
 
-        Choose the last loop of its shape in which all its inputs are known, else a new loop. The
-        backward pass so recomputes values of the forward pass from tensors that are in memory
-        anyway, instead of storing them.
+        Choose the last loop of its shape in which all its inputs are available, else a new loop.
+        Thus the backward pass recomputes values of the forward pass from tensors that are in
+        memory anyway, and the forward pass does not store them.
         """
         if value.loop is not None:
             return value.loop
@@ -270,7 +270,7 @@ class Placing:
     def _find_loop(
         self, shape: tuple[int, ...], given: Sequence[Input], members: set[int]
     ) -> Loop | None:
-        """Return the last loop in which all inputs are known; members of the chain join it."""
+        """Return the last loop in which all inputs are available; the chain joins it."""
 
         def is_known(one: Input, loop: Loop) -> bool:
             if id(one) in members:
