@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name on first use: what asks only for the fallback must not wait for the compiler."""
+    """Load a name on first use: an import of only the fallback must not load the compiler."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = {"FallbackStep": "fallback", "fast_sb3": "sb3.stable_baselines3"}.get(name, "fast")

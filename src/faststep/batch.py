@@ -1,4 +1,4 @@
-"""Inputs and targets of a step, or of a whole data set, taken apart into tensors and the rest."""
+"""Inputs and targets of a step or a data set, split into tensors and other values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from faststep.errors import FastStepError
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Inputs and targets of a step, or of a whole data set, taken apart.
+    """Inputs and targets of a step or a data set, split into tensors and other values.
 
     Args:
-        tensors: The tensors in them; of a sparse matrix, its indices and its values.
-        others: Everything else in them, such as flags; part of what a compiled step is made for.
-        layout: How the two go together again; None for one tensor and one tensor.
+        tensors: All tensors; a sparse matrix contributes its indices and its values.
+        others: All other values, such as flags; constants of a compiled step.
+        layout: The structure that ``rebuild`` restores; None for a pair of plain tensors.
     """
 
     tensors: tuple[Tensor, ...]
@@ -29,24 +29,24 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a compiled step depends on."""
+        """The shapes, constants and layout that a compiled step is specialized for."""
         shapes = tuple((t.shape, t.stride(), t.dtype, t.device) for t in self.tensors)
         return shapes, self.others, self.layout
 
     def rows(self, numbers: Tensor) -> Batch:
-        """Return the batch of these samples of a data set."""
+        """Return the batch with these samples of the data set."""
         return replace(self, tensors=tuple(tensor[numbers] for tensor in self.tensors))
 
     def contiguous(self) -> Batch:
-        """Return it with its tensors as generated code reads them."""
+        """Return the batch with contiguous tensors, as generated code reads them."""
         return replace(self, tensors=tuple(tensor.contiguous() for tensor in self.tensors))
 
     def rebuild(self, tensors: Sequence[Tensor], *, is_traced: bool = False) -> tuple[Any, Any]:
-        """Return inputs and targets with other tensors in the place of these.
+        """Return inputs and targets with the given tensors.
 
         Args:
-            tensors: As many as its own.
-            is_traced: They are those of a traced step, which has no sparse tensors.
+            tensors: One for each tensor of the batch.
+            is_traced: The tensors belong to a traced step, which has no sparse tensors.
         """
         if self.layout is None:
             return tensors[0], tensors[1]
@@ -71,10 +71,10 @@ class Batch:
 
 
 def take_apart(inputs: Any, targets: Any) -> Batch:
-    """Return a batch; the usual one, of two tensors, without a look into containers.
+    """Return inputs and targets as a batch; skip the search of containers for two plain tensors.
 
     Raises:
-        FastStepError: A tensor in it is sparse in a way that no step is made for.
+        FastStepError: A tensor has a sparse layout that compiled steps do not support.
     """
     if (
         isinstance(inputs, Tensor)
@@ -106,10 +106,10 @@ def take_apart(inputs: Any, targets: Any) -> Batch:
 
 
 def take_data(inputs: Any, targets: Any) -> Batch:
-    """Return a data set, whose samples lie along the first dimension of its tensors.
+    """Return a data set as a batch, with samples along the first dimension of each tensor.
 
     Raises:
-        FastStepError: There is a sparse matrix in it.
+        FastStepError: The data set contains a sparse matrix.
     """
     data = take_apart(inputs, targets)
     if data.layout is not None and any(type(kind) is _Sparse for kind in data.layout[0]):
@@ -121,27 +121,27 @@ def take_data(inputs: Any, targets: Any) -> Batch:
 
 
 def num_steps_of(indices: Tensor | None) -> int:
-    """Return how many steps a call does: one for each row of indices, or a single one."""
+    """Return the number of steps of a call: one for each row of indices, or 1 without indices."""
     return 1 if indices is None else len(indices)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sparse:
-    """What is fixed of a sparse matrix: all but its indices and values."""
+    """The constants of a sparse matrix; its indices and values may change."""
 
     shape: torch.Size
     is_coalesced: bool
 
 
 class SparseOperand:
-    """A sparse matrix in a traced step: its products with dense matrices are known, and no more.
+    """A sparse matrix in a traced step, which supports only products with dense matrices.
 
-    Each is a sum over the neighbours of every row, so that its gradient is one as well.
+    A product sums over the neighbours of each row; so does its gradient.
 
     Args:
         shape: Sizes of the matrix.
         indices: Rows and columns of its values, as (2, values).
-        values: Those; of the same place, they add up.
+        values: The values; duplicates of one place add up.
     """
 
     is_sparse = True
@@ -153,11 +153,11 @@ class SparseOperand:
         self._indices, self._values = indices, values
 
     def size(self, dim: int | None = None) -> Any:
-        """Return its sizes, or one of them."""
+        """Return all sizes, or the size of one dimension."""
         return self.shape if dim is None else self.shape[dim]
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        """Return its product with a dense matrix."""
+        """Return the product with a dense matrix."""
         if dense.dim() != 2:
             raise FastStepError("the product of a sparse tensor and a vector is not covered")
         if dense.shape[0] != self.shape[1]:
@@ -174,7 +174,7 @@ class SparseOperand:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Do a function of torch's that gets one."""
+        """Compute products with dense matrices; refuse all other torch functions."""
         products = (torch.mm, torch.spmm, torch.matmul, torch.sparse.mm)
         if function in products and len(args) == 2 and not kwargs:
             sparse, dense = args
@@ -187,8 +187,8 @@ class SparseOperand:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what else a tensor has."""
-        if name.startswith("__"):  # Python's own questions
+        """Refuse all other attributes of a tensor."""
+        if name.startswith("__"):  # Python looks up special names itself
             raise AttributeError(name)
         raise FastStepError(f"`.{name}` of a sparse tensor is not covered")
 
@@ -203,13 +203,13 @@ def epoch_rows(
     drop_last: bool,
     generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
-    """Return the samples of the steps to come, one row for each step, up to ``every`` at a time.
+    """Yield the sample indices of the next steps, one row for each step, at most ``every`` rows.
 
-    The samples that do not fill a batch are a row of their own at the end of an epoch. The
-    arguments are those of ``FastStep.train``.
+    The samples that do not fill a batch form a separate last row of an epoch. The arguments are
+    those of ``FastStep.train``.
 
     Raises:
-        FastStepError: A number makes no sense.
+        FastStepError: A count is below 1, or the samples do not fill a batch.
     """
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
         if value < 1:

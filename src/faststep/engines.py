@@ -1,4 +1,4 @@
-"""The compiled steps of a `fast_step`, by the shapes that they are for, and what makes them."""
+"""The compiled steps of a `fast_step`, stored by input shape, and the choice of their engine."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from faststep.stock_step import Snapshot, StockStep
 
 Engine = Literal["auto", "generated", "inductor"]
 AnyStep = CompiledStep | GeneratedStep
-# Batches of another shape than the first: this many are done by stock steps, such as the last
-# batch of each of three epochs, before one is thought worth compiling for.
+# Stock steps do the first 3 batches of each new shape, such as the last batch of three epochs;
+# compiling for a rarer shape does not pay.
 NUM_RARE = 3
-# A loop in which every batch has another shape would compile for ever.
+# Stop a loop with a new shape in every batch from compiling forever.
 MOST_COMPILED = 16
 
 
 class CompiledSteps:
-    """Compiled steps by the shapes that they are for; makes new ones.
+    """Compiled steps by input shape; compiles new ones.
 
     Args:
         engine: As for ``fast_step``.
@@ -38,7 +38,7 @@ class CompiledSteps:
     def __init__(self, engine: Engine, mode: Mode, *, checks_numbers: bool) -> None:
         self.num_compiled = 0
         self.cost: StepCost | None = None
-        # Why the last step is not generated code; None if it is.
+        # The reason that the last step is not generated code; None if it is.
         self.not_generated: str | None = None
         self._engine = engine
         self._mode: Mode = mode
@@ -49,16 +49,16 @@ class CompiledSteps:
         self._has_warned = False
 
     def turn_to(self, key: Any) -> None:
-        """Go on with the steps that were compiled for a model and an optimizer like these."""
+        """Select the steps compiled for this key of model and optimizer."""
         self._steps = self._all_steps.setdefault(key, {})
 
     @property
     def latest(self) -> AnyStep | None:
-        """The step that was compiled last."""
+        """The last compiled step; None if there is none."""
         return next(reversed(self._steps.values()), None)
 
     def find(self, batch: Batch, indices: Tensor | None) -> AnyStep | None:
-        """Return the step for a call, if there is one."""
+        """Return the compiled step for a call, or None."""
         key = batch.key
         if indices is None:
             return self._steps.get((key, None))
@@ -66,7 +66,7 @@ class CompiledSteps:
         return self._steps.get((key, indices.shape)) or self._steps.get((key, indices.shape[1:]))
 
     def is_rare(self, batch: Batch, indices: Tensor | None) -> bool:
-        """Whether a call for which there is no step is left to the stock step."""
+        """Whether the stock step does a call that has no compiled step."""
         if self.num_compiled >= MOST_COMPILED:
             if not self._has_warned:
                 warnings.warn(
@@ -76,7 +76,7 @@ class CompiledSteps:
                 )
             self._has_warned = True
             return True
-        # The first shape of either kind, single steps or several in a call, is the usual one.
+        # Compile at once for the first shape of single-step calls and of several-step calls.
         is_single = indices is None
         if not any((shape is None) == is_single for _, shape in self._steps):
             return False
@@ -94,18 +94,18 @@ class CompiledSteps:
     ) -> tuple[Tensor, ...]:
         """Compile a step, check it on copies, and do the call.
 
-        Generated code comes first; what it cannot do, does wrong or does no faster than the stock
-        step is left to torch's compiler.
+        Try generated code first. If it fails, is wrong or is not faster than the stock step, then
+        use torch's compiler.
 
         Args:
-            stock: Does the call as the loop did it before.
+            stock: Does the call by the original code.
             params: The tensors of model and optimizer.
             batch: The batch, or the data set.
-            indices: Samples of each step, if there are several.
-            repeat: Does the call once more, by the steps here and with all checks around it.
+            indices: Samples of each step; None for a single step.
+            repeat: Does the call again with the compiled step and all checks around it.
 
         Raises:
-            FastStepError: No engine can; everything is as before the call.
+            FastStepError: No engine can compile the step; the state is as before the call.
         """
         recipe = stock.recipe
         before = Snapshot(recipe.model, recipe.loss_fn, stock.optimizer)
@@ -118,7 +118,7 @@ class CompiledSteps:
             before.restore()
 
         def use(step: AnyStep) -> tuple[Tensor, ...]:
-            """Keep a step for its shapes, and do it, compared with the stock one."""
+            """Store a step for its shapes, do the call, and compare it with the stock step."""
             shape = None if indices is None else indices.shape
             if shape is not None and isinstance(step, GeneratedStep):
                 shape = shape[1:]
@@ -134,7 +134,7 @@ class CompiledSteps:
             return results
 
         def generate() -> tuple[Tensor, ...]:
-            # Code of single steps serves several as well.
+            # Code for a single step also does several.
             single = batch if indices is None else batch.rows(indices[0]).contiguous()
             step = self.find(single, None)
             if not isinstance(step, GeneratedStep):

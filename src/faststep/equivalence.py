@@ -1,4 +1,4 @@
-"""A compiled step is used only when it did, on copies, what the stock step did."""
+"""The check of a compiled step on copies against the stock step, and the times of both."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class StepCost:
     """Measured times of one compiled step and of the stock step that it replaces.
 
     Args:
-        compile_ns: Tracing and compiling.
-        stock_step_ns: One step as the loop did it before.
-        fast_step_ns: One step of a compiled call.
-        steps_per_call: Steps that one compiled call does.
+        compile_ns: Time of tracing and compiling.
+        stock_step_ns: Time of one stock step.
+        fast_step_ns: Time of one step of a compiled call.
+        steps_per_call: Number of steps of one compiled call.
     """
 
     compile_ns: int
@@ -56,27 +56,27 @@ class StepCost:
 
     @property
     def speedup(self) -> float:
-        """Return how many times faster the compiled step is."""
+        """Return the stock step's time divided by the compiled step's time."""
         return self.stock_step_ns / self.fast_step_ns
 
     @property
     def pays_off_after_steps(self) -> int | None:
-        """Return the steps after which compiling is earned back; None if it never is."""
+        """Return the number of steps that save the compile time; None if they never do."""
         saved_ns = self.stock_step_ns - self.fast_step_ns
         return math.ceil(self.compile_ns / saved_ns) if saved_ns > 0 else None
 
 
-# Repetitions that the times come from, and how long they may take together.
+# Number of samples of a time, and the limit of their total time.
 _NUM_TIMED = 9
 _TIMED_NS = 200_000_000
-# A sample is as many calls as take this long: on a busy machine, short ones slip through
-# undisturbed and long ones do not, and the two would not compare.
+# Repeat calls for this long per sample: on a busy machine other load disturbs long samples but
+# misses short ones, so samples of different lengths do not compare.
 _SAMPLE_NS = 4_000_000
-# Of the way that a parameter goes beside the optimizers, such as a target network's towards the
-# trained one: rounding of what that moves may be a good part of a short way.
+# Allowed error as a fraction of the move of a parameter that no optimizer holds, such as a target
+# network's towards the trained one: rounding may be a large part of a short move.
 _MOVED_FRACTION = 0.1
-# How many times more may differ than as a rule, where moved weights show that it may: at most so
-# many times, since a mistake would hide in more.
+# Factors on the tolerance if moved weights show that this step amplifies rounding. The last is the
+# limit: a larger tolerance would hide mistakes.
 _FACTORS = (SPREAD_FACTOR, 2 * SPREAD_FACTOR, MOST_OWN_FACTOR)
 
 
@@ -89,24 +89,24 @@ def check_step_numbers(
     indices: Tensor | None,
     run_fast: Callable[[], Any],
 ) -> tuple[tuple[Tensor, ...], StepCost]:
-    """Do the steps by the stock code, compare, and time both.
+    """Do the steps of one call by the stock code, compare, and time both.
 
-    The model has been trained by exactly the steps of one call afterwards, those of the stock code.
+    Afterwards the model is in the state after the stock steps of one call.
 
     Args:
         step: The compiled step.
         stock: The stock step.
         params: The tensors of model and optimizer.
-        before: Their values, and the random numbers.
+        before: Their values, and the state of the random numbers.
         batch: The batch, or the data set.
-        indices: Samples of each step, if there are several.
-        run_fast: Does a compiled call with all the checks around it: what is timed.
+        indices: Samples of each step; None for a single step.
+        run_fast: Does a compiled call with all the checks around it; this call is timed.
 
     Returns:
-        Losses with what comes beside them, and what either step costs.
+        Losses and auxiliary tensors, and the times of both steps.
 
     Raises:
-        FastStepError: They differ by more than rounding; names the first tensor.
+        FastStepError: The results differ by more than rounding; names the first tensor.
     """
     old = clone_all(params.arguments)
     num_steps = num_steps_of(indices)
@@ -118,9 +118,9 @@ def check_step_numbers(
     recipe = stock.recipe
 
     def run_moved(seed: int) -> _Results:
-        """Do stock steps with weights that are moved by as much as a layer's rounding.
+        """Do stock steps with weights moved by a layer's rounding error.
 
-        The move of the weights itself is taken off again.
+        Subtract the move itself from the results.
         """
         before.restore()
         trained = [one.param for one in params.trained]
@@ -143,7 +143,7 @@ def check_step_numbers(
                 )
             after.restore()
             fast_ns = _time(run_fast)
-            after.restore()  # a thousand steps on one batch may have led far away
+            after.restore()  # a thousand steps on one batch may have moved the weights far
             stock_ns = _time(lambda: stock.run(batch, indices))
     finally:
         after.restore()
@@ -156,18 +156,18 @@ def check_step_numbers(
     return wanted, cost
 
 
-# What a step returned, and the tensors of model and optimizer after it.
+# The results of a step, and the tensors of model and optimizer after it.
 _Results = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 class _Comparison:
-    """Holds steps against the stock ones.
+    """Compares steps with the stock steps.
 
     Args:
-        stock: Has just done them.
-        params: The tensors of model and optimizer, as the stock steps left them.
+        stock: The stock step, just after its steps.
+        params: The tensors of model and optimizer after the stock steps.
         old: Their values before.
-        wanted: What the stock steps returned.
+        wanted: The results of the stock steps.
     """
 
     def __init__(
@@ -181,19 +181,19 @@ class _Comparison:
         self._states = [rule.state_names(group) for group in groups]
         self._owners = owners_of(stock.optimizer)
         dtypes = {one.param.dtype for one in self._trained} | {stock.recipe.autocast}
-        # As torch names them, less the module: float32.
+        # Torch's names without the module, such as float32.
         formats = [str(dtype).removeprefix("torch.") for dtype in dtypes if dtype is not None]
         self._tolerance = step_tolerance(formats)
 
     def difference(
         self, found: tuple[Tensor, ...], results: tuple[Tensor, ...], factor: float = 1.0
     ) -> str | None:
-        """Return which tensor differs first; None if all agree.
+        """Name the first tensor that differs; return None if all agree.
 
         Args:
-            found: What other steps returned.
+            found: The results of other steps.
             results: The tensors of model and optimizer after them.
-            factor: How many times more may differ than as a rule.
+            factor: Factor on the usual tolerance.
         """
         tolerance = self._tolerance.widened(factor)
         pairs = list(zip(self._values, results, strict=True))
@@ -204,8 +204,8 @@ class _Comparison:
             buffers.append(Other("buffer", f"buffer {name}", value, other))
             if name not in self._params:
                 continue
-            # The way of a parameter that no optimizer holds is short: beside its values a missing
-            # one would not be seen.
+            # Compare with the move of a parameter that no optimizer holds: the move is short, so a
+            # comparison with its values would not notice a missing one.
             if not value.is_floating_point():
                 is_alike = torch.equal(value, other)
             else:
@@ -235,19 +235,20 @@ class _Comparison:
         if difference is not None:
             return difference
         for number, (value, other) in enumerate(zip(beside, others_beside, strict=True)):
-            # Near zero it may be a difference of numbers around 1, as a divergence of policies is.
+            # Allow for values near zero that are differences of numbers around 1, such as a
+            # divergence of policies.
             if not is_close(value, other, tolerance.tensor, math.sqrt(value.numel())):
                 return f"tensor {number} of aux ({worst(value, other)})"
         return None
 
     def is_no_more(self, compiled: _Results, moved: _Results) -> bool:
-        """Whether compiled steps differ no more than is this network's nature.
+        """Whether compiled steps differ no more than this network amplifies rounding.
 
-        As in a comparison of runs: up to three times of what moved weights differ by.
+        The limit is that of a comparison of runs: three times the difference of moved weights.
 
         Args:
-            compiled: Of compiled steps, that differ by more than as a rule.
-            moved: Of the stock steps, with weights that are moved by rounding.
+            compiled: Results of the compiled steps, outside the usual tolerance.
+            moved: Results of the stock steps with weights moved by rounding.
         """
         for factor in _FACTORS:
             if self.difference(*compiled, factor) is None:
@@ -256,7 +257,7 @@ class _Comparison:
 
 
 def _time(run: Callable[[], Any]) -> float:
-    """Return the median time of a call."""
+    """Return the median time of a call, in nanoseconds."""
     synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
     samples: list[float] = []
     first_ns = time.perf_counter_ns()

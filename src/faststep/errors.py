@@ -7,8 +7,8 @@ class FastStepError(Exception):
     """A step cannot be compiled, or an argument is wrong.
 
     Args:
-        message: What went wrong, with the value that caused it.
-        hint: What to do about it.
+        message: The error, with the value that caused it.
+        hint: The suggested fix.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

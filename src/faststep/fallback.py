@@ -1,4 +1,4 @@
-"""A fast step for a loop that does not know of it: where it fails, the loop goes on as before."""
+"""A fast step for an unmodified loop; if it fails, the loop's own code does all later steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 
 class FallbackStep:
-    """Does the steps of a loop by ``fast_step`` once that pays and as long as it works.
+    """Does the steps of a loop by ``fast_step``, from when that pays until it fails.
 
-    Before and after, it does them as the loop did.
+    All other steps run the loop's plain statements.
 
-    A fast step that cannot be compiled, or computes something else, leaves model, optimizer and
-    random numbers as before its call: that step is done by the plain statements, and so are all
-    later ones.
+    A fast step that does not compile or gives other results restores model, optimizer and random
+    numbers; the plain statements then do that step and all later ones.
 
     Args:
         model: As for ``fast_step``.
@@ -33,8 +32,8 @@ class FallbackStep:
         max_grad_norm: As for ``fast_step``.
         has_aux: As for ``fast_step``.
         calls_model: As for ``fast_step``.
-        on_given_up: Told why, once.
-        pays_now: Tells whether what is left of the run pays for compiling; asked until it does.
+        on_given_up: Called once with the reason of a failure.
+        pays_now: Returns whether the rest of the run pays for compiling; called until it is true.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class FallbackStep:
             self._begin()
 
     def _begin(self) -> None:
-        """Change over to ``fast_step``, whose import alone takes time."""
+        """Switch to ``fast_step``; import it only now, since the import is slow."""
         from faststep.fast import fast_step
         from faststep.inductor import explained
 
@@ -78,7 +77,7 @@ class FallbackStep:
         except FastStepError as error:
             self._on_given_up(error.message)
         else:
-            # What fails in it is no error of the script.
+            # Turn compiler errors into FastStepError: they are not errors of the script.
             self._fast.compile = explained()(self._fast.compile)
 
     @property
@@ -87,7 +86,7 @@ class FallbackStep:
         return self._fast is not None
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
-        """Do one step; return what ``fast_step`` returns."""
+        """Do one step; return the same values as ``FastStep``."""
         if not self._has_begun and self._pays_now():
             self._begin()
         if self._fast is not None:
@@ -100,7 +99,7 @@ class FallbackStep:
 
     def _do_plain(self, inputs: Any, targets: Any) -> Any:
         model, optimizer = self._model, self._optimizer
-        if not isinstance(optimizer, Optimizer):  # which the loss function updates with
+        if not isinstance(optimizer, Optimizer):  # the loss function itself steps several
             return pytree.tree_map_only(Tensor, Tensor.detach, self._loss_fn(*inputs))
         assert isinstance(model, nn.Module)
         optimizer.zero_grad()

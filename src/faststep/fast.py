@@ -38,30 +38,30 @@ def fast_step(
     has_aux: bool = False,
     calls_model: bool = False,
 ) -> FastStep:
-    """Return a function that does whole training steps, each as one compiled call.
+    """Return a function that does each whole training step as one compiled call.
 
     ``loss = step(inputs, targets)`` replaces ``zero_grad``, forward, loss, ``backward`` and
-    ``optimizer.step()``. Model and optimizer stay the user's own, and can be saved, loaded,
-    evaluated and scheduled between calls.
+    ``optimizer.step()``. Model and optimizer stay the user's objects: save, load, evaluate and
+    schedule them between calls.
 
     Args:
-        model: The model that is trained; or all models that ``loss_fn`` calls.
+        model: The trained model; or all models that ``loss_fn`` calls.
         loss_fn: Returns the loss, a single number, from the model's output and the targets.
         optimizer: ``SGD``, ``Adam``, ``AdamW``, ``RMSprop`` or ``Adagrad`` of ``torch.optim``.
-            Of several, in a list, ``loss_fn`` calls ``zero_grad`` and ``step`` by itself, once
-            each, and ``backward`` of its losses; it returns one of these. Implies ``calls_model``.
-        steps_per_call: Steps that one compiled call of ``FastStep.run`` does.
+            For a list of several, ``loss_fn`` calls ``zero_grad`` and ``step`` of each once and
+            ``backward`` of its losses, and returns one loss. A list implies ``calls_model``.
+        steps_per_call: Number of steps of one compiled call of ``FastStep.run``.
         mode: ``reduce-overhead`` replays a CUDA graph on CUDA.
         max_grad_norm: Clips the gradients as ``clip_grad_norm_`` does.
         autocast: ``torch.bfloat16`` for an autocast region around model and loss.
-        checks_numbers: Compare each compiled step with the stock one before it is used.
+        checks_numbers: Compare each compiled step with the stock step before using it.
         engine: ``generated`` for C code of this package, on the CPU; ``inductor`` for torch's
-            compiler; ``auto`` for generated code where it can be had and is faster than the stock
+            compiler; ``auto`` for generated code if it compiles and is faster than the stock
             step, else Inductor.
-        has_aux: ``loss_fn`` returns a pair: the loss, and tensors in tuples, lists or dicts that a
-            step returns beside it, such as an accuracy.
-        calls_model: ``loss_fn`` calls the model itself, in whatever way: it gets the inputs that a
-            step is called with as its arguments, and no targets.
+        has_aux: ``loss_fn`` returns a pair: the loss, and tensors in tuples, lists or dicts, such
+            as an accuracy. The step returns both.
+        calls_model: ``loss_fn`` calls the model itself: it gets the inputs of the step as its
+            arguments, and no targets.
 
     Raises:
         FastStepError: The model or the optimizer cannot be compiled, or an argument is wrong.
@@ -118,9 +118,9 @@ def fast_step(
 class FastStep:
     """Training steps as compiled calls; made by ``fast_step``.
 
-    The first step is the stock one, and shows which parameters get gradients; the second compiles.
-    A batch of another shape is done by the stock step until that shape has come more than
-    ``NUM_RARE`` times. Gradients do not outlive a step: ``param.grad`` is None after each call.
+    The first call does a stock step to find the parameters with gradients; the second compiles.
+    The stock step does the first ``NUM_RARE`` batches of each further shape. ``param.grad`` is
+    None after each call.
     """
 
     def __init__(
@@ -130,44 +130,44 @@ class FastStep:
         self._recipe = recipe
         self._optimizer = optimizer
         self._steps = steps
-        # None until the optimizer has state, or while it is not known what is trained.
+        # None until the optimizer has state and the trained parameters are known.
         self._params: Params | None = None
         self._guards: Guards | None = None
-        # Unknown until a backward pass has shown which parameters get gradients.
+        # None until the first backward pass shows the parameters with gradients.
         self._trained_names: frozenset[str] | None = None
         self._forget_fast_paths()
 
     @property
     def num_compiled(self) -> int:
-        """How many steps were compiled, for different shapes or modes."""
+        """The number of compiled steps, for different shapes or modes."""
         return self._steps.num_compiled
 
     @property
     def cost(self) -> StepCost | None:
-        """The times of the step that was last compared with the stock step."""
+        """The times of the last compiled step that was compared with the stock step."""
         return self._steps.cost
 
     @property
     def engine(self) -> str | None:
-        """What the last compiled step was made by; None before there is one."""
+        """The engine of the last compiled step; None before there is one."""
         step = self._steps.latest
         return None if step is None else step.engine
 
     @property
     def not_generated(self) -> str | None:
-        """Why the last step compiled is not generated code; None if it is."""
+        """The reason that the last compiled step is not generated code; None if it is."""
         return self._steps.not_generated
 
     def __call__(self, inputs: Any, targets: Any = None) -> Any:
-        """Do one step; return its loss, detached, or the loss and what ``loss_fn`` has beside it.
+        """Do one step; return its detached loss; with ``has_aux``, also the auxiliary tensors.
 
         Args:
-            inputs: What the model takes: a tensor, or a tuple or a dict of arguments.
-            targets: What the loss takes beside the model's output.
+            inputs: The model's input: a tensor, or a tuple or a dict of arguments.
+            targets: The second argument of the loss function.
 
         Raises:
-            FastStepError: The step cannot be compiled, or computes something else than the stock
-                step; model, optimizer and random numbers are as before the call.
+            FastStepError: The step cannot be compiled, or its results differ from the stock step;
+                model, optimizer and random numbers are as before the call.
         """
         fast = self._fast_one.call
         if fast is not None:
@@ -183,15 +183,15 @@ class FastStep:
     def run(self, inputs: Any, targets: Any, indices: Tensor) -> Any:
         """Do one step for each row of indices, ``steps_per_call`` of them in one compiled call.
 
-        Steps that are left over are done one by one.
+        Remaining steps run one by one.
 
         Args:
             inputs: Inputs of the whole data set, samples along the first dimension.
-            targets: Its targets.
+            targets: Targets of the whole data set.
             indices: Samples of each step, of shape (steps, batch size); on the data's device.
 
         Returns:
-            The loss of each step; with ``has_aux``, also what comes beside them, stacked.
+            The loss of each step; with ``has_aux``, also the stacked auxiliary tensors.
 
         Raises:
             FastStepError: As for a single step.
@@ -234,26 +234,26 @@ class FastStep:
         callback: Callable[[int, Tensor], object] | None = None,
         every: int = 100,
     ) -> Tensor:
-        """Train on a data set in memory: ``run`` over its samples, some epochs long.
+        """Train on a data set in memory for some epochs by ``run``.
 
-        Not with ``has_aux``: batches of two sizes have tensors of two shapes beside the loss.
+        Does not support ``has_aux``: auxiliary tensors of batches of two sizes have two shapes.
 
         Args:
             inputs: Inputs of the whole data set, samples along the first dimension.
-            targets: Its targets.
+            targets: Targets of the whole data set.
             batch_size: Samples of a step.
-            epochs: Times that every sample is taken.
-            shuffle: Take the samples of each epoch in an order of its own, by ``torch.randperm``.
+            epochs: Passes over the data set.
+            shuffle: Shuffle the samples before each epoch by ``torch.randperm``.
             drop_last: Leave out the samples that do not fill a batch.
-            generator: What orders are drawn from; torch's own if there is none.
+            generator: Random generator of the shuffles; torch's default if None.
             callback: Called with the number of steps done and the losses since the last call.
-            every: Steps from one call of it to the next; the end of an epoch comes too.
+            every: Most steps between two calls of ``callback``; an epoch's end also calls it.
 
         Returns:
             The loss of each step.
 
         Raises:
-            FastStepError: As for a single step; or a number makes no sense.
+            FastStepError: As for a single step; or a count is below 1, or no batch is filled.
         """
         if self._recipe.aux is not None:
             raise FastStepError(
@@ -278,7 +278,7 @@ class FastStep:
         return torch.cat(losses)
 
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Do a step, or the steps of one call; return the loss or losses, and what is beside."""
+        """Do the step or steps of one call; return loss or losses, and auxiliary tensors."""
         params, guards = self._params, self._guards
         if params is None or guards is None or not guards.hold() or not params.is_current():
             self._forget_fast_paths()
@@ -307,10 +307,10 @@ class FastStep:
         return results
 
     def _refresh(self) -> None:
-        """Read tensors and options again, after something has changed.
+        """Read tensors and options again after a change.
 
         Raises:
-            FastStepError: What is new cannot be compiled.
+            FastStepError: The changed step cannot be compiled.
         """
         model = self._recipe.model
         if self._guards is None or not self._guards.hold():
@@ -331,11 +331,11 @@ class FastStep:
             self._steps.turn_to((self._params.key, self._guards.key))
 
     def _forget_fast_paths(self) -> None:
-        # Of the last call like it, in C alone, with what asks whether anything has changed.
+        # Fast calls like the last single-step call and the last several-step call.
         self._fast_one, self._fast_several = _FastPath(), _FastPath()
 
     def do_stock(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Do the steps as the loop did them before."""
+        """Do the steps by the model's and the optimizer's own code."""
         recipe = self._recipe
         stock = StockStep(recipe, self._optimizer)
         if self._trained_names is not None:
@@ -343,7 +343,7 @@ class FastStep:
         if recipe.updating is None:
             results = stock.run(batch, indices)
         else:
-            # What is not one plain update with each optimizer is seen only when it is done.
+            # Only a run shows whether the loss function updates once with each optimizer.
             before = Snapshot(recipe.model, recipe.loss_fn, self._optimizer, has_grads=True)
             try:
                 results = stock.run(batch, indices)
@@ -355,7 +355,7 @@ class FastStep:
         return results
 
     def compile(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Compile a step for a call and do it; replaced where nothing may be compiled."""
+        """Compile a step for a call and do it; ``FallbackStep`` wraps this method."""
         assert self._params is not None
         self._forget_fast_paths()
         stock = StockStep(self._recipe, self._optimizer)
@@ -363,21 +363,21 @@ class FastStep:
         return self._steps.compile(stock, self._params, batch, indices, repeat)
 
 
-# A fast call holds Python's lock: no longer than Python itself lets other threads wait for it.
+# A fast call holds the GIL; allow at most Python's own switch interval, 5 ms.
 _LONGEST_FAST_NS = 5_000_000
-# Calls from one making of a fast call to the next, which takes as long as some twenty of them.
+# Least number of calls between two builds of a fast call; a build takes as long as about 20 calls.
 _FAST_EVERY = 256
 
 
 @dataclass(slots=True)
 class _FastPath:
-    """The fast call of single steps, or of several: for what was called with last.
+    """The fast call of single steps or of several steps, for inputs like the last ones.
 
     Args:
-        call: It; None if there is none, or none yet.
-        step: What it is a call of.
-        num_steps: How many steps it does, if it is one of several.
-        calls_until_next: Calls by another way before another one is made.
+        call: The fast call; None if there is none.
+        step: The step that it calls.
+        num_steps: Number of steps of a call; None for a single step.
+        calls_until_next: Slower calls before the next build of a fast call.
     """
 
     call: FastCall | None = None
@@ -393,16 +393,16 @@ class _FastPath:
         num_steps: int | None,
         step_ns: float,
     ) -> None:
-        """Let the next call be a fast one, after one that was not.
+        """Make the next call fast, after one that was not.
 
-        It has run out of tensors for losses; or it was for another batch or other options: then a
-        new one is made, but not at every call.
+        If the fast call has used all its tensors for losses, then refill it. If the batch or the
+        options changed, then build a new one, but not at every call.
 
         Args:
-            step: What was called.
-            make: Returns a fast call of it, if it can be one.
-            num_steps: How many steps that does; None for a single one.
-            step_ns: What a step takes.
+            step: The step that was called.
+            make: Builds a fast call of the step; returns None if that is impossible.
+            num_steps: Number of steps of a call; None for a single step.
+            step_ns: Time of one step, in nanoseconds.
         """
         if self.call is not None and self.call.is_empty and self.step is step:
             self.call.refill(step.make_losses(self.num_steps))

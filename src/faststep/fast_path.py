@@ -1,7 +1,7 @@
-"""Generated steps called from Python in C alone, with all that is asked before them.
+"""Calls of generated steps from Python that run only C code, including the checks before a step.
 
-Asking whether anything has changed, in Python, takes longer than a small step itself. So the
-questions are written down once, as ``Guard``s, and asked by the C code of ``fast_path.h``.
+Checks for changes in Python take longer than a small step. A list of ``Guard``s therefore holds
+them, and the C code of ``fast_path.h`` evaluates the list.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from faststep.codegen.toolchain import CompilerError, load
 
 
 class Check(IntEnum):
-    """What a guard asks; as ``fast_path.h`` has it.
+    """The kind of a guard; mirrors ``fast_path.h``.
 
     ``SIZE``: is this the dict's length? ``ITEM``: is this in the dict under the key?
     ``ATTRIBUTE``: is this the holder's attribute? ``ELEMENTS``: are these the list's elements?
-    ``ADDRESS``: is this the address of the tensor's data? ``NUMBER``: what the dict has is written
-    there. ``VALUES``: are these the dict's values?
+    ``ADDRESS``: is this the address of the tensor's data? ``NUMBER``: write the dict's number to
+    this place. ``VALUES``: are these the dict's values?
     """
 
     SIZE = 0
@@ -38,7 +38,7 @@ class Check(IntEnum):
     VALUES = 6
 
 
-# Check, holder, key and what is wanted.
+# Check, holder, key and expected value.
 Guard = tuple[Check, Any, Any, Any]
 
 
@@ -106,21 +106,22 @@ _METH_FASTCALL = 0x80
 
 
 class FastCall:
-    """One or several steps called for tensors like those that they were called with.
+    """A call of one or several steps for tensors like those of the last call.
 
-    ``function(inputs, targets)`` returns the loss, ``function(inputs, targets, indices)`` those of
-    several steps; None if it is not for them or something has changed: nothing was done then.
+    ``function(inputs, targets)`` returns the loss; ``function(inputs, targets, indices)`` returns
+    the losses of several steps. If the tensors do not match or a guard fails, then it returns None
+    and does no step.
 
     Args:
-        guards: What must hold.
-        inputs: Tensors like those that it is for, and where the addresses of such are written to.
-        num_steps: How many it does.
+        guards: Conditions that must hold.
+        inputs: Example tensors, each with the place that gets the address of the actual tensor.
+        num_steps: Number of steps of a call.
         loss_slot: Number of the argument that is the loss.
         at: Addresses of the arguments, the workspace and the plan.
         run: Address of ``run`` of ``driver.h``.
         marked: Tensors that the step writes to.
-        is_in_use: Whether another call does a step of it.
-        kept: What these addresses are in.
+        is_in_use: Nonzero while another thread does a step of it.
+        kept: Objects that own the memory at these addresses.
     """
 
     def __init__(
@@ -154,18 +155,18 @@ class FastCall:
             one = call.inputs[number]
             one.type, one.place = self._keep(Tensor), place
             describe(tensor, ctypes.byref(one.like))
-            # The tensor may be given another shape later: these stay as they are.
+            # Copy the sizes: the tensor may get another shape later.
             for field, values in (("shape", tensor.shape), ("strides", tensor.stride())):
                 sizes = (ctypes.c_int64 * len(values))(*values)
                 setattr(one.like, field, ctypes.addressof(sizes))
                 self._kept.append(sizes)
-        if len(inputs) == 3:  # indices: checked in each call
+        if len(inputs) == 3:  # each call checks the indices
             call.num_indices = inputs[2][0].numel()
             call.num_samples = min(len(tensor) for tensor, _ in inputs[:2])
         call.describe, call.mark = (
             ctypes.cast(one, ctypes.c_void_p).value for one in (describe, mark)
         )
-        # Of its own, which nobody moves: with the same count of writes as the model's.
+        # Use own tensor objects, which stay in place; they share the version counters of the model.
         owned = [tensor.detach() for tensor in marked]
         array = (ctypes.c_void_p * len(owned))(*(tensor._cdata for tensor in owned))
         self._kept += [owned, array]
@@ -183,19 +184,19 @@ class FastCall:
         )
 
     def _keep(self, value: Any) -> int:
-        """Return an object's address; it is kept as long as the call."""
+        """Keep an object alive as long as the call; return its address."""
         self._kept.append(value)
         return id(value)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no more tensors for losses to come."""
+        """Whether no tensors for future losses are left."""
         return self._call.num_losses == 0
 
     def refill(self, losses: Tensor) -> None:
-        """Give it tensors for losses to come: each of these rows is one."""
+        """Add tensors for future losses: one for each row."""
         with self._refilling:
-            # Another thread may call between two of these lines: it finds none until the last.
+            # Set the count last: another thread may call between two of these lines.
             self._call.num_losses = 0
             self._losses = list(losses.unbind())
             self._call.losses = id(self._losses)
@@ -205,21 +206,21 @@ class FastCall:
 
 
 def has_fast_path() -> bool:
-    """Whether there can be one: this Python and torch allow it, and it compiles."""
+    """Whether the fast path works: this Python and torch support it, and it compiles."""
     return _functions() is not None
 
 
-# torch::autograd::impl::bump_version(at::Tensor const&): a tensor is a pointer to what it is.
+# torch::autograd::impl::bump_version(at::Tensor const&); an at::Tensor is one pointer.
 _MARK = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
-# Bytes from the begin of DLPack's table of functions to dltensor_from_py_object_no_sync.
+# Byte offset of dltensor_from_py_object_no_sync in DLPack's table of functions.
 _DESCRIBE_OFFSET = 40
 
 
 @functools.cache
 def _functions() -> tuple[_Method, Any, Any] | None:
-    """Return the C function, and torch's that describe a tensor and mark one as written.
+    """Return the C function, and torch's functions that describe a tensor and mark it as written.
 
-    None if this Python or torch has them not, or there is no C compiler.
+    Return None if this Python or torch lacks them, or if there is no C compiler.
     """
     is_locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)

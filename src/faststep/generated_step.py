@@ -24,7 +24,7 @@ from faststep.step_function import make_step
 from faststep.updates import UpdateNumbers
 
 _LOSSES_AT_ONCE = 256
-_MOST_LOSSES = 8192  # whoever keeps one of them keeps all
+_MOST_LOSSES = 8192  # keeping one loss keeps the memory of all
 _OUT_OF_RANGE = "a class or another index in the batch is out of range"
 
 
@@ -32,12 +32,12 @@ class GeneratedStep:
     """A generated call that does one step, or any number of them.
 
     Args:
-        recipe: What a step computes.
-        params: The tensors that it is made for.
-        single: A batch of the shapes that it is made for.
+        recipe: The computation of a step.
+        params: The tensors that the code is generated for.
+        single: A batch of the shapes that the code is generated for.
 
     Raises:
-        UnsupportedError: The step holds something that no code is generated for.
+        UnsupportedError: The step contains an operator, dtype or layout without generated code.
         CompilerError: There is no C compiler, or it failed.
     """
 
@@ -58,17 +58,17 @@ class GeneratedStep:
             self._generated = Generated(function, examples, late, source, of_batch)
         self._single = single
         self._lock = threading.Lock()
-        self._in_use = ctypes.c_int64(0)  # as the lock, for the fast path
-        # What was last called, so that only what differs is set anew.
+        self._in_use = ctypes.c_int64(0)  # the lock's state, for the fast path
+        # The tensors of the last call: other tensors need new addresses.
         self._params: Params | None = None
         self.compile_ns = time.perf_counter_ns() - start_ns
 
     def __call__(self, params: Params, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Do the steps; return their losses, and what comes beside them.
+        """Do the steps; return their losses and auxiliary tensors.
 
         Raises:
-            IndexError: A class or another index in a batch is out of range; nothing was changed by
-                that step.
+            IndexError: A class or another index in a batch is out of range; that step changed
+                nothing.
         """
         with self._locked():
             if params is not self._params:
@@ -88,7 +88,7 @@ class GeneratedStep:
         """Do the steps on copies of the tensors.
 
         Returns:
-            The losses with what comes beside them, and the copies in the order of
+            The losses and auxiliary tensors, and the copies in the order of
             ``params.arguments``.
         """
         copies = clone_all(params.arguments)
@@ -98,7 +98,7 @@ class GeneratedStep:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let no other thread do a step meanwhile."""
+        """Keep other threads from a step inside the context."""
         with self._lock:
             self._in_use.value = 1
             try:
@@ -112,7 +112,7 @@ class GeneratedStep:
         call.begin(params)
         if indices is None:
             return call.do_one(batch.tensors)
-        # As numbers of rows, which the C code does not check.
+        # Check the row numbers here: the C code does not.
         num_samples = min(len(tensor) for tensor in batch.tensors)
         lowest, highest = (int(one) for one in torch.aminmax(indices))
         if lowest < -num_samples or highest >= num_samples:
@@ -129,7 +129,7 @@ class GeneratedStep:
         )
 
     def _is_plain(self, batch: Batch, indices: Tensor | None) -> bool:
-        """Whether C alone can do it: it draws nothing, and moves on one result each step."""
+        """Whether C code alone can do the call: no random draws, and only a loss as result."""
         return (
             not self._generated.draws
             and len(self._generated.results) == 1
@@ -139,11 +139,11 @@ class GeneratedStep:
     def fast_call(
         self, guards: Guards, params: Params, batch: Batch, indices: Tensor | None
     ) -> FastCall | None:
-        """Return it as a fast call for the tensors last called with, if it can be one."""
+        """Return a fast call for tensors like the last ones; None if there can be none."""
         call = self._call
         if not (self._is_plain(batch, indices) and call.counts and has_fast_path()):
             return None
-        if any(tensor.is_inference() for tensor in params.owned):  # which has no count of writes
+        if any(tensor.is_inference() for tensor in params.owned):  # these have no version counter
             return None
         given = batch.tensors
         if indices is not None:
@@ -164,12 +164,12 @@ class GeneratedStep:
         )
 
     def make_losses(self, num_steps: int | None) -> Tensor:
-        """Return memory for losses to come, of single steps or of several: a row for each call."""
+        """Return memory for future losses: a row for each call, of one step or of several."""
         return self._call.make_losses(num_steps)
 
 
 class _Call:
-    """The addresses of a call: all but those of the batch stay from step to step."""
+    """The addresses of a call; only those of the batch change from step to step."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Call:
         self._written = written  # kept alive
         self._update = numbers
         self._options = (ctypes.c_double * max(1, len(numbers.options)))()
-        self._numbers = (ctypes.c_double * max(1, numbers.width))()  # as floats, half of it
+        self._numbers = (ctypes.c_double * max(1, numbers.width))()  # float32 uses half of it
         self.loss_slot = generated.num_arguments + len(generated.draws)
         self._batch_slot = len(written) + 1
         addresses = [tensor.data_ptr() for tensor in written]
@@ -194,13 +194,13 @@ class _Call:
         self._loss_shape, self._loss_dtype = generated.results[0].shape, generated.results[0].dtype
         self._losses: list[Tensor] = []
         self._beside = [(tuple(one.shape), one.dtype) for one in generated.results[1:]]
-        # Where the batches of several steps are put together, and what else these need.
+        # Memory that collects each batch of several steps, and the plan of those steps.
         self._batches = [torch.empty_like(tensor) for tensor in batch.tensors]
         self._several: tuple[Plan, Any, Any] | None = None
-        # The C code counts in float32, as optimizers do unless torch's default was changed.
+        # The C code counts in float32, as optimizers do unless torch's default dtype changed.
         counters = params.counters
         self.counts = counts and all(t.dtype == torch.float32 and t.is_cpu for t in counters)
-        # Of each pack, if it does not count the optimizer's own.
+        # A count for each pack, for calls that do not update the optimizer's own counts.
         self._own_counts = (ctypes.c_float * len(params.packs))()
         own = [ctypes.addressof(self._own_counts) + 4 * i for i in range(len(params.packs))]
         counted = [t.data_ptr() for t in counters] if self.counts else own
@@ -231,10 +231,10 @@ class _Call:
         return ctypes.addressof(addresses), self._generated.workspace, ctypes.addressof(plan)
 
     def addresses(self, num_steps: int | None) -> tuple[tuple[int, int, int], list[int], Any]:
-        """Return the addresses of a call, where those of its data are read from, and what to keep.
+        """Return the addresses of a call, the places of its data's addresses, and their owners.
 
         Args:
-            num_steps: As many as ``do_many`` has done last; None for a single step.
+            num_steps: The number of steps of the last ``do_many``; None for a single step.
         """
         if num_steps is None:
             first = ctypes.addressof(self._addresses)
@@ -248,7 +248,7 @@ class _Call:
         return self._at_of(addresses, plan), places, (self, self._several)
 
     def option_places(self) -> dict[tuple[int, str], int]:
-        """Return where numbers of the optimizer's groups are read from."""
+        """Return the addresses from which the C code reads options, by group number and name."""
         first = ctypes.addressof(self._options)
         return {
             (group, name): first + ctypes.sizeof(ctypes.c_double) * number
@@ -257,13 +257,13 @@ class _Call:
         }
 
     def begin(self, params: Params) -> None:
-        """Read what changes from call to call: options, and counts that are not the optimizer's."""
+        """Read the options; and the step counts, if the call does not use the optimizer's."""
         self._options[:] = self._update.values(params.groups) or [0.0]
         if not self.counts:
             self._own_counts[:] = params.counts()
 
     def do_one(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Do a step; return its loss, and what comes beside it."""
+        """Do a step; return its loss and auxiliary tensors."""
         if not self._losses:
             self._losses = list(self.make_losses(None).unbind())
         loss = self._losses.pop()
@@ -276,10 +276,10 @@ class _Call:
         return (loss, *beside)
 
     def make_losses(self, num_steps: int | None) -> Tensor:
-        """Return memory for losses to come, a row for each call: cheaper when made together.
+        """Return memory for future losses, a row for each call; one allocation is cheaper.
 
         Args:
-            num_steps: Of several steps each; None for a single one's.
+            num_steps: Number of steps of each call; None for a single step.
         """
         shape = (_LOSSES_AT_ONCE,)
         if num_steps is not None:

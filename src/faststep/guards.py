@@ -1,6 +1,6 @@
-"""What a compiled step was made for, and whether it is still so; hooks of modules and optimizer.
+"""Checks that model, loss and optimizer are as they were at compile time; hooks.
 
-Hooks that a compiled step would pass by are refused; those that watch steps are called.
+A compiled step refuses hooks that it would skip, and calls the hooks that watch steps.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from faststep.fast_path import Check, Guard
 from faststep.several import AnyOptimizer, parts_of
 from faststep.updates import UpdateRule
 
-# Private names of torch 2.13: there is no public way to ask for hooks.
+# Private names of torch 2.13: there is no public API to find hooks.
 _PARAM_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _TRAINING = attrgetter("training")
-# Of a parameter: hooks are refused, whatever is trained decides what is compiled.
+# Attributes of a parameter: hooks are refused; requires_grad changes the compiled code.
 _FACTS = ("requires_grad", *_PARAM_HOOKS)
 _PARAM_FACTS = attrgetter(*_FACTS)
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class Guards:
-    """Modules, their modes, trained parameters and options of the optimizer, at one time.
+    """A record of modules, their modes, trained parameters and options of the optimizer.
 
-    A small step takes some microseconds, so that asking must not take more: everything that is the
-    same is found by comparing lists; or by the fast path, from ``guards``.
+    A small step takes some microseconds, so the check must be cheap: it compares lists, or the
+    fast path evaluates ``guards``.
 
     Args:
         model: The model.
-        loss_fn: The loss; its modules count too, if it is one.
+        loss_fn: The loss; if it is a module, then the record includes its modules.
         optimizer: The optimizer.
-        rule: Its rule.
+        rule: The optimizer's rule.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Guards:
         self._options = self._read_options()
         self._choices = self._read_choices()
         facts = repr((self._training, self._param_facts, self._choices))
-        # Modules themselves: another one in the place of one may compute something else.
+        # Include the modules: a replacement may compute something else.
         self.key = (facts, *self._modules)
 
     def _optimizer_hooks(self) -> list[Any]:
@@ -84,7 +84,7 @@ class Guards:
         return [self._rule.choices(group) for group in self._optimizer.param_groups]
 
     def hold(self) -> bool:
-        """Whether nothing of it has changed, but numbers such as the learning rate."""
+        """Whether nothing has changed except numbers such as the learning rate."""
         if (
             any(self._hooks)
             or list(map(_TRAINING, self._modules)) != self._training
@@ -100,11 +100,11 @@ class Guards:
         return True
 
     def guards(self, places: Mapping[tuple[int, str], int]) -> Iterator[Guard]:
-        """Yield the same as guards of the fast path, and that no hook watches steps.
+        """Yield the same checks as guards of the fast path; also that no hook watches steps.
 
         Args:
-            places: Where numbers of groups are to be written, by number of the group and name;
-                those that decide what is compiled must stay as they are.
+            places: Addresses for the numbers of groups, by group number and name. Options that
+                select the compiled code must not change.
         """
         yield Check.ITEM, self._optimizer.__dict__, "_opt_called", True
         yield Check.SIZE, _global_optimizer_post_hooks, None, 0
@@ -136,7 +136,7 @@ class Guards:
         """Raise an error if the model or the optimizer has hooks.
 
         Raises:
-            FastStepError: There is one.
+            FastStepError: The model or the optimizer has a hook.
         """
         lost = "has hooks, which a compiled step would run once and never again"
         hint = "Remove them, or keep the loop as it is."
@@ -159,8 +159,8 @@ def _are_same(found: list[Any], known: list[Any]) -> bool:
 
 
 def call_step_hooks(optimizer: AnyOptimizer, num_steps: int) -> None:
-    """Tell those who watch the steps of all optimizers of so many steps, after they are done."""
-    # A scheduler warns if it is stepped before its optimizer.
+    """Call the global post-step hooks of optimizers, once for each optimizer and step."""
+    # Set _opt_called: a scheduler warns if it steps before its optimizer.
     parts = parts_of(optimizer)
     for part in parts:
         part._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -172,9 +172,9 @@ def call_step_hooks(optimizer: AnyOptimizer, num_steps: int) -> None:
 
 @contextmanager
 def unwatched_steps() -> Iterator[None]:
-    """Inside, steps of optimizers call none of the hooks that were registered for all of them.
+    """Disable the global step hooks of optimizers inside the context.
 
-    Those count the user's steps, not such as are done to be timed.
+    The hooks count the user's steps; timed steps must not count.
     """
     all_hooks: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     kept = [dict(hooks) for hooks in all_hooks]

@@ -1,10 +1,9 @@
-"""Steps that torch's compiler Inductor makes: a function of tensors as one call without guards.
+"""Steps compiled by torch's Inductor: a function of tensors as one call without guards.
 
-With ``codegen/tracing.py`` the only file that uses what torch does not document as public:
-``make_fx`` and inductor's ``compile``, ``config.patch`` and decomposition table, as torch 2.13 has
-them.
-``torch.compile`` would do as well, but its guards and the wrapper around its graph took longer than
-a small step itself.
+Only this file and ``codegen/tracing.py`` use undocumented parts of torch: ``make_fx`` and
+Inductor's ``compile``, ``config.patch`` and decomposition table, as of torch 2.13.
+``torch.compile`` also works, but its guards and the wrapper around its graph take longer than a
+small step.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from faststep.recipe import Recipe
 from faststep.step_function import make_step
 
 Mode = Literal["default", "reduce-overhead"]
-# A loop over fewer elements than this ends sooner on one thread than threads are woken.
+# One thread finishes a loop over fewer elements before other threads wake.
 _SMALL_LOOP = 2**16
 
 
 class CompiledStep:
-    """A compiled call that does a number of steps.
+    """A compiled call that does a fixed number of steps.
 
     Args:
-        recipe: What a step computes.
-        params: The tensors that it is made for.
-        batch: A batch, or a data set, of the shapes that it is made for.
-        indices: Indices of the samples of each step, if there are several steps.
-        mode: How it is compiled.
+        recipe: The computation of a step.
+        params: The tensors that the call is compiled for.
+        batch: A batch, or a data set, of the shapes that the call is compiled for.
+        indices: Indices of the samples of each step; None for a single step.
+        mode: The compiler's mode.
     """
 
     engine = "Inductor"
@@ -60,7 +59,7 @@ class CompiledStep:
         return (*written, params.numbers(self.num_steps), *batch.tensors, *samples)
 
     def __call__(self, params: Params, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Do the steps; return their losses, and what comes beside them."""
+        """Do the steps; return their losses and auxiliary tensors."""
         results = self._call(*self._arguments(params, params.arguments, batch, indices))
         params.count(self.num_steps)
         return tuple(results)
@@ -71,7 +70,7 @@ class CompiledStep:
         """Do the steps on copies of the tensors.
 
         Returns:
-            The losses with what comes beside them, and the copies in the order of
+            The losses and auxiliary tensors, and the copies in the order of
             ``params.arguments``.
         """
         copies = clone_all(params.arguments)
@@ -83,15 +82,16 @@ def compile_tensors(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Compile a function for tensors of exactly these shapes, strides, types and devices.
 
-    The examples are neither read nor written. Random numbers are those of the uncompiled code.
+    Compiling neither reads nor writes the examples. The compiled code draws the same random
+    numbers as the uncompiled code.
 
     Args:
         function: Takes the tensors, may write to them, and returns a tuple of tensors.
-        examples: What it will be called with.
+        examples: Tensors like those of later calls.
         mode: ``reduce-overhead`` replays a CUDA graph.
 
     Raises:
-        FastStepError: The function cannot be compiled; says why.
+        FastStepError: The function cannot be compiled; gives the reason.
     """
     try:
         from torch._inductor import compile as compile_graph
@@ -103,9 +103,9 @@ def compile_tensors(
         ) from error
 
     settings: dict[str, Any] = {
-        # Dropout draws what it would have drawn, so that the results can be compared.
+        # Draw the same dropout masks as the stock step, so that the results compare.
         "fallback_random": True,
-        # No pool of processes that stays behind.
+        # Start no pool of processes, which would outlive the compilation.
         "compile_threads": 1,
     }
     on_cuda = any(example.is_cuda for example in examples)
@@ -126,7 +126,7 @@ def compile_tensors(
 def trace_tensors(
     function: Callable[..., tuple[Tensor, ...]], examples: Sequence[Tensor]
 ) -> torch.fx.GraphModule:
-    """Return everything that a function does with tensors, its own backward pass included.
+    """Return a graph of all operators of a function, including its own backward pass.
 
     Args:
         function: As for ``compile_tensors``.
@@ -143,7 +143,7 @@ def trace_tensors(
 
 @contextlib.contextmanager
 def unchanged_state() -> Iterator[None]:
-    """Restore random numbers and threads, and keep the compiler's own warnings to itself."""
+    """Restore random state and number of threads at the end; suppress warnings inside."""
     num_threads = torch.get_num_threads()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices), warnings.catch_warnings():
@@ -157,7 +157,7 @@ def unchanged_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn whatever the compiler raises into one error that says what to do."""
+    """Turn any exception of the compiler into a ``FastStepError`` with a hint."""
     try:
         yield
     except FastStepError:

@@ -25,11 +25,11 @@ class Trained:
 
     Args:
         name: Its first name in the model.
-        param: The model's own.
+        param: The model's parameter.
         group: Number of its group in the optimizer.
         state: Its state tensors, in the order of the rule.
-        counter: The optimizer's count of its steps, if it keeps one.
-        num_steps: Updates that it has had.
+        counter: The optimizer's count of its updates, if it keeps one.
+        num_steps: Number of its updates so far; 0 without a counter.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Parameters whose update uses the same numbers: of one group, after equally many steps."""
+    """Parameters with the same numbers of the update: same group, updates, dtype and device."""
 
     group: int
     members: tuple[Trained, ...]
@@ -52,9 +52,9 @@ class Params:
     """The tensors of model and optimizer, as arguments of compiled steps.
 
     Args:
-        trained: Parameters that are updated.
-        fixed: Other parameters, and buffers, of the model by their names.
-        of_loss: Those of the loss, if it is a module.
+        trained: Parameters that the step updates.
+        fixed: Other parameters and the buffers of the model, by their names.
+        of_loss: Parameters and buffers of the loss, if it is a module.
         optimizer: The optimizer.
         rule: The optimizer's rule.
     """
@@ -71,13 +71,13 @@ class Params:
         self.fixed_names = (*fixed, *of_loss)
         self.num_loss_fixed = len(of_loss)
         kept = (*fixed.values(), *of_loss.values())
-        # What a step reads and may write, in the order of a compiled step.
+        # The tensors that a step reads and may write, in the order of its arguments.
         self.arguments: tuple[Tensor, ...] = (
             *(one.param.detach() for one in trained),
             *kept,
             *(state for one in trained for state in one.state),
         )
-        # The parameters and buffers, whose addresses a step is called with.
+        # The parameters and buffers: a step uses their addresses.
         self.owned: list[Tensor] = [*(one.param for one in trained), *kept]
         self._addresses = [tensor.data_ptr() for tensor in self.owned]
         # The optimizer's counts of steps, and one reader for each pack.
@@ -91,8 +91,8 @@ class Params:
         self._counts = [(pack.group, _reader(pack.members[0].counter)) for pack in self.packs]
         self._optimizer = optimizer
         self._rule = rule
-        # Where the optimizer keeps its state: the mapping, which loading replaces; its dicts; and
-        # in these the names and tensors.
+        # The optimizer's state: the mapping, which load_state_dict replaces; its dicts; and the
+        # names and tensors in these.
         self._owner = optimizer.state
         self._states = list(self._owner.values())
         self._entries: list[tuple[dict[str, Any], str, Tensor]] = []
@@ -112,13 +112,13 @@ class Params:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a compiled step depends on, of these tensors."""
+        """The shapes, packs and names that a compiled step is specialized for."""
         shapes = tuple((t.shape, t.stride(), t.dtype, t.device) for t in self.arguments)
         packs = tuple((p.group, tuple(one.name for one in p.members)) for p in self.packs)
         return shapes, packs, self.fixed_names
 
     def is_current(self) -> bool:
-        """Whether model and optimizer still use these tensors."""
+        """Whether model and optimizer still hold these tensors at the same addresses."""
         return (
             list(map(Tensor.data_ptr, self.owned)) == self._addresses
             and self._optimizer.state is self._owner
@@ -128,7 +128,7 @@ class Params:
         )
 
     def guards(self) -> Iterator[Guard]:
-        """Yield the same as guards of the fast path."""
+        """Yield the checks of ``is_current`` as guards of the fast path."""
         for tensor, address in zip(self.owned, self._addresses, strict=True):
             yield Check.ADDRESS, tensor, None, address
         yield Check.ITEM, self._optimizer.__dict__, "state", self._owner
@@ -147,21 +147,21 @@ class Params:
         return torch.tensor(rows, dtype=self.dtype, device=self.owned[0].device)
 
     def counts(self) -> list[float]:
-        """Return how many updates each pack has had."""
+        """Return the number of updates of each pack so far."""
         return [read() for _, read in self._counts]
 
     def count(self, num_steps: int) -> None:
-        """Tell the optimizer that so many steps were done."""
-        if self.counters:  # as the stock optimizers count: one call for all of them
+        """Add to the optimizer's counts of steps."""
+        if self.counters:  # one call for all, as in the stock optimizers
             torch._foreach_add_(self.counters, num_steps)  # pyright: ignore
 
     def mark_written(self) -> None:
-        """Tell autograd that the tensors were written to, by other means than torch's."""
+        """Increment the version counters: autograd does not see writes of generated code."""
         torch.autograd.graph.increment_version(self.owned)
 
 
 def _reader(counter: Tensor | None) -> Callable[[], float]:
-    """Return what reads a count of steps; by its address if it can, which takes a tenth."""
+    """Return a reader of a step count; reading by address takes a tenth of ``item``'s time."""
     if counter is None:
         return lambda: 0
     if counter.device.type == "cpu" and counter.dtype == torch.float32:
@@ -171,12 +171,15 @@ def _reader(counter: Tensor | None) -> Callable[[], float]:
 
 
 def read_params(recipe: Recipe, optimizer: AnyOptimizer, names: frozenset[str]) -> Params | None:
-    """Read the tensors of a step; None while the optimizer has no state for them yet.
+    """Read the tensors of a step; return None if the optimizer has no state for them yet.
 
     Args:
-        recipe: What a step computes.
+        recipe: The computation of a step.
         optimizer: The optimizer.
-        names: Parameters that get gradients.
+        names: Names of the parameters that get gradients.
+
+    Raises:
+        FastStepError: The optimizer counts the steps of a parameter without a tensor.
     """
     params = dict(recipe.model.named_parameters())
     groups = {
@@ -217,10 +220,10 @@ def read_params(recipe: Recipe, optimizer: AnyOptimizer, names: frozenset[str]) 
 
 
 def check_params(model: nn.Module, optimizer: AnyOptimizer) -> None:
-    """Refuse what a compiled step would compute differently.
+    """Refuse parameters and modules that a compiled step would update differently.
 
     Raises:
-        FastStepError: Names what it is, and what to do.
+        FastStepError: Names the parameter or module, with a hint.
     """
     own = {id(param) for param in model.parameters()}
     for number, group in enumerate(optimizer.param_groups):
@@ -241,5 +244,5 @@ def check_params(model: nn.Module, optimizer: AnyOptimizer) -> None:
 
 
 def clone_all(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copy tensors; shapes and strides stay."""
+    """Return detached copies of tensors, with the same shapes and strides."""
     return tuple(tensor.detach().clone() for tensor in tensors)

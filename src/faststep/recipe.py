@@ -1,4 +1,4 @@
-"""What is computed in a step, and its loss: with the model's own tensors, or with others."""
+"""The recipe of a step, and its loss with the model's own tensors or with given ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from faststep.updates import Group, UpdateRule
 
 
 class AuxLayout:
-    """How the tensors that a loss function returns beside the loss go together.
+    """The structure of the auxiliary tensors that a loss function returns with the loss.
 
-    Learnt in the first step, then fixed.
+    The first step sets it; all later steps must match.
     """
 
     def __init__(self) -> None:
         self._spec: Any = None
 
     def split(self, returned: Any) -> tuple[Tensor, ...]:
-        """Return the loss, and the tensors beside it in order.
+        """Return the loss, and the auxiliary tensors in order.
 
         Raises:
-            FastStepError: It is no pair, holds something else than tensors, or goes together in
-                another way than in the first step.
+            FastStepError: ``returned`` is not a pair, its second part holds a value that is not a
+                tensor, or the structure differs from the first step.
         """
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise FastStepError(
@@ -51,18 +51,18 @@ class AuxLayout:
         return loss, *leaves
 
     def rebuild(self, leaves: Sequence[Tensor]) -> Any:
-        """Put the tensors together as the loss function did."""
+        """Return the tensors in the structure that the loss function returned."""
         return pytree.tree_unflatten(list(leaves), self._spec)
 
 
 def detached(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the loss, and copies of what comes beside it: an update may write to that."""
+    """Return the detached loss, and copies of the auxiliary tensors, which an update may change."""
     loss, *beside = (one.detach() for one in results)
     return loss, *(one.clone() for one in beside)
 
 
 def stack_results(results: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Stack the losses of several steps, and what comes beside them."""
+    """Stack the losses of several steps, and each of their auxiliary tensors."""
     return tuple(torch.stack(one) for one in zip(*results, strict=True))
 
 
@@ -75,28 +75,28 @@ class WholeLoss(nn.Module):
         self.loss_fn = loss_fn
 
     def forward(self, *inputs: Any) -> Any:
-        """Call the loss function with what the step is called with."""
+        """Call the loss function with the inputs of the step."""
         return self.loss_fn(*inputs)
 
 
 def as_output(output: Any, _: Any) -> Any:
-    """Return the output: the loss, of a model that computes it."""
+    """Return the output, which is the loss if the model computes it."""
     return output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is computed in a step, apart from the tensors.
+    """The computation of a step, without its tensors.
 
     Args:
         model: The model.
         loss_fn: The loss of output and targets.
         rule: The optimizer's update.
         groups: Options of the optimizer's groups, as the rule reads them.
-        max_grad_norm: Largest norm of all gradients together; None for any.
-        autocast: Number format of an autocast region around model and loss.
-        aux: Layout of what the loss function returns beside the loss; None for the loss alone.
-        updating: The optimizers that the loss function itself updates with.
+        max_grad_norm: Largest norm of all gradients together; None for no limit.
+        autocast: Dtype of an autocast region around model and loss; None for no region.
+        aux: Structure of the auxiliary tensors; None if the loss function returns only the loss.
+        updating: The optimizers that the loss function itself steps; None if it steps none.
     """
 
     model: nn.Module
@@ -117,15 +117,15 @@ def compute_loss(
     of_loss: dict[str, Tensor],
     device_type: str,
 ) -> tuple[Tensor, ...]:
-    """Compute the loss and what comes beside it.
+    """Compute the loss and the auxiliary tensors.
 
     Args:
-        recipe: What is computed.
-        inputs: What the model takes.
-        targets: What the loss takes beside the model's output.
-        tensors: Other parameters and buffers than the model's own; none for its own.
-        of_loss: The same of the loss, if it is a module.
-        device_type: That of the autocast region.
+        recipe: The computation of the step.
+        inputs: The model's inputs.
+        targets: The second argument of the loss function.
+        tensors: Parameters and buffers that replace the model's; empty for the model's own.
+        of_loss: Parameters and buffers that replace those of the loss, if it is a module.
+        device_type: Device type of the autocast region.
     """
     dtype = recipe.autocast
     with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
@@ -138,12 +138,12 @@ def compute_loss(
 
 
 def call_model(model: nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any:
-    """Call a model with other parameters and buffers than its own.
+    """Call a model with the given parameters and buffers.
 
     Args:
         model: The model.
         inputs: Its only argument; or a tuple or a dict of arguments.
-        tensors: Parameters and buffers by their names; none for its own.
+        tensors: Parameters and buffers by their names; empty for the model's own.
     """
     args = tuple(inputs) if isinstance(inputs, tuple | list) else ()
     kwargs = inputs if isinstance(inputs, dict) else {}
@@ -157,10 +157,10 @@ def call_model(model: nn.Module, inputs: Any, tensors: dict[str, Tensor]) -> Any
 def _call_with(
     module: nn.Module, tensors: dict[str, Tensor], args: tuple[Any, ...], kwargs: Any = None
 ) -> Any:
-    """Call a module with other tensors than its own, wherever it has one of them.
+    """Call a module with the given tensors in every place that uses them.
 
-    Torch's own search for tied tensors does not put back those of a module that has two names: each
-    place is named here just once.
+    List each place once: torch's own search for tied tensors does not restore those of a module
+    with two names.
     """
     owned = (*module.named_parameters(), *module.named_buffers())
     names = {id(tensor): name for name, tensor in owned}

@@ -1,7 +1,7 @@
-"""One step of a loop that nobody rewrote, as a graph: what its operators do, as they pass by.
+"""One step of an unmodified loop, recorded operator by operator as a graph.
 
-Numbers that Python computes, such as the bias corrections of Adam, become constants, and so does
-what Python decides: the graph says what a step takes, and trains nothing.
+Numbers and branches of Python, such as the bias corrections of Adam, become constants: use the
+graph to time a step, not to train.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from faststep.inductor import explained
 from faststep.step_difference import Change, Other, find_difference
 from faststep.tolerance import step_tolerance
 
-# Larger steps are no matter of calls, and their intermediate results are kept until they end.
+# Call overhead does not matter in larger steps, and the recorder keeps all intermediate results.
 _MOST_OPS = 1_500
 _MOST_BYTES = 2**29
 
@@ -33,13 +33,13 @@ _Key = tuple[Any, ...]
 
 
 class StepRecorder(TorchDispatchMode):
-    """Records the operators that it sees while ``is_on``.
+    """Records all operators while ``is_on``.
 
-    Values are told apart by their memory: torch hands out new objects for what it has saved for the
-    backward pass, and for ``parameter.data``.
+    The recorder identifies values by their memory: torch returns new objects for tensors saved for
+    the backward pass, and for ``parameter.data``.
 
     Args:
-        line: Returns the user's line that is running, for what cannot be recorded.
+        line: Returns the user's current line, for messages about operators that it cannot record.
     """
 
     def __init__(self, line: Callable[[], str] = lambda: "") -> None:
@@ -48,35 +48,35 @@ class StepRecorder(TorchDispatchMode):
         self._line = line
         self._graph = fx.Graph()
         self._nodes: dict[_Key, fx.Node] = {}
-        self._kept: list[Tensor] = []  # memory that is not freed is not used again
+        self._kept: list[Tensor] = []  # keeps memory from reuse by other tensors
         self._num_bytes = 0
         self._num_ops = 0
-        # Memory that operators of this step made, and memory that they wrote to.
+        # Memory that operators of this step allocated, and memory that they wrote to.
         self._made: set[int] = set()
         self._written: set[int] = set()
-        # What the step began with, and a copy of each from before it changed.
+        # The inputs of the step, and a copy of each from before the step changed it.
         self.inputs: list[Tensor] = []
         self.before: list[Tensor] = []
-        # Draw what the step draws.
+        # Functions that repeat the step's random draws.
         self.draws: list[Callable[[], object]] = []
         self._counters: set[fx.Node] = set()
         self._is_begun = False
         self._reads: list[tuple[_Key, Any, str]] = []
         self._roots: list[_Key] = []
-        # What the last backward pass began at.
+        # The tensor at which the last backward pass began.
         self.loss = torch.empty(0)
-        # Why the step cannot be generated; empty as long as it can.
+        # The reason that the step cannot be generated; empty while it can.
         self.refusal = ""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Do what an operator does, and note it."""
+        """Run an operator and record it."""
         kwargs = kwargs or {}
         if not self.is_on or self.refusal or func.namespace == "profiler":
             return func(*args, **kwargs)
         if func.name().startswith("aten::_foreach_"):
-            with self:  # of the operators that it consists of
+            with self:  # record the operators that it consists of
                 return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         try:
             return self._do(func, args, kwargs)
@@ -85,19 +85,19 @@ class StepRecorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def refuse(self, because: str) -> None:
-        """Record no more; say why there is no graph, unless that is known."""
+        """Stop recording; keep the first reason."""
         self.refusal = self.refusal or because
         self._kept.clear()
         self._nodes.clear()
 
     def note_backward(self, outputs: Sequence[Any]) -> None:
-        """Note what a backward pass began at."""
+        """Record the tensor at which a backward pass begins."""
         if self.is_on and not self.refusal and outputs and isinstance(outputs[0], Tensor):
             self._roots.append(_key_of(outputs[0]))
             self.loss = copy_of(outputs[0])
 
     def note_read(self, name: str) -> None:
-        """Note that Python was given the memory of a tensor, whose use nobody sees."""
+        """Refuse a step in which Python gets a tensor's memory: the recorder cannot see its use."""
         if self.is_on and self._is_begun and not self.refusal:
             self.refuse(f"Tensor.{name}() hands values to Python{self._place()}")
 
@@ -105,7 +105,7 @@ class StepRecorder(TorchDispatchMode):
         """Return the step as a function of its inputs; it writes to them and returns the loss.
 
         Raises:
-            UnsupportedError: What it does cannot be said by a graph; names it.
+            UnsupportedError: A graph cannot express the step; gives the reason.
         """
         if self.refusal:
             raise UnsupportedError(self.refusal)
@@ -134,7 +134,7 @@ class StepRecorder(TorchDispatchMode):
         if func._schema.is_mutable and any(isinstance(one, list | tuple) for one in args):
             raise UnsupportedError(f"{func} has no generated code")
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        # Before it runs: it may write to them.
+        # Find the operands' nodes before the operator runs: it may write to them.
         given_nodes = pytree.tree_map(
             lambda one: self._node_of(one) if isinstance(one, Tensor) else one, (args, kwargs)
         )
@@ -149,7 +149,7 @@ class StepRecorder(TorchDispatchMode):
                 value = args[number] if number < len(args) else kwargs.get(argument.name)
                 self._written.update(one.untyped_storage()._cdata for one in _tensors_in(value))
         if not isinstance(result, Tensor | list | tuple):
-            # A value that is read in Python, unless nothing that is trained can change it.
+            # Note a value that Python reads, unless it comes only from counters.
             is_known = all(self._nodes.get(_key_of(one)) in self._counters for one in given)
             if result is not None and self._is_begun and not is_known:
                 self._reads += [(_key_of(one), result, self._place()) for one in given]
@@ -191,7 +191,7 @@ class StepRecorder(TorchDispatchMode):
     def _add(self, tensor: Tensor, node: fx.Node, *, is_counter: bool = False) -> None:
         key = _key_of(tensor)
         if key in self._nodes:
-            return  # what was written to, or looked at as it is
+            return  # the operator wrote to a known value, or returned an identical view
         self._check(tensor)
         self._nodes[key] = node
         if is_counter:
@@ -208,7 +208,7 @@ class StepRecorder(TorchDispatchMode):
             raise UnsupportedError(f"a step has more than {_MOST_BYTES // 2**20} MiB of values")
 
     def _add_draw(self, func: Any, args: Any, kwargs: Any, nodes: Any, result: Any) -> None:
-        """Take what was drawn for an input: a step draws it before it calls the generated code."""
+        """Make a random draw an input: a step draws before it calls the generated code."""
         name = func.name().removeprefix("aten::")
         is_in_place = func._schema.is_mutable
         depends = list(_tensors_in((args[is_in_place or "_like" in name :], kwargs)))
@@ -221,7 +221,7 @@ class StepRecorder(TorchDispatchMode):
             self._graph.call_function(torch.ops.aten.copy_.default, (nodes[0], drawn))
 
     def _check(self, tensor: Tensor) -> None:
-        """Refuse a tensor that is no plain one on the CPU."""
+        """Refuse all tensors but plain ones on the CPU."""
         kind = type(tensor)
         if kind not in (Tensor, nn.Parameter):
             raise UnsupportedError(f"{kind.__name__} is a subclass of Tensor{self._place()}")
@@ -237,7 +237,7 @@ class StepRecorder(TorchDispatchMode):
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """Return a copy with the same strides, and whatever lies between its elements."""
+    """Return a copy with the same strides, including the memory between the elements."""
     tensor = tensor.detach()
     with _disable_current_modes():
         if not tensor.numel():
@@ -249,7 +249,7 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 
 def _key_of(tensor: Tensor) -> _Key:
-    """Return what tells a value from others: where it lies, and how."""
+    """Return the key of a value: its storage, offset, sizes, strides and dtype."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return (id(tensor),)
     storage = tensor.untyped_storage()._cdata
@@ -264,9 +264,9 @@ class GeneratedCode(NamedTuple):
     """The generated code of a recorded step.
 
     Args:
-        run: Does the step once, on copies: what is to be timed. Draws its random numbers too.
-        compile_ns: Tracing and compiling.
-        memory: What it reads and writes, which must outlive all calls.
+        run: Does the step once on copies, including its random draws; time this function.
+        compile_ns: Time of tracing and compiling.
+        memory: Owners of the memory that ``run`` uses; they must outlive all calls.
     """
 
     run: Callable[[], None]
@@ -277,15 +277,15 @@ class GeneratedCode(NamedTuple):
 def generate_recorded(
     recorder: StepRecorder, state_names: Mapping[int, str] | None = None
 ) -> GeneratedCode:
-    """Generate a recorded step, and hold its numbers against those of the step.
+    """Generate code for a recorded step, and compare its results with those of the step.
 
     Args:
-        recorder: Has seen a whole step; what it holds is as the step left it.
-        state_names: What tensors of an optimizer's state are, by their ids: values of one name are
-            held against the largest of it.
+        recorder: Has recorded a whole step; its tensors are as the step left them.
+        state_names: Names of the tensors of an optimizer's state, by their ids; the tolerance of a
+            tensor scales with the largest tensor of its name.
 
     Raises:
-        FastStepError: No code can be generated, or it computes something else; says what.
+        FastStepError: The step has no generated code, or the results differ; gives the reason.
     """
     begun_ns = time.perf_counter_ns()
     graph, before = recorder.graph(), recorder.before

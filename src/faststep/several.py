@@ -1,7 +1,7 @@
-"""Steps that update with several optimizers: an actor's and a critic's, a generator's and so on.
+"""Steps that update with several optimizers, such as those of an actor and a critic.
 
-Their loss function clears gradients, goes backward and updates. It is the user's own text, with the
-optimizers' own methods. While it is traced, these are replaced by what they compute.
+The user's loss function calls ``zero_grad``, ``backward`` and ``step`` itself. Tracing replaces
+the optimizers' methods by their computations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class JointOptimizer:
     """The groups and the state of several optimizers.
 
     Args:
-        optimizers: In the order in which a step updates with them, each once.
+        optimizers: The user's list of optimizers; a step updates once with each.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
@@ -32,32 +32,32 @@ class JointOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all of them, those of the first one first."""
+        """The groups of all optimizers, in their order."""
         return [group for one in self.optimizers for group in one.param_groups]
 
     @property
     def state(self) -> Any:
-        """The state of all of them: the same object until one of them gets another one."""
+        """The state of all optimizers: the same object until the state of one is replaced."""
         states = tuple(one.state for one in self.optimizers)
         if any(one is not known for one, known in zip(states, self._state.parts, strict=True)):
             self._state = _JointState(states)
         return self._state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of all of them."""
+        """Clear the gradients of all optimizers."""
         for one in self.optimizers:
             one.zero_grad(set_to_none=set_to_none)
 
 
 class _JointState(Mapping[Any, Any]):
-    """The states of parameters that different optimizers hold."""
+    """The states of the parameters of several optimizers."""
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self.parts = parts
 
     def __getitem__(self, param: Any) -> Any:
         for part in self.parts:
-            if param in part:  # they make an entry for whatever they are asked
+            if param in part:  # test first: the defaultdict adds an entry for a missing key
                 return part[param]
         raise KeyError(param)
 
@@ -72,7 +72,7 @@ class _JointState(Mapping[Any, Any]):
         return sum(map(len, self.parts))
 
     def values(self) -> Any:
-        """Return what ``dict.values`` would, without a search for each."""
+        """Return all values without a lookup for each key."""
         return list(chain.from_iterable(part.values() for part in self.parts))
 
 
@@ -80,22 +80,22 @@ AnyOptimizer = Optimizer | JointOptimizer
 
 
 def parts_of(optimizer: AnyOptimizer) -> tuple[Optimizer, ...]:
-    """Return the optimizers that one consists of; itself, if it is one of torch's."""
+    """Return the optimizers of a joint optimizer, or the one of torch itself."""
     return optimizer.optimizers if isinstance(optimizer, JointOptimizer) else (optimizer,)
 
 
 def owners_of(optimizer: AnyOptimizer) -> list[int]:
-    """Return which of its optimizers each group belongs to, by its number."""
+    """Return the number of each group's optimizer."""
     return [number for number, one in enumerate(parts_of(optimizer)) for _ in one.param_groups]
 
 
 def rule_and_options(optimizer: AnyOptimizer) -> tuple[UpdateRule, tuple[Group, ...]]:
-    """Return the rule of an optimizer, or of several, and the options of all groups.
+    """Return the common rule of all optimizers, and the options of all groups.
 
-    Options are as the rule reads them, AdamW's decay as one of its own.
+    Options are those that the rule reads, plus ``decoupled_weight_decay``.
 
     Raises:
-        FastStepError: There is no rule, or there are several.
+        FastStepError: An optimizer has no rule, or two have different rules.
     """
     parts = parts_of(optimizer)
     rule, *others = map(find_rule, parts)
@@ -107,7 +107,7 @@ def rule_and_options(optimizer: AnyOptimizer) -> tuple[UpdateRule, tuple[Group, 
         )
     options: list[Group] = []
     for part in parts:
-        # AdamW has carried this option itself only since torch 2.7.
+        # AdamW has this option only since torch 2.7.
         is_adamw = isinstance(part, torch.optim.AdamW)
         for group in part.param_groups:
             is_decoupled = bool(group.get("decoupled_weight_decay", is_adamw))
@@ -117,13 +117,13 @@ def rule_and_options(optimizer: AnyOptimizer) -> tuple[UpdateRule, tuple[Group, 
 
 
 class OwnUpdates:
-    """One run of a loss function that updates: its gradients, and whether every run does the same.
+    """One run of a loss function that updates: records gradients, refuses runs that cannot repeat.
 
     Args:
-        model: Holds all parameters, of ``named_parameters``.
-        optimizer: The optimizers; it knows the user's own parameters.
-        tensors: What stands for a parameter in this run, by its name in the model.
-        update: Does an update with one of the optimizers; None for the optimizers' own.
+        model: Holds all parameters.
+        optimizer: The optimizers of the user's parameters.
+        tensors: The tensor of each parameter in this run, by its name in the model.
+        update: Does an update with the optimizer of a number; None for the optimizers' own.
     """
 
     def __init__(
@@ -141,15 +141,16 @@ class OwnUpdates:
         self._cleared: set[str] = set()
         self._used_uncleared: set[str] = set()
         self._num_updates = [0] * len(optimizer.optimizers)
-        # Gradients by which each parameter was updated.
+        # The gradient of each updated parameter.
         self.grads: dict[str, Tensor] = {}
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
-        """Let the optimizers' and the modules' own methods do this run.
+        """Replace ``step`` and ``zero_grad`` of optimizers and modules for this run.
 
         Raises:
-            FastStepError: At the end: one run is not like the next.
+            FastStepError: An optimizer does not step exactly once, or old gradients are not
+                cleared; the next run would then differ.
         """
         names = {id(param): name for name, param in self._model.named_parameters()}
         with contextlib.ExitStack() as methods:
@@ -205,7 +206,7 @@ class OwnUpdates:
 
 @contextlib.contextmanager
 def _method(owner: Optimizer | nn.Module, name: str, method: Any) -> Iterator[None]:
-    """Give one object another method; schedulers have put one of their own there, too."""
+    """Replace a method of one object; restore one that a scheduler has put there."""
     own = owner.__dict__
     before = own.get(name)
     own[name] = method

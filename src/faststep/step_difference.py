@@ -1,4 +1,4 @@
-"""Which tensor a step left otherwise than the stock step did."""
+"""The first tensor in which the results of a compiled step and the stock step differ."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.nn.parameter import is_lazy
 
 from faststep.tolerance import Tolerance, scale_of
 
-# Of a format of 16 bits, more roundoffs than this are a change that nobody calls rounding.
+# Limit of a move: in 16-bit formats a larger one is no longer rounding.
 _MOST_MOVED = 2.0**-8
 
 
 class Other(NamedTuple):
-    """A tensor that is not trained: a buffer, or what an optimizer keeps.
+    """A tensor without a gradient: a buffer, or a state of an optimizer.
 
     Args:
-        kind: It is held against the largest of its kind.
-        name: For a person.
-        stock: After the stock step.
-        compiled: After the compiled one.
+        kind: Its kind; the tolerance scales with the largest tensor of the kind.
+        name: Its name for messages.
+        stock: Its value after the stock step.
+        compiled: Its value after the compiled step.
     """
 
     kind: str
@@ -40,10 +40,10 @@ class Change:
     Args:
         name: Its name.
         before: Its value before.
-        stock: After the stock step.
-        compiled: After the compiled one.
+        stock: Its value after the stock step.
+        compiled: Its value after the compiled step.
         grad: Its gradient in the (last) stock step.
-        states: What its optimizer keeps of it, where that is told.
+        states: Its optimizer state; empty if unknown.
     """
 
     name: str
@@ -60,23 +60,22 @@ def find_difference(
     others: Sequence[Other],
     tolerance: Tolerance,
 ) -> str | None:
-    """Return which tensor differs first and by how much, or None if all agree.
+    """Name the first tensor that differs and its difference; return None if all agree.
 
-    A parameter's difference counts as much as it changes the loss, to first order: Adam moves a
-    parameter whose gradient is zero but for rounding by a whole learning rate to either side, and
-    both sides are right. What has no gradient at all must agree by itself, unless it moves as those
-    beside it whose gradients are rounding: all of them, or as many as it is one of.
+    Weight a parameter's difference by its first-order effect on the loss. If a gradient is only
+    rounding, then Adam moves the parameter by a whole learning rate to either side, and both sides
+    are right. Elements with gradient zero must agree, unless all other gradients of their tensor
+    are rounding, or at least as many as the elements that differ.
 
     Args:
-        losses: Of the stock and of the compiled steps.
-        trained: The parameters of each optimizer: what is small beside the gradients of one loss
-            need not be so beside those of another.
-        others: Everything else.
-        tolerance: What may differ.
+        losses: The losses of the stock and of the compiled steps.
+        trained: The parameters of each optimizer; each optimizer has its own scale of gradients.
+        others: All other tensors.
+        tolerance: The allowed differences.
     """
     stock, compiled = (loss.double() for loss in losses)
     rtol = tolerance.loss
-    # Losses near zero are sums of larger terms: their rounding is of the order of those.
+    # Losses near zero are sums of larger terms: their rounding scales with those terms.
     if not torch.allclose(compiled, stock, rtol=rtol, atol=rtol * 1e-2, equal_nan=True):
         return f"the loss ({worst(stock, compiled)})"
     for changes in trained:
@@ -86,7 +85,7 @@ def find_difference(
 
 
 def _find_among(changes: Sequence[Change], tolerance: Tolerance) -> str | None:
-    """Return which parameter of one optimizer differs first, or what it keeps of which."""
+    """Name the first parameter or state of one optimizer that differs."""
     rtol = tolerance.loss
     effects = [_effects(change) for change in changes]
     total = sum(moved for moved, _ in effects)
@@ -113,7 +112,7 @@ def _find_among(changes: Sequence[Change], tolerance: Tolerance) -> str | None:
 def _find_apart(
     others: Sequence[Other], allowed: float, excused: Collection[str] = ()
 ) -> str | None:
-    """Return which tensor differs by more than a part of the largest of its kind."""
+    """Name the first tensor that differs by more than a fraction of the largest of its kind."""
     scales: dict[str, float] = {}
     for one in others:
         scales[one.kind] = max(scales.get(one.kind, 0.0), norm(one.stock))
@@ -125,7 +124,7 @@ def _find_apart(
 
 
 def _effects(change: Change) -> tuple[float, float]:
-    """Return what the stock step changes the loss by, and what of that the compiled one misses."""
+    """Return the first-order effects on the loss of the stock step and of the difference."""
     finite = change.stock.isfinite() & change.compiled.isfinite() & change.grad.isfinite()
     weight = change.grad[finite].double().abs()
     stock = change.stock[finite].double()
@@ -135,10 +134,10 @@ def _effects(change: Change) -> tuple[float, float]:
 
 
 def _is_all_rounding(change: Change, largest_noise: float) -> bool:
-    """Whether a tensor's gradients are rounding, every one, and it moves as they let it.
+    """Whether all gradients of a tensor are rounding, and its values differ by at most two moves.
 
-    So it is with a bias before a batch normalisation, of a small network: to first order, Adam's
-    steps along it are then more of a change than the tolerance allows.
+    An example is the bias before a batch normalisation in a small network: Adam's steps along it
+    exceed the tolerance to first order.
     """
     apart = _largest(change.stock.double() - change.compiled.double())
     moved = _largest(change.stock.double() - change.before.double())
@@ -146,13 +145,13 @@ def _is_all_rounding(change: Change, largest_noise: float) -> bool:
 
 
 def _is_rounding(change: Change, still: Tensor, largest_noise: float) -> bool:
-    """Whether values without a gradient have one but for rounding, as those beside them.
+    """Whether values with gradient zero differ only by rounding, like others of their tensor.
 
-    So it is with the bias of attention's keys, which lies in one tensor with the queries'.
+    An example is the bias of attention's keys, which shares a tensor with the queries' bias.
 
     Args:
         change: Their tensor.
-        still: Where they are in it.
+        still: Mask of the values with gradient zero.
         largest_noise: Gradients up to this size may be rounding.
     """
     noise = (change.grad != 0) & (change.grad.abs() <= largest_noise)
@@ -182,7 +181,7 @@ def is_close(stock: Tensor, compiled: Tensor, allowed: float, whole: float = 0.0
 
 
 def worst(stock: Tensor, compiled: Tensor) -> str:
-    """Return the two values that are furthest apart, for a person."""
+    """Return the two values with the largest difference, for a message."""
     if not stock.numel():
         return "empty"
     apart = (stock.double() - compiled.double()).abs().flatten()
@@ -194,13 +193,13 @@ def move_weights(parameters: Iterable[Tensor], roundoffs: float, signs: torch.Ge
     """Move each weight up or down by the same fraction of itself, in place.
 
     Args:
-        parameters: The weights; those that are not floating-point numbers stay.
-        roundoffs: The fraction, in roundoffs of the weight's own format.
-        signs: Decides which go up; no other random numbers are drawn.
+        parameters: The weights; integer and lazy weights do not move.
+        roundoffs: The fraction, in unit roundoffs of the weight's format.
+        signs: Draws the directions; the function draws no other random numbers.
     """
     for parameter in parameters:
         if parameter.is_floating_point() and not is_lazy(parameter):
-            # Half of eps, the distance from 1 to the next number.
+            # The unit roundoff is half of eps, the distance from 1 to the next number.
             fraction = min(roundoffs * torch.finfo(parameter.dtype).eps / 2, _MOST_MOVED)
             ups = torch.randint(0, 2, parameter.shape, generator=signs) * 2 - 1
             factors = 1 + fraction * ups.to(torch.float64)

@@ -19,15 +19,15 @@ from faststep.several import JointOptimizer, OwnUpdates, owners_of
 def make_step(
     recipe: Recipe, params: Params, batch: Batch, num_steps: int
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a function of all the tensors that does the steps in place and returns the losses.
+    """Return a function of all tensors that does the steps in place and returns the losses.
 
-    What comes beside the losses follows, detached as they are; of several steps, stacked as well.
+    It also returns the auxiliary tensors, detached; for several steps, stacked.
 
     Its arguments are ``params.arguments``, the numbers of the updates (one row for each step), the
-    tensors of the batch, and for several steps the indices of their samples in it.
+    tensors of the batch, and for several steps the indices of their samples.
 
-    With several steps, the parameters of a pack lie in one buffer from the first step to the last:
-    one loop updates them all, and the compiler has that many fewer to make.
+    For several steps, one buffer holds the parameters of a pack from the first step to the last:
+    one loop then updates them all, so the compiler makes fewer loops.
     """
     if recipe.updating is not None:
         return _make_updating_step(recipe, recipe.updating, params, batch)
@@ -53,7 +53,7 @@ def make_step(
                 found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
             grads = torch.autograd.grad(found[0], leaves)
             with torch.no_grad():
-                if recipe.max_grad_norm is not None:  # as ``clip_grad_norm_`` does it
+                if recipe.max_grad_norm is not None:  # mirrors ``clip_grad_norm_``
                     norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
                     factor = torch.clamp(recipe.max_grad_norm / (norm + 1e-6), max=1.0)
                     grads = tuple(grad * factor for grad in grads)
@@ -69,7 +69,7 @@ def make_step(
 def _make_updating_step(
     recipe: Recipe, optimizer: JointOptimizer, params: Params, batch: Batch
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return such a function of a single step whose loss function updates."""
+    """Return the function of ``make_step`` for a single step whose loss function updates."""
     names = [one.name for one in params.trained]
     device_type = params.trained[0].param.device.type
     rows = {one.name: row for row, pack in enumerate(params.packs) for one in pack.members}
@@ -77,7 +77,7 @@ def _make_updating_step(
 
     def step(*args: Tensor) -> tuple[Tensor, ...]:
         given = _read(args, params, batch)
-        # The same memory as what is given, so that an update is seen by whatever follows it.
+        # Share memory with the arguments, so that later operators see an update.
         leaves = [param.detach().requires_grad_() for param in given.params]
         numbers = _numbers_of(params, given.numbers[0])
         inputs, targets = batch.rebuild(given.batch, is_traced=True)
@@ -113,10 +113,10 @@ class _Given(NamedTuple):
     Args:
         params: Trained parameters.
         fixed: Other parameters, and buffers.
-        states: The optimizer's, of each trained parameter.
-        numbers: Those of the updates, a row for each step.
+        states: The optimizer's state of each trained parameter.
+        numbers: The numbers of the updates, a row for each step.
         batch: The tensors of the batch, or of the data set.
-        indices: The samples of each step in it, of several steps; else nothing.
+        indices: One tensor, the samples of each step, for several steps; else empty.
     """
 
     params: tuple[Tensor, ...]
@@ -144,13 +144,13 @@ def _read(args: Sequence[Tensor], params: Params, batch: Batch) -> _Given:
 
 
 def _numbers_of(params: Params, row: Tensor) -> list[tuple[Tensor, ...]]:
-    """Return the numbers of each pack's update in a step, from those of all."""
+    """Split the numbers of a step's update by pack."""
     return [numbers.unbind() for numbers in row.view(len(params.packs), -1).unbind()]
 
 
 @contextlib.contextmanager
 def _without_validation() -> Iterator[None]:
-    """Let distributions take their arguments unchecked: a check reads values in Python."""
+    """Disable the argument checks of distributions: a check reads values in Python."""
     kind = torch.distributions.Distribution
     before = kind._validate_args  # pyright: ignore[reportPrivateUsage]
     kind.set_default_validate_args(False)
@@ -161,11 +161,11 @@ def _without_validation() -> Iterator[None]:
 
 
 class _Storage:
-    """Parameters and state within a step: each on its own, or those of a pack in one buffer."""
+    """Parameters and state within a step: separate tensors, or one buffer for each pack."""
 
     def __init__(self, params: Params, given: _Given, *, is_joined: bool) -> None:
         places = {one.name: place for place, one in enumerate(params.trained)}
-        # What is updated at once: number of the pack, number of the group, places of parameters.
+        # The pieces that one update covers: pack number, group number, places of parameters.
         self._pieces: list[tuple[int, int, list[int]]] = []
         for row, pack in enumerate(params.packs):
             members = [places[one.name] for one in pack.members]
@@ -188,7 +188,7 @@ class _Storage:
     def update(
         self, recipe: Recipe, grads: Sequence[Tensor], numbers: Sequence[tuple[Tensor, ...]]
     ) -> None:
-        """Do one update, by the numbers of each pack."""
+        """Do one update with the numbers of each pack."""
         for place, (row, group, members) in enumerate(self._pieces):
             self._params[place], self._states[place] = recipe.rule.update(
                 self._params[place],
@@ -199,7 +199,7 @@ class _Storage:
             )
 
     def write_back(self, given: _Given) -> None:
-        """Copy the results into the tensors that they came from."""
+        """Copy the results back into the arguments."""
         for old, new in zip(given.params, self._split(self._params), strict=True):
             old.copy_(new)
         for number in range(max(map(len, given.states), default=0)):

@@ -1,4 +1,4 @@
-"""The training step as every loop writes it."""
+"""The stock training step, by the model's and the optimizer's own code; snapshots of its state."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from faststep.several import AnyOptimizer, OwnUpdates
 
 
 class Snapshot:
-    """The values of model, loss, optimizer and random numbers, to go back to.
+    """A copy of the state of model, loss, optimizer and random numbers.
 
     Args:
         model: The model.
-        loss_fn: The loss; its tensors count too, where it is a module.
+        loss_fn: The loss; if it is a module, then the snapshot includes its tensors.
         optimizer: The optimizer.
-        has_grads: Gradients are put back too, if nobody has written to them; else they are dropped.
+        has_grads: ``restore`` puts the same gradient tensors back; by default it drops gradients.
+            Writes into these tensors are not undone.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Snapshot:
         self._cuda_rng = torch.cuda.get_rng_state_all() if has_cuda else []
 
     def restore(self) -> None:
-        """Put every value back, into the tensors that held it."""
+        """Restore every value in place."""
         with torch.no_grad():
             for tensor, value in zip(self._tensors, self._values, strict=True):
                 tensor.detach().copy_(value)
@@ -62,7 +63,7 @@ class Snapshot:
         self.restore_random()
 
     def restore_random(self) -> None:
-        """Put back the state of the random numbers alone."""
+        """Restore only the state of the random numbers."""
         torch.set_rng_state(self._rng)
         if self._cuda_rng:
             torch.cuda.set_rng_state_all(self._cuda_rng)
@@ -76,22 +77,22 @@ class StockStep:
     """Forward, backward and update by the model's and the optimizer's own code.
 
     Args:
-        recipe: What a step computes.
+        recipe: The computation of a step.
         optimizer: The optimizer.
     """
 
     def __init__(self, recipe: Recipe, optimizer: AnyOptimizer) -> None:
-        # Those of the last step, of the parameters that got some.
+        # The gradients of the last step, by parameter name.
         self.grads: dict[str, Tensor] = {}
         self.recipe = recipe
         self.optimizer = optimizer
         self._params = dict(recipe.model.named_parameters())
 
     def run(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
-        """Do one step; or one for each row of indices.
+        """Do one step, or one for each row of indices.
 
         Returns:
-            The loss or the losses, and what comes beside them.
+            The loss or the losses, and the auxiliary tensors.
         """
         if indices is None:
             return self._step(batch)
@@ -99,7 +100,7 @@ class StockStep:
 
     def _step(self, batch: Batch) -> tuple[Tensor, ...]:
         recipe, optimizer = self.recipe, self.optimizer
-        # Gradients of parameters that the optimizer does not hold are dropped too.
+        # Also drop gradients of parameters that the optimizer does not hold.
         recipe.model.zero_grad(set_to_none=True)
         inputs, targets = batch.rebuild(batch.tensors)
         params = dict[str, Tensor](self._params)

@@ -1,8 +1,8 @@
 """The updates of torch's element-wise optimizers, as pure functions that a compiler can fuse.
 
-Each rule keeps the state under the names that the stock optimizer uses, so that the state of the
-one loads into the other. What changes from step to step (learning rate, bias correction) reaches
-the compiled step as numbers computed here in double precision, not as constants.
+Each rule uses the stock optimizer's names of state tensors, so that either loads the other's
+state. Numbers that change from step to step (learning rate, bias correction) are arguments of the
+compiled step, computed here in double precision, not constants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from faststep.errors import FastStepError
 Group = Mapping[str, Any]
 Scalars = tuple[Tensor, ...]
 State = tuple[Tensor, ...]
-# Number of the group, name and, in a tuple, index.
+# Group number, name, and the index in a tuple or None.
 Option = tuple[int, str, int | None]
 
 
@@ -28,13 +28,13 @@ class UpdateRule:
     """How one optimizer changes a parameter.
 
     Args:
-        options: Options of a group that choose the code, not only its numbers; for those that are
-            numbers, whether they are zero.
-        state_names: Names of the state tensors shaped like the parameter, for a group.
-        scalars: Numbers of one step of a group, given its numbers and the count of that step, from
-            1; by arithmetic alone, so that ``UpdateNumbers`` can write it in C.
-        update: New parameter and new state from parameter, gradient, state, scalars and group. It
-            reads nothing of the group but ``options``.
+        options: Options of a group that select the code, not only its numbers; a numeric option
+            selects it by being zero or not.
+        state_names: Returns the names of a group's state tensors with the parameter's shape.
+        scalars: Returns the numbers of one step of a group from its options and the step count,
+            from 1. It uses only arithmetic, so that ``UpdateNumbers`` can write it in C.
+        update: Returns new parameter and new state from parameter, gradient, state, scalars and
+            group. It reads only ``options`` of the group.
     """
 
     options: tuple[str, ...]
@@ -43,12 +43,12 @@ class UpdateRule:
     update: Callable[[Tensor, Tensor, State, Scalars, Group], tuple[Tensor, State]]
 
     def choices(self, group: Group) -> tuple[bool, ...]:
-        """Return what the code of the update depends on: a change needs another compilation."""
+        """Return the options that select the update's code: a change needs a new compilation."""
         return tuple(bool(group.get(name, False)) for name in self.options)
 
 
 def _prepared(param: Tensor, grad: Tensor, weight_decay: Tensor, group: Group) -> Tensor:
-    """Return a gradient with its sign and the weight decay that is a part of it."""
+    """Return the gradient, negated to maximize, plus weight decay unless that is decoupled."""
     grad = -grad if group["maximize"] else grad
     if group["weight_decay"] and not group["decoupled_weight_decay"]:
         grad = grad + weight_decay * param
@@ -167,10 +167,10 @@ _RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
 def find_rule(optimizer: torch.optim.Optimizer) -> UpdateRule:
     """Return the rule of a stock optimizer.
 
-    Subclasses have none: they may compute something else.
+    Subclasses have no rule: they may compute something else.
 
     Raises:
-        FastStepError: There is none for this class, or for one of the options in use.
+        FastStepError: This class, or one of the options in use, has no rule.
     """
     rule = _RULES.get(type(optimizer))
     if rule is None:
@@ -188,7 +188,7 @@ def find_rule(optimizer: torch.optim.Optimizer) -> UpdateRule:
 
 
 class NumbersOf(dict[str, Any]):
-    """Options of a group as floats, read when they are asked for: they may be tensors."""
+    """Options of a group as floats, converted on access, since they may be tensors."""
 
     def __init__(self, group: Group) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class NumbersOf(dict[str, Any]):
 
 
 class _Formula:
-    """A number that C computes, in double precision."""
+    """A C expression of a number in double precision."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -231,7 +231,7 @@ class _Formula:
 
 
 class _FormulasOf(dict[str, Any]):
-    """Options of a group as formulas; each that is read gets a place in the C code's array."""
+    """Options of a group as formulas; reading an option gives it a place in the C code's array."""
 
     def __init__(self, number: int, group: Group, options: list[Option]) -> None:
         super().__init__()
@@ -249,16 +249,16 @@ class _FormulasOf(dict[str, Any]):
 
 
 class UpdateNumbers:
-    """C that computes the numbers of the next update of all packs.
+    """C code that computes the numbers of the next update of all packs.
 
     Args:
         rule: The optimizer's rule.
         groups: The optimizer's groups.
-        packs: Number of the group of each pack.
+        packs: Group number of each pack.
     """
 
     def __init__(self, rule: UpdateRule, groups: Sequence[Group], packs: Sequence[int]) -> None:
-        # What the C code reads, in its order.
+        # The options that the C code reads, in its order.
         self.options: list[Option] = []
         texts: list[str] = []
         for number, place in enumerate(packs):
@@ -268,11 +268,11 @@ class UpdateNumbers:
         self._lines = [f"  out[{number}] = {text};\n" for number, text in enumerate(texts)]
 
     def source(self, c_type: str) -> str:
-        """Return the definition of ``update_numbers``, which writes numbers of a type."""
+        """Return the definition of ``update_numbers``, which writes numbers of this C type."""
         head = "static void update_numbers(const double *options, float *const *counts, "
         return f"{head}{c_type} *out) {{\n{''.join(self._lines)}}}\n"
 
     def values(self, groups: Sequence[Group]) -> list[float]:
-        """Return the options as they are now."""
+        """Return the current values of the options."""
         values = ((groups[place][name], index) for place, name, index in self.options)
         return [float(value if index is None else value[index]) for value, index in values]

@@ -1,4 +1,4 @@
-"""Tables and validations whose figures are worked out by hand."""
+"""Tables and validations with figures computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COLUMNS = ("case_id", *DEFAULTS)
 def table_text(
     *rows: Mapping[str, str], columns: Sequence[str] = COLUMNS, line_end: str = "\n"
 ) -> str:
-    """Return a table of rows that differ from ``DEFAULTS`` as given, named a, b, c, ..."""
+    """Return a table of ``DEFAULTS`` updated by each row, with the case names a, b, c, ..."""
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator=line_end)
     writer.writeheader()
@@ -49,7 +49,7 @@ def table_text(
 
 
 def write_table(path: Path, *rows: Mapping[str, str]) -> Path:
-    """Write a table with the usual columns, and what others the rows have."""
+    """Write a table with the usual columns and the rows' additional ones."""
     columns = dict.fromkeys([*COLUMNS, *(key for row in rows for key in row)])
     path.write_text(table_text(*rows, columns=list(columns)), "utf-8")
     return path
@@ -78,7 +78,7 @@ def prediction(
 
 @dataclass
 class FakePredictor:
-    """Predicts a factor of what was measured, or what is given for a case; records its calls."""
+    """Predicts the measured value times a factor, or a case's given result; records its calls."""
 
     factor: float = 1.0
     by_case_id: Mapping[str, RowPrediction | Unpredictable] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def report_of(
     *,
     protocol: LeaveOut = LeaveOut.GPU,
 ) -> AccuracyReport:
-    """Return the validation of a table written to ``path``, as if it were called steps.csv."""
+    """Return the validation of a table written to ``path``, under the name steps.csv."""
     results = compare(
         read_table(write_table(path, *rows)),
         predictor=FakePredictor(by_case_id=outcomes),

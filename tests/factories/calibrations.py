@@ -33,7 +33,7 @@ def reached(
     memory_fraction: float = 0.8,
     **fields: object,
 ) -> PrecisionEfficiency:
-    """Return an efficiency without losses of tiles, but for these fields."""
+    """Return an efficiency without tile losses, updated by these fields."""
     return PrecisionEfficiency(
         family=family,
         precision=precision,
@@ -53,7 +53,7 @@ def reached(
 
 
 def calibrated(*families: PrecisionEfficiency, device: str = "t4", **fields) -> GpuCalibration:
-    """Return a calibrated GPU, but for these fields."""
+    """Return a calibrated GPU, updated by these fields."""
     known = {
         "version": GPU_CALIBRATION_VERSION,
         "device": device,

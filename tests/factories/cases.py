@@ -1,4 +1,4 @@
-"""Cases made up for the tests of rules: a step, what is known of the run, the user's files."""
+"""Made-up cases for the tests of rules: a step, the facts of its run, the user's files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made_up_case(
 ) -> RuleInput:
     """Return a step on a made-up GPU; ``source`` is the text of ``train.py``.
 
-    ``known`` is what else the trace has.
+    ``known`` sets further fields of the trace.
     """
     told = {name: value for name, value in known.items() if value is not None}
     sources = Sources.of((SourceText(path=FILE, text=dedent(source)),) if source else ())
@@ -29,7 +29,7 @@ def made_up_case(
 
 
 def findings_of(case: RuleInput, *families: str) -> dict[tuple[str, int | None], Finding]:
-    """Return the findings of the rules whose codes begin so, by code and line."""
+    """Return the findings with codes that begin with one of ``families``, by code and line."""
     found = (one.finding for one in diagnose(case))
     return {(one.code, one.line): one for one in found if one.code.startswith(families or "")}
 
@@ -41,7 +41,7 @@ def rule_of(code: str) -> Rule:
 
 
 def rules_of(family: str) -> list[Rule]:
-    """Return the rules whose codes begin with the letters of a family."""
+    """Return the rules of a family, such as SYNC."""
     return [rule for rule in all_rules() if rule.code.rstrip("0123456789") == family]
 
 
@@ -56,6 +56,6 @@ def lines(found: tuple[Match, ...]) -> list[int | None]:
 
 
 def marked(source: str, mark: str = "# here") -> list[int]:
-    """Return the lines of ``source`` that carry ``mark``, as numbers in the dedented text."""
+    """Return the numbers of the lines with ``mark`` in the dedented ``source``."""
     text = dedent(source).splitlines()
     return [number for number, line in enumerate(text, 1) if line.endswith(mark)]

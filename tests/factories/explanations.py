@@ -204,7 +204,7 @@ def _plan_step(
 
 
 def launch_bound() -> ExplainReport:
-    """Return a step that Python issues one small kernel at a time, with a read in it."""
+    """Return a step of small kernels that Python issues one by one, with a sync."""
     plan = (
         _plan_step(0, 1210, 1410, 2100, Choice.CPU, (1.165, 1.02, 1.4)),
         _plan_step(1, 1210, 1070, 1620, Choice.TOO_CLOSE, (1.13, 0.9, 1.4)),
@@ -242,7 +242,7 @@ def launch_bound() -> ExplainReport:
 
 
 def healthy() -> ExplainReport:
-    """Return a step of large kernels, without findings, traced where there is no module."""
+    """Return a step of large kernels, without findings or modules."""
     kernels = attribution(
         part("device-convolution", "forward", "", 40, 30_000),
         part("device-convolution", "backward", "", 44, 61_000),
@@ -295,7 +295,7 @@ def healthy() -> ExplainReport:
 
 
 def trainer() -> ExplainReport:
-    """Return a step of which all but one line runs below the one that starts a trainer."""
+    """Return a step that runs below the line that starts a trainer, except for one line."""
     file = "examples/finetune.py"
     entry = "transformers.trainer:Trainer.train"
     step, backward, update, loader, to_device = (
@@ -340,7 +340,7 @@ def trainer() -> ExplainReport:
 
 
 def with_names(report: ExplainReport, name: str) -> ExplainReport:
-    """Return a report in which every text that a user controls is ``name``."""
+    """Return a report with ``name`` in place of every text that a user controls."""
     replace = msgspec.structs.replace
     named_results: dict[str, DeviceResult] = {
         result.device: replace(

@@ -14,19 +14,19 @@ from breakeven.trace import Copy, Op, Sync
 
 @contextmanager
 def pretending(*, is_recording: bool = True) -> Iterator[StepRecorder]:
-    """Run the block on a fake device, and record it or not."""
+    """Run the block on a fake device, with or without recording."""
     recorder = StepRecorder(DeviceMap(), is_recording=is_recording)
     with fake_cuda(recorder, lambda: None):
         yield recorder
 
 
 def next_line() -> int:
-    """Return the number of the line after the one that calls."""
+    """Return the number of the line after the call."""
     return sys._getframe(1).f_lineno + 1
 
 
 def ops(recorder: StepRecorder, *, everywhere: bool = False) -> list[Op]:
-    """Return the operators on the device, or those on the host too."""
+    """Return the operators on the device; with ``everywhere``, also those on the host."""
     return [
         event
         for event in recorder.events

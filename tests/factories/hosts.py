@@ -1,4 +1,4 @@
-"""Measured hosts made up for tests."""
+"""Made-up measured hosts for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = HostSpec(
 def calibration(
     *, num_rounds: int = 600, device_name: str = "", **medians_ns: float
 ) -> HostCalibration:
-    """Return a calibration of a fast host, but for these figures."""
+    """Return a calibration of a fast host, updated by these figures."""
     medians = {
         "op": 1_020.0, "autograd": 438.0, "module": 649.0, "view": 798.0, "backward": 1_700.0,
         "backward_call": 33_475.0, "foreach": 2_142.0, "foreach_tensor": 1_339.0,

@@ -1,4 +1,4 @@
-"""Steps of real operators with real costs, for the tests of rules that a device decides about."""
+"""Steps of real operators with real costs, for the tests of rules that depend on a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gpu_case(
     source: str = "",
     peak_memory_bytes: int = 0,
 ) -> RuleInput:
-    """Return a step on a real device with the costs that ship."""
+    """Return a step on a real device with the shipped costs."""
     trace = StepTrace(
         events=events,
         settings=settings or Settings(),
@@ -50,19 +50,19 @@ def gpu_case(
 
 
 def gain(case: RuleInput, match: Match) -> float:
-    """Return what the fix saves of the step, simulated."""
+    """Return the simulated fraction of the step time that the fix saves."""
     assert match.edit is not None
     return WhatIf(case.program, case.device, case.host).fixed(match.edit).gain_fraction
 
 
 def only(rule: Rule, case: RuleInput) -> Match:
-    """Return the one place at which a rule applies."""
+    """Return the only match of a rule."""
     (match,) = rule.detect(case)
     return match
 
 
 class Blocks:
-    """Makes tensors, each in a memory block of its own."""
+    """Makes tensors, each in a separate memory block."""
 
     _numbers = itertools.count(1)
 
@@ -100,10 +100,10 @@ def linear(
         batch: Rows.
         inputs: Features in.
         outputs: Features out.
-        dtype: Of weights and data.
+        dtype: dtype of weights and data.
         module: Dotted path of the layer.
         line: The user's line.
-        autocast: dtype in which it multiplies, where it is cast for that.
+        autocast: dtype of the product, if autocast casts its inputs.
     """
     blocks = Blocks()
     x, weight = (

@@ -1,4 +1,4 @@
-"""Scripts that lie beside the package, as modules."""
+"""Scripts outside the package, loaded as modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def load_benchmark(name: str) -> Any:
-    """Return a module of the benchmarks, imported from its own folder, as a benchmark does."""
+    """Return a module of the benchmarks, imported from its folder as a benchmark does."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         return importlib.import_module(name)
@@ -22,7 +22,7 @@ def load_benchmark(name: str) -> Any:
 
 
 def load_script(path: Path, name: str = "") -> ModuleType:
-    """Return a script as a module, of the file's name by default."""
+    """Return a script as a module, by default with the file's name."""
     name = name or path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Runs of the benchmark's networks, made up for the tests of its tables and claims."""
+"""Made-up runs of the benchmark's networks, for the tests of its tables and claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from factories.steps import made_up_device
 
 
 def estimate(value_s: float, *, width: float = 1.1, source: Source = Source.MEASURED) -> Estimate:
-    """Return a time whose interval reaches from value / width to value * width."""
+    """Return a time with an interval from value / width to value * width."""
     value_ns = value_s * NS_PER_S
     return Estimate(
         value_ns=value_ns, low_ns=value_ns / width, high_ns=value_ns * width, source=source
@@ -47,7 +47,7 @@ def network_runs(
     width: float = 1.1,
     caveats: tuple[Caveat, ...] = (),
 ) -> NetworkRuns:
-    """Return runs of these seconds; by default they are ordered as published."""
+    """Return runs with these times in seconds; the defaults have the published order."""
     gpus = gpus or {"GTX 980": 0.04, "GTX 1080": 0.03, "K80": 0.07}
     today = {**gpus, **dict.fromkeys(GPUS_OF_TODAY, 0.01)}
     return NetworkRuns(

@@ -1,4 +1,4 @@
-"""Recordings of a few steps, made up."""
+"""Made-up recordings of the numbers of a few steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumb
 
 
 def tensor_of(values: Sequence[float], name: str, dtype: str = "float32") -> TensorNumbers:
-    """Return what is kept of a gradient, or of a loss when that is its name."""
+    """Return the recorded numbers of a gradient, or of a loss if the name is "the loss"."""
     finite = [value for value in values if math.isfinite(value)]
     elements = array("d", values).tobytes()
     return TensorNumbers(

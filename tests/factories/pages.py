@@ -1,4 +1,4 @@
-"""Pages, read strictly."""
+"""A strict reader of HTML pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Reader(HTMLParser):
-    """Reads a page strictly: each element that is opened is closed, in order."""
+    """Reads a page; fails unless the page closes each element that it opens, in order."""
 
     def __init__(self, document: bytes) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""Processes of other programs, as tests wait for them to start and to end."""
+"""Waits for processes of other programs to start and to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is there; one that nobody waits for stays as a zombie."""
+    """Return whether a process runs; on Linux a zombie does not."""
     if Path("/proc/self/stat").exists():
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -23,7 +23,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = 120.0) -> None:
-    """Wait until something is so; fail after ``limit_s``."""
+    """Wait until a condition holds; fail after ``limit_s``."""
     deadline_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so within {limit_s} s"

@@ -1,4 +1,4 @@
-"""Random steps and costs for the tests of what holds for every step."""
+"""Random steps and costs for the tests of properties of every step."""
 
 from __future__ import annotations
 

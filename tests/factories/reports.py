@@ -1,4 +1,4 @@
-"""Reports made up for the tests of renderers and of the command line."""
+"""Made-up reports for the tests of renderers and of the command line."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def too_close() -> CheckReport:
 
 
 def at_their_best() -> CheckReport:
-    """Return a report whose step is generated code on this CPU, and a CUDA graph on a GPU."""
+    """Return a report of a step as generated code on this CPU and as a CUDA graph on a GPU."""
 
     def measured(ns: float) -> Estimate:
         return Estimate(value_ns=ns, low_ns=0.9 * ns, high_ns=1.2 * ns, source=Source.MEASURED)

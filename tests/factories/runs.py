@@ -1,4 +1,4 @@
-"""Answers of runs made up for the tests of a check, and a launcher that gives them."""
+"""Made-up answers of runs for the tests of a check, and a launcher that returns them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loader_use(batch_size: int = 32, wait_ns: float = 0.0, num_workers: int = 0)
 
 
 def plain_run(step_ns: int = 1_000_000, loader: LoaderUse | None = None) -> PlainRun:
-    """Return a run whose steps all take the same time."""
+    """Return a run of steps of equal time."""
     return PlainRun(
         measurement=Measurement(samples_ns=(step_ns,) * 9),
         processor="Made-up CPU",
@@ -51,7 +51,7 @@ def plain_run(step_ns: int = 1_000_000, loader: LoaderUse | None = None) -> Plai
 
 
 def device_op(batch_size: int = 32, device: str = "cuda:0") -> Op:
-    """Return an operator on a batch of 1,000 numbers a sample."""
+    """Return an operator on a batch with 1,000 numbers per sample."""
     spec = TensorSpec(shape=(batch_size, 1_000), dtype="float32", device=device)
     return Op(name="aten.relu.default", inputs=(spec,), outputs=(spec,), device=device)
 
@@ -71,7 +71,7 @@ Answer = PlainRun | TracedRun | RunFailure
 
 
 class ScriptedLauncher:
-    """Gives scripted answers in turn, and keeps the requests."""
+    """Returns scripted answers in order, and records the requests."""
 
     def __init__(self, answers: Sequence[Answer], num_steps: Sequence[int] = ()) -> None:
         self.requests: list[RunRequest] = []
@@ -92,7 +92,7 @@ class ScriptedLauncher:
 
 
 class ProgressLog:
-    """Keeps what it is told."""
+    """Records stages and details of progress."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []

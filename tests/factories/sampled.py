@@ -1,4 +1,4 @@
-"""Cases of a slow test of which `.ci/run` tries a few."""
+"""Sampling of a slow test's cases, so that `.ci/run` tries only a few."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def sampled(cases: Iterable[Any], *sample: Any) -> list[Any]:
     """Mark the cases that are not in the sample as ``full``.
 
     Args:
-        cases: As `pytest.mark.parametrize` takes them; a tuple goes by its first value.
-        sample: The cases that stay.
+        cases: Cases for `pytest.mark.parametrize`; the first value of a tuple names it.
+        sample: Names of the cases in the sample.
 
     Raises:
-        ValueError: No case is named so.
+        ValueError: A name of the sample has no case.
     """
     listed = [case if isinstance(case, tuple) else (case,) for case in cases]
     if absent := [name for name in sample if name not in [first for first, *_ in listed]]:

@@ -1,4 +1,4 @@
-"""A clock that shows scripted times, and a log of what was done in which order."""
+"""A clock with scripted times, and a log of the order of its calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 
 class ScriptedClock:
-    """Shows one scripted time after the other; counts on in equal steps when none is left."""
+    """Returns scripted times in order; then counts on in equal steps."""
 
     def __init__(self, times_ns: Iterable[int] = (), *, then_every_ns: int = 0) -> None:
         self.log: list[str] = []

@@ -1,6 +1,6 @@
-"""Steps and costs made up for the tests of the simulator and of rules.
+"""Made-up steps and costs for the tests of the simulator and of rules.
 
-An operator says what it costs in its attributes, so that a timeline can be worked out by hand.
+The attributes of an operator contain its costs, so that a test can compute a timeline by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GPU = made_up_device()
 
 
 def loader_facts(**changes: Any) -> LoaderFacts:
-    """Return a loader of ten batches that has no workers and pins nothing."""
+    """Return a loader of ten batches without workers or pinned memory."""
     values = {
         "location": None, "batch_size": 8, "num_samples": 80, "num_workers": 0,
         "pin_memory": False, "persistent_workers": False, "num_epochs": 1, "dataset": "Own",
@@ -46,7 +46,7 @@ def loader_facts(**changes: Any) -> LoaderFacts:
 
 
 def model_call(**changes: Any) -> ModelCall:
-    """Return the call of a whole model, in training and used, at the first event."""
+    """Return the call of a whole model at the first event, in training and used in backward."""
     values = {
         "model": "Net", "location": None, "stack": -1, "is_training": True, "has_grad": True,
         "is_used_in_backward": True, "first_event": 0, "num_events": 1,
@@ -69,9 +69,9 @@ def op(
     outputs: tuple[TensorSpec, ...] = (),
     device: str = "cuda:0",
 ) -> Op:
-    """Return an operator that takes the host ``host_ns`` to issue and runs these kernels.
+    """Return an operator that runs these kernels and takes the host ``host_ns`` to issue.
 
-    Of the host's time ``python_ns`` are Python's, the rest is the dispatcher's.
+    Python takes ``python_ns`` of the host's time, the dispatcher the rest.
     """
     return Op(
         name=name,
@@ -104,8 +104,8 @@ def tensor(*shape: int, storage: int = -1, device: str = "cpu", dtype: str = "fl
 class MadeUpCosts:
     """A cost model that reads costs from the attributes of ``op``; a copied byte takes 1 ns.
 
-    A generated kernel takes as long as its parts, and to enter a compiled graph takes nothing. In a
-    CUDA graph each launch takes ``replay_ns`` in the place of ``floor_ns``.
+    A generated kernel takes as long as its parts; entering a compiled graph takes no time. In a
+    CUDA graph each launch takes ``replay_ns`` instead of ``floor_ns``.
     """
 
     launch_ns: float = 0.0

@@ -1,4 +1,4 @@
-"""Facts of steps made up for the tests of candidates: what is known of a step before a search."""
+"""Made-up facts of steps, as known before a search, for the tests of candidates."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ ACTIVATION = Op(name="aten.tanh.default", inputs=PRODUCT.inputs[1:], outputs=(),
 
 
 def mlp(**changes: Any) -> StepFacts:
-    """Return the facts of a launch-bound MLP, fed by a DataLoader of a TensorDataset.
+    """Return the facts of a launch-bound MLP with a DataLoader of a TensorDataset.
 
     Args:
-        changes: Fields of ``StepFacts``, of its trace, of the trace's ``RunFacts``, or of these:
-            ``loader`` changes fields of the loader, ``optimizer`` those of the optimizer,
-            ``calls`` names functions that the script calls.
+        changes: Fields of ``StepFacts``, of its trace or of the trace's ``RunFacts``; also
+            ``loader`` with fields of the loader, ``optimizer`` with fields of the optimizer, and
+            ``calls`` with names of functions that the script calls.
     """
     loader = changes.pop("loader", {})
     optimizer = changes.pop("optimizer", {})
@@ -111,11 +111,11 @@ def mlp(**changes: Any) -> StepFacts:
 
 
 def convnet(**changes: Any) -> StepFacts:
-    """Return the facts of a network that computes more than it launches; see ``mlp``."""
+    """Return the facts of a compute-bound network; for ``changes`` see ``mlp``."""
     own = {"events": (CONVOLUTION, ACTIVATION) * 10, "step_ns": 90e6, "page_faults": 5_000.0}
     return mlp(**{**own, **changes})
 
 
 def in_backward(op: Op) -> Op:
-    """Return an operator as one of the backward pass, in autograd's own thread."""
+    """Return an operator moved to the backward pass, in autograd's thread."""
     return replace(op, phase=Phase.BACKWARD, thread=1)

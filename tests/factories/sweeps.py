@@ -1,4 +1,4 @@
-"""Sweeps made up for the tests of renderers and of the command line."""
+"""Made-up sweeps for the tests of renderers and of the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE = "evil\x1b[31m[/red]</script><b>\u202egpu\udcff\nend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpDevice:
-    """A device whose step takes a fixed time and one for each unit of the size."""
+    """A device with a step time of a fixed part plus a time per unit of the size."""
 
     name: str
     kind: DeviceKind
@@ -45,7 +45,7 @@ class MadeUpDevice:
     def point(
         self, settings: Mapping[str, AxisValue], size: float, **changes: object
     ) -> SweepPoint:
-        """Return its point; measured ones have an interval of a tenth of the usual width."""
+        """Return a point; the interval of a measured one has a tenth of the usual width."""
         source = changes.pop("source", Source.PREDICTED)
         spread = self.spread / 10 if source is Source.MEASURED else self.spread
         step_ns = self.fixed_ns + self.unit_ns * size
@@ -142,7 +142,7 @@ def report(
 def batch_sizes(
     sizes: Sequence[int] = DOUBLING, devices: Sequence[MadeUpDevice] = (T4, RTX_4090, A100)
 ) -> SweepReport:
-    """Return step times over batch sizes: every other one measured on the CPU, GPUs predicted."""
+    """Return step times over batch sizes: every second one measured on the CPU, GPUs predicted."""
     points: list[SweepPoint] = []
     for position, size in enumerate(sizes):
         settings = {"batch_size": size}
@@ -160,7 +160,7 @@ def batch_sizes(
 
 
 def widths() -> SweepReport:
-    """Return a sweep of an argument along which the parameters grow; one width fails."""
+    """Return a sweep of an argument that increases the number of parameters; one width fails."""
     points: list[SweepPoint] = []
     for width in WIDTHS:
         settings = {"width": width}
@@ -205,7 +205,7 @@ def widths() -> SweepReport:
 def grid(
     sizes: Sequence[int] = DOUBLING[:8], threads: Sequence[int] = (1, 2), depths: Sequence[int] = ()
 ) -> SweepReport:
-    """Return a sweep over batch sizes and threads, and over depths where there are any."""
+    """Return a sweep over batch sizes, threads and any depths."""
     points: list[SweepPoint] = []
     found: list[SweepCrossover] = []
     for num_threads, depth in itertools.product(threads, depths or (None,)):
@@ -249,7 +249,7 @@ def cpu_wins() -> SweepReport:
 
 
 def nothing() -> SweepReport:
-    """Return a sweep of which no point gave an answer."""
+    """Return a sweep with only failed points."""
     failures = tuple(
         SweepFailure(
             settings={"width": width},
@@ -262,7 +262,7 @@ def nothing() -> SweepReport:
 
 
 def hostile() -> SweepReport:
-    """Return a sweep whose every name tries to steer a terminal or a page."""
+    """Return a sweep with names that all try to control a terminal or a page."""
     device = MadeUpDevice(name=HOSTILE, kind=DeviceKind.GPU, fixed_ns=1.4 * MS, unit_ns=5.0)
     points: list[SweepPoint] = []
     for size in DOUBLING:

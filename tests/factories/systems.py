@@ -1,4 +1,4 @@
-"""Reports of systems made up for tests, and a bench that runs nothing."""
+"""Made-up reports of systems for tests, and a bench that runs nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def system(name: str = "rnn-stream", **parts: object) -> SystemReport:
 
 
 def report() -> SystemsReport:
-    """Return two systems that were run, with every outcome, and one that was not."""
+    """Return two systems with runs and all outcomes, and one system without a run."""
     disagrees = claim(ClaimOutcome.DISAGREES, "a GPU is faster from 0.3–3 M parameters on")
     is_open = claim(ClaimOutcome.OPEN, "the update on the device makes training 2 times as fast")
     return SystemsReport(
@@ -106,13 +106,13 @@ def report() -> SystemsReport:
 
 
 def num_disc_parameters(depth: int) -> int:
-    """Return the parameters of ``disc_mlp.py``: 2 inputs, widths 4, 8, ..., and 2 classes."""
+    """Return the number of parameters of ``disc_mlp.py``: 2 inputs, widths 4, 8, ..., 2 classes."""
     widths = [2**power for power in range(1, depth + 1)] + [2]
     return sum(a * b + b for a, b in itertools.pairwise(widths))
 
 
 def disc_sweep(gpu_fixed_ms: float = 1.5, cpu_factor: float = 1.0) -> SweepReport:
-    """Return times by depth: the CPU's grow with the parameters, the GPUs' hardly do."""
+    """Return times by depth: CPU times grow with the parameters, GPU times hardly grow."""
     cpu = replace(sweeps.CPU, fixed_ns=0.4 * MS, unit_ns=1.5 * cpu_factor)
     gpus = [
         replace(sweeps.T4, name=name, fixed_ns=gpu_fixed_ms * MS, unit_ns=0.05)
@@ -130,7 +130,7 @@ def disc_sweep(gpu_fixed_ms: float = 1.5, cpu_factor: float = 1.0) -> SweepRepor
 
 
 def update_trace(*, is_on_host: bool) -> StepTrace:
-    """Return a step whose update is on the host, or where the weights are."""
+    """Return a step with its update on the host, or on the GPU with the weights."""
     weights = 4_000_000
     forward = _op(Phase.FORWARD, "cuda:0")
     sync = Sync(kind="item", num_bytes=4)
@@ -157,7 +157,7 @@ def _op(phase: Phase, device: str) -> Op:
 
 
 class FakeBench:
-    """Answers with made-up runs and steps; its predictions are real, on the reference host."""
+    """Returns made-up runs and steps, and real predictions for the reference host."""
 
     def __init__(self, sweep: SweepReport | None = None) -> None:
         self.measured: list[tuple[str, tuple[str, ...], int]] = []

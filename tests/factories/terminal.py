@@ -1,4 +1,4 @@
-"""What a terminal shows of a report, and texts that nobody should show as they are."""
+"""The terminal output of a report, and texts that no report may show unescaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from breakeven.report import show
 
-# What scripts, modules and functions may be called, for each way in which a name can do harm.
+# Possible names of scripts, modules and functions: one for each way in which a name can do harm.
 HOSTILE = (
     "\x1b[31mred\x1b[0m\x1b]0;title\x07",
     "two\nlines\r\ttabs",
@@ -33,14 +33,14 @@ def shown(
     shows: Callable[..., None] = show,
     **terminal: Any,
 ) -> str:
-    """Return what a terminal of so many columns and this encoding shows of a report.
+    """Return the output of a report on a terminal of this width and encoding.
 
     Args:
-        report: What ``shows`` is given, with the console.
+        report: The report that ``shows`` writes.
         columns: The terminal's width.
-        encoding: The terminal's; what it lacks becomes ``?``.
+        encoding: The terminal's encoding; characters outside it become ``?``.
         shows: Writes the report to a console.
-        **terminal: What else a ``Console`` is made with.
+        **terminal: Further arguments of ``Console``.
     """
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="\n")
@@ -50,5 +50,5 @@ def shown(
 
 
 def flat(text: str) -> str:
-    """Return the text in one line, each space once."""
+    """Return the text on one line, with single spaces."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Steps of Inductor that are run as they are traced: compiling takes seconds."""
+"""Inductor steps that run as traced graphs, since compiling takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faststep.inductor import trace_tensors
 
 
 def run_as_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the steps of a test that Inductor would compile be the graphs that it would get."""
+    """Replace Inductor's compilation in a test by the traced graphs that it would compile."""
 
     def trace(function: Any, examples: Any, mode: str) -> Callable[..., Any]:
         graph = trace_tensors(function, examples)

@@ -1,4 +1,4 @@
-"""Candidates and runs made up for the tests of a search: a world with known speeds and noise."""
+"""Made-up candidates and runs for the tests of a search: a world with known speeds and noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from breakeven.verdict import Numerics
 
 STEP_NS = 300_000.0
 RUN_S = 0.6
-# Nothing made up here looks at the facts of a step.
+# No made-up candidate reads the facts of a step.
 FACTS: Any = None
 
 
@@ -53,7 +53,7 @@ class MadeUp:
 
 
 def made_up(name: str, family: str = "", **settings: Any) -> MadeUp:
-    """Return a candidate; what is no setting of a configuration is said of the candidate."""
+    """Return a candidate; keywords are its own fields, or settings that it changes."""
     own = {key: settings.pop(key) for key in tuple(settings) if key in MadeUp.__annotations__}
     return MadeUp(name, settings, family=family or name, **own)
 
@@ -73,7 +73,7 @@ Speeds = Callable[[Configuration], float | RunFailure | str]
 
 
 def speeds(**factors: float) -> Speeds:
-    """Return a world in which each setting, by name, makes steps so many times faster."""
+    """Return a world in which each setting speeds up steps by its factor."""
 
     def speed(configuration: Configuration) -> float:
         result = 1.0
@@ -94,18 +94,18 @@ def failed(
 
 @dataclass
 class MadeUpRuns:
-    """Runs in a world of its own time.
+    """Runs in a made-up world with simulated time.
 
     Args:
-        speed: How many times faster than the baseline a configuration is, or how it fails.
+        speed: Returns a configuration's speedup over the baseline, or its failure.
         noise: Standard deviation of the logarithm of a run's median.
-        drift: By how much everything slows down from run to run.
-        wrong: Settings under which the numbers are wrong.
-        startup_s: Later start under a setting, by its name, the first time.
-        extras: More fields of the result under a setting.
-        hiccups: Numbers of runs that something held up, and by which factor.
-        takes_turns: Runs of one thread take turns, and then vary by a tenth of ``noise``.
-        takes_long_turns: Those of several threads do as well.
+        drift: Slowdown of all steps from run to run.
+        wrong: Settings that make the numbers wrong.
+        startup_s: Startup time that a setting adds to its first run, by name; later a tenth.
+        extras: Further fields of the result under a setting.
+        hiccups: Slowdown factors of disturbed runs, by the run's number.
+        takes_turns: Runs of one thread take turns; they then vary by a tenth of ``noise``.
+        takes_long_turns: Runs of several threads also take turns.
     """
 
     speed: Speeds

@@ -1,4 +1,4 @@
-"""A tuning as ``breakeven.toml`` keeps it."""
+"""A tuning as stored in ``breakeven.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tunings made up for the tests of renderers and of the command line."""
+"""Made-up tunings for the tests of renderers and of the command line."""
 
 from __future__ import annotations
 

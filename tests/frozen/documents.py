@@ -1,4 +1,4 @@
-"""The reports of a run as one document: as short as it can be compared, and read."""
+"""The reports of a run as one document, short enough to compare and read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-# What another order of sums changes, and nothing that a person would see.
+# Allowed relative difference: the effect of another order of sums, invisible in a report.
 RELATIVE = 1e-9
 
 
 def shortened(reports: dict[str, Any]) -> dict[str, Any]:
-    """Return the reports of a run, with what is long and would never be read as sums.
+    """Return the reports of a run with sums in place of long lists.
 
-    Of an explanation that is what it shares with the check, the parts of the step, the spans of the
-    timeline, and the results of the plan.
+    Shorten an explanation: drop all that it shares with the check, sum the parts of the step and
+    the spans of the timeline, and keep only the times and bounds of the plan's results.
 
     Args:
-        reports: ``check`` and ``explain``, or ``sweep``, as JSON has them, and ``terminal``.
+        reports: ``check`` and ``explain``, or ``sweep``, as JSON documents, and ``terminal``.
     """
     if "explain" not in reports:
         return reports
@@ -44,7 +44,7 @@ def shortened(reports: dict[str, Any]) -> dict[str, Any]:
 def _sums(
     entries: list[dict[str, Any]], keys: tuple[str, ...], values: tuple[str, ...]
 ) -> dict[str, list[float]]:
-    """Return how many entries have the same keys, and the sums of their values."""
+    """Return the number of entries with the same keys, and the sums of their values."""
     sums: dict[str, list[float]] = {}
     for entry in entries:
         name = " ".join(str(entry[key]) for key in keys if entry[key] not in ("", None))
@@ -60,7 +60,7 @@ def _times(result: dict[str, Any]) -> list[Any]:
 
 
 def differences(frozen: Any, made: Any, place: str = "") -> Iterator[str]:
-    """Yield where two documents differ, and how; numbers may by one part in a billion."""
+    """Yield each difference of two documents; allow numbers one part in a billion."""
     if isinstance(frozen, dict) and isinstance(made, dict):
         for key in [*frozen, *(key for key in made if key not in frozen)]:
             inner = f"{place}.{key}" if place else key

@@ -1,11 +1,11 @@
-"""Run scripts and keep what their processes answer, for the tests of the reports.
+"""Run scripts and store the answers of their processes, for the tests of the reports.
 
     python tests/frozen/freeze.py [NAME ...]
 
 Freezes the runs of `QUESTIONS` with these names, or all, to ``tests/frozen/runs``. A run takes ten
 to sixty seconds on two cores; then ``pytest tests/frozen --update-frozen`` makes the reports.
-Freeze a run again if its script, or what is recorded or timed of it, has changed; for a change of
-what is made of that, the frozen run is the test. One case needs pillow.
+Freeze a run again only after a change of its script, or of the recording or timing. A frozen run
+tests all later processing. One case needs pillow.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from frozen.replay import (  # noqa: E402
 )
 
 RUNS = Path(__file__).parent / "runs"
-# In place of the folder in which scripts are run.
+# Replaces the folder of the scripts in frozen documents.
 PROJECT = "/project"
 
 
 class FreezingLauncher(Launcher):
-    """Asks each thing once, and keeps the answer."""
+    """Does each request once, and stores the answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class FreezingLauncher(Launcher):
         return self.rates
 
 
-# Where the targets of questions are copied from, by their first part.
+# Source folders of the questions' targets, by the first part of a target.
 SCRIPTS = {
     "examples": TESTS.parent / "examples",
     "cases": TESTS / "cases",
@@ -114,7 +114,7 @@ def path_of(name: str) -> Path:
 
 
 def freeze(name: str, question: Question) -> int:
-    """Run a script, keep what its processes answer, and return the size of the file."""
+    """Run a script, store the answers of its processes, and return the file's size in bytes."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve() / "project"
         for name_there, scripts in SCRIPTS.items():
@@ -125,7 +125,7 @@ def freeze(name: str, question: Question) -> int:
         os.chdir(TESTS)
     document = neutrally(msgspec.json.encode(run), neutral)
     found = replayed(msgspec.json.decode(document, type=FrozenRun))
-    # Lines of a terminal break elsewhere, since the folder has another name.
+    # Use the replayed terminal lines: the folder's name changes the line breaks.
     told = msgspec.json.decode(neutrally(reports, neutral)) | {"terminal": found["terminal"]}
     for difference in differences(told, found):
         raise AssertionError(f"{name} is replayed as another answer: {difference}")
@@ -134,7 +134,7 @@ def freeze(name: str, question: Question) -> int:
 
 
 def run_and_report(question: Question) -> tuple[FrozenRun, bytes]:
-    """Return what the processes of a check and an explanation answer, and their reports as JSON."""
+    """Return the process answers of a check and an explanation, and their reports as JSON."""
     with pytest.MonkeyPatch.context() as patch, FreezingLauncher() as launcher:
         patch.setenv("BREAKEVEN_CALIBRATIONS", "")
         patch.setattr("breakeven.calibrate.here.read_host", launcher.remembered_host)
@@ -163,7 +163,7 @@ def run_and_report(question: Question) -> tuple[FrozenRun, bytes]:
 
 
 def neutrally(document: bytes, neutral: dict[str, str]) -> bytes:
-    """Return a document with other folders in place of those of this machine."""
+    """Return a document with neutral folder names in place of this machine's."""
     for folder, other in neutral.items():
         document = document.replace(folder.encode(), other.encode())
     return document

@@ -1,8 +1,8 @@
-"""What the frozen runs are of: examples, rebuilt public reports, and scripts of the tests.
+"""The questions of the frozen runs: examples, rebuilt public reports, and scripts of the tests.
 
-Together they hold each rule, each choice, each bound and each way to end the search for a
-crossover, which `test_frozen_runs_hold_each_kind_of_answer` checks. Prefer short steps: a frozen
-run has every operator.
+Together they cover each rule, each choice, each bound and each outcome of the search for a
+crossover; `test_frozen_runs_hold_each_kind_of_answer` checks that. Prefer short steps: a frozen
+run contains every operator.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CORPUS = """
     transfer/scalars_each_step transfer/tabular_loader transfer/wide_numpy_batches
 """
 
-# GPUs and hosts beside which something else decides how long the step takes.
+# Other GPUs and hosts, on which another resource bounds the step.
 _ELSEWHERE: dict[str, dict[str, Any]] = {
     "logging/histograms_each_step": {"devices": ("T4",), "host": "i9-14900K"},
     "placement/head_left_behind": {"host": "i9-14900K"},
@@ -83,7 +83,7 @@ _SWEEPS: dict[str, dict[str, Any]] = {
 
 
 def _of_corpus(name: str) -> Question:
-    """Return what is asked of a script of the corpus: the GPU that its marks are true of."""
+    """Return the question about a corpus script, by default with the GPU of its markers."""
     script = read_script(CORPUS / f"{name}.py")
     options: dict[str, Any] = {"devices": (script.device,), **_ELSEWHERE.get(name, {})}
     return Question(target=f"corpus/{name}.py", tries_cpu=script.needs_cpu_trials, **options)

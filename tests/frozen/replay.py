@@ -1,8 +1,8 @@
-"""Make the reports of a frozen run: what its processes answered, put through today's package.
+"""Make the reports of a frozen run: process its stored answers with today's package.
 
-Nothing is run. A change of the package adapts this file alone: how a request is named (`key_of`),
-who answers it (`FrozenLauncher`), what is read of the machine (`frozen_machine`), and what makes
-the reports (`reports_of`). If a stored field has another name today, `read_run` renames it.
+This starts no processes. If the package changes, then adapt only this file: the name of a request
+(`key_of`), its answers (`FrozenLauncher`), the facts of the machine (`frozen_machine`), and the
+calls that make reports (`reports_of`). If a stored field is renamed, then let `read_run` rename it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Answer = TracedRun | PlainRun | RunFailure
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the package reads of the machine by itself, outside of the processes of a run.
+    """The facts of the machine that the package reads outside the processes of a run.
 
     Args:
         date: The day of the run.
         python: Version of Python.
         kind: Name of the kind of machine: ``cloud``, ``desktop``, ...
-        half_formats: Those of ``bf16`` and ``fp16`` that the CPU computes in.
+        half_formats: The formats of ``bf16`` and ``fp16`` that the CPU computes in hardware.
         memory_bytes: Memory that a run may use.
     """
 
@@ -57,9 +57,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the user asks for: the target, and the options of the command line.
+    """A user's request: the target, and the options of the command line.
 
-    With axes it is a sweep, else a check and an explanation.
+    With axes it asks for a sweep, else for a check and an explanation.
     """
 
     target: str
@@ -75,16 +75,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FrozenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the processes of one `check` and one `explain` of a script answered.
+    """All answers of the processes of one question about a script.
 
     Args:
-        question: What the user asked for.
-        machine: Where it ran.
-        ready: What the first process says of torch and of the machine.
+        question: The user's request.
+        machine: The machine of the run.
+        ready: The first process's facts about torch and the machine.
         host: Costs of the host per operator.
-        rates: What a core of the CPU computes and moves; None if that was not asked for.
-        answers: By the name of the request.
-        writes: What the script wrote.
+        rates: Compute and memory rates of a CPU core; None if they were not requested.
+        answers: The answers by the name of the request.
+        writes: The files that the script wrote.
     """
 
     question: Question
@@ -102,7 +102,7 @@ def read_run(path: Path) -> FrozenRun:
 
 
 def key_of(request: RunRequest) -> str:
-    """Return the name of a request: all that tells it from the others of the same check."""
+    """Return the name of a request, which is unique within a check."""
     after = request.records_after
     what = ("record after" if after else "record") if request.is_traced else "time"
     parts: dict[str, object] = {
@@ -121,7 +121,7 @@ def key_of(request: RunRequest) -> str:
 
 
 class FrozenLauncher:
-    """Answers as the processes of a frozen run did; starts none."""
+    """Returns the answers of a frozen run; starts no processes."""
 
     def __init__(self, run: FrozenRun) -> None:
         self._run = run
@@ -155,7 +155,7 @@ class FrozenLauncher:
 
 @contextmanager
 def frozen_machine(run: FrozenRun) -> Iterator[None]:
-    """Be on the machine of a frozen run, in a folder with an empty file for its script."""
+    """Simulate the machine of a frozen run, in a folder with an empty file for its script."""
     machine, target = run.machine, run.question.target
     clock = SimpleNamespace(now=lambda _: datetime.fromisoformat(machine.date))
     with (
@@ -166,7 +166,7 @@ def frozen_machine(run: FrozenRun) -> Iterator[None]:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         Path(target).touch()
         patch.setenv("BREAKEVEN_CALIBRATIONS", "")
-        # All is measured each time, and nothing is kept of that.
+        # Disable all caches of measurements.
         patch.setattr("breakeven.calibrate.here.read_host", lambda _: None)
         patch.setattr("breakeven.calibrate.here.write_host", lambda *_: None)
         patch.setattr("breakeven.studies.engine.read_run", lambda *_: None)
@@ -205,7 +205,7 @@ def reports_of(question: Question) -> dict[str, Any]:
 
 
 def _documents(**reports: msgspec.Struct) -> dict[str, Any]:
-    """Return reports as JSON, and each as a terminal shows it."""
+    """Return reports as JSON documents, and the terminal lines of each."""
     terminal = {
         name: [line.rstrip() for line in shown(report).splitlines()]
         for name, report in reports.items()

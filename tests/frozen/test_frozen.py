@@ -1,6 +1,6 @@
-"""Frozen runs give the reports that they gave, unless a change is meant.
+"""Tests that the reports of frozen runs do not change by accident.
 
-If it is meant: ``pytest tests/frozen --update-frozen``, and read the difference.
+After an intended change run ``pytest tests/frozen --update-frozen``, and read the difference.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from frozen.replay import read_run, replayed
 FOLDER = Path(__file__).parent
 RUNS = {path.name.removesuffix(".json.gz"): path for path in (FOLDER / "runs").glob("*")}
 _NUM_SHOWN = 5
-# Of a person's machine, in paths that are not /project or /python.
+# Paths of a person's machine, outside /project and /python.
 _PRIVATE = re.compile(rb"/(?:home|Users|root|work|private|mnt|tmp/tmp)\b[^\"]*|[A-Z]:\\\\[^\"]*")
-# The machine that froze the runs does not show them: it has two cores, no GPU, and other work.
+# Rules that never apply on the machine that froze the runs: two cores, no GPU, other load.
 _RULES_LEFT_OUT = {"CPU004", "CPU006", "HOST001", "RUN007"}
 
 

@@ -1,1 +1,1 @@
-"""C code generated for whole training steps on the CPU."""
+"""The generator of C code for whole training steps on the CPU."""

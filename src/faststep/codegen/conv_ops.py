@@ -1,4 +1,4 @@
-"""Convolutions and pooling over one or two dimensions, with the batch innermost."""
+"""Lowering of convolutions and pooling over one or two dimensions, with the batch innermost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from faststep.codegen.reduce_ops import reduce_view
 class _Convolution:
     """Sizes of a convolution over one or two dimensions, from the arguments of its operator.
 
-    A transposed convolution is the gradient of the input of a convolution, and its own gradients
-    are that convolution: the sizes here are those of the convolution that is not transposed.
+    A transposed convolution computes the input gradient of a plain convolution; its own input
+    gradient is that plain convolution. All sizes here are those of the plain convolution.
 
     Args:
-        shape: Of the operator's input.
-        weight: Of the weight.
-        target: Of the operator's result.
+        shape: Shape of the operator's input.
+        weight: Shape of the weight.
+        target: Shape of the operator's result.
         settings: Stride, padding, dilation, whether it is transposed, output padding, groups.
     """
 
@@ -48,31 +48,31 @@ class _Convolution:
         self._dims = dims if len(dims) == 2 else [(1, 1, 1, 1, 0, 1), *dims]
 
     def operations(self) -> int:
-        """Return how often it, or either of its gradients, multiplies and adds."""
+        """Return the number of multiply-adds of the convolution, or of either gradient."""
         places = count([target * taps for _, target, taps, *_ in self._dims])
         return self.batch * self.groups * self.rows * self.channels * places
 
     def places(self, side: int) -> int:
-        """Return the lines of its source (0) or target (1); of one line, its places."""
+        """Return the number of lines of the source (0) or target (1); for one line, its places."""
         lines, places = (dim[side] for dim in self._dims)
         return places if lines == 1 else lines
 
     def forward(self) -> str:
-        """Return its dimensions as C."""
+        """Return the dimensions of the convolution as C."""
         return ", ".join(
             f"(along){{{source}, {target}, {taps}, {stride}, 1, {padding}, {dilation}}}"
             for source, target, taps, stride, padding, dilation in self._dims
         )
 
     def backward(self) -> str:
-        """Return the dimensions of the gradient of its input as C."""
+        """Return the dimensions of the input gradient as C."""
         return ", ".join(
             f"(along){{{target}, {source}, {taps}, 1, {stride}, {-padding}, {-dilation}}}"
             for source, target, taps, stride, padding, dilation in self._dims
         )
 
     def weight(self, view: View, *, is_turned: bool = False) -> str:
-        """Return the strides of a weight as C; turned, with its channels as rows."""
+        """Return the strides of a weight as C; with ``is_turned``, channels are rows."""
         row, channel, *taps = view.strides
         taps = taps if len(taps) == 2 else [0, *taps]
         rows, channels = (channel, row) if is_turned else (row, channel)
@@ -81,7 +81,7 @@ class _Convolution:
 
 
 def batch_innermost(lowering: Lowering, value: Any) -> View:
-    """Return a tensor of samples, channels and places in memory with the samples innermost."""
+    """Return a tensor of samples, channels and places, with the samples innermost in memory."""
     view = lowering.view(value)
     order = (*range(1, len(view.shape)), 0)
     dense = contiguous(view.shape, order)
@@ -95,10 +95,10 @@ def batch_innermost(lowering: Lowering, value: Any) -> View:
 
 
 def float_prefix(*dtypes: torch.dtype) -> str:
-    """Return the prefix of the kernels of a type of floats, which all operands must have.
+    """Return the prefix of the kernels for the float type of all operands.
 
     Raises:
-        UnsupportedError: They have another type, or several.
+        UnsupportedError: The operands have several types, or none of the float types.
     """
     if len(set(dtypes)) != 1 or dtypes[0] not in FLOATS:
         raise UnsupportedError(f"not for {', '.join(str(one) for one in dict.fromkeys(dtypes))}")
@@ -113,7 +113,7 @@ def _correlate(
     *,
     is_gradient: bool,
 ) -> View:
-    """Write a convolution, or the gradient of its input, of a batch, a weight and maybe a bias."""
+    """Add a convolution or its input gradient; inputs are batch, weight and an optional bias."""
     w, bias = inputs[1], "p2" if len(inputs) == 3 else "0"
     dims, rows, channels = conv.forward(), conv.rows, conv.channels
     if is_gradient:
@@ -186,7 +186,7 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
             [x, dy] if conv.is_transposed else [dy, x],
             [total],
             operations=conv.operations(),
-            # Tiles of each row, about.
+            # About the number of tiles of a row.
             most_parts=-(-count(weight.shape[1:]) // 4),
         )
         results[1] = total
@@ -196,15 +196,15 @@ def _convolution_backward(lowering: Lowering, op: Op, args: list[Any]) -> list[A
     return results
 
 
-# First place, number of places and count in an average, of each result along one dimension.
+# For each result along one dimension: first place, number of places, divisor of an average.
 _Windows = list[tuple[int, int, int]]
-# Operations of each place, as of numbers multiplied and added.
+# Cost of each place, in multiply-adds.
 _PER_PLACE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Taps:
-    """Which of its window each maximum is; only the gradient of that pooling can read it."""
+    """The index of each maximum in its window; only the gradient of that pooling can read it."""
 
     view: View
 
@@ -212,7 +212,7 @@ class _Taps:
 def _windows(
     op: Op, source: torch.Tensor, target: torch.Tensor, args: Sequence[Any]
 ) -> list[_Windows]:
-    """Return the windows along both dimensions; of a fixed size, cut off where they are outside."""
+    """Return the windows along both dimensions, cut off at the edges of the source."""
     found: list[_Windows] = []
     if op.name.startswith("_adaptive"):
         for size, number in zip(source.shape[-2:], target.shape[-2:], strict=True):
@@ -265,7 +265,7 @@ def _pool(
     inputs: Sequence[View],
     results: Sequence[tuple[Sequence[int], torch.dtype]],
 ) -> list[View]:
-    """Add the call of a kernel; of a gradient, for the operands that its pooling had."""
+    """Add the call of a pooling kernel; a gradient uses the sizes of its pooling's operands."""
     is_gradient = "backward" in op.name
     source, target = op.given(0), op.result[0] if isinstance(op.result, tuple | list) else op.result
     if is_gradient:
@@ -278,7 +278,7 @@ def _pool(
         tables += f"static const window {name}[{len(windows)}] = {{{table}}};\n"
         most = max(taps for _, taps, _ in windows)
         codes += f"(pooled){{{size}, {len(windows)}, {name}, {most}, 1}}, "
-        # A place may be in no window, or in several.
+        # A place may lie in no window, or in several.
         places = [start + tap for start, taps, _ in windows for tap in range(taps)]
         overlaps |= sorted(places) != list(range(size))
     samples, planes = inputs[0].shape[:2]
@@ -302,7 +302,7 @@ def _pool(
 @lowers("max_pool2d_with_indices")
 def _max_pool(lowering: Lowering, op: Op, args: list[Any]) -> list[Any]:
     out = op.result[0]
-    # The smallest type that numbers the places of a window.
+    # Use the smallest type that can index the places of a window.
     is_small = count(_pair(args[1])) <= 256
     results = [
         (tuple(out.shape), one) for one in (out.dtype, torch.uint8 if is_small else torch.int32)

@@ -1,8 +1,8 @@
-"""A traced step as a program; by parts of its samples where that is faster.
+"""Lowering of a traced step to a program, divided by samples if that is faster.
 
-What a sample passes through, and its share of the gradients, is a function of its own: it is called
-for each part of the batch, by as many threads as there are, each with memory of its own, which
-stays in the caches of its core. The sums over all parts and the update follow once.
+A separate function does forward and backward for one part of the batch. Threads call it for all
+parts, each with its own memory, which stays in the caches of the thread's core. The sums over all
+parts and the update follow once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-# Each registers the operators that it lowers.
+# Each module registers the operators that it lowers.
 from faststep.codegen import (  # noqa: F401
     conv_ops,
     pointwise_ops,
@@ -44,16 +44,16 @@ def lower(
     """Return a traced function of tensors as a program.
 
     Args:
-        graph: What ``make_fx`` traced; its arguments and results are tensors, and it writes to
-            arguments by ``copy_`` alone.
-        lanes: Elements of float32 in a vector.
+        graph: A graph traced by ``make_fx``; its arguments and results are tensors, and it writes
+            to arguments only by ``copy_``.
+        lanes: Number of float32 elements in a vector.
         late: Numbers of the arguments that only the update reads: state of the optimizer, numbers
             of the update.
-        batch: Numbers of the arguments that have samples along their first dimension, by which
-            the step may be divided.
+        batch: Numbers of the arguments with samples along their first dimension; they allow a
+            division of the step by samples.
 
     Raises:
-        UnsupportedError: It holds an operator, type or layout that is not covered; names it.
+        UnsupportedError: An operator, type or layout is not supported; names it.
     """
     if batch:
         try:
@@ -70,7 +70,7 @@ def lower(
 def _lower_divided(
     division: Division, graph: fx.GraphModule, lanes: int, late: Sequence[int]
 ) -> Program | None:
-    """Return a program that is done by parts of its samples; None if that is no use."""
+    """Return a program divided by samples; None if a division does not pay."""
     if division.num_samples % 2:
         return None
     divided = division.divide(2)
@@ -97,14 +97,15 @@ def _lower_divided(
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A graph in two.
+    """A graph divided in two.
 
     Args:
-        part: What is done for each part of the samples. It has the arguments of the whole, some of
-            them shorter, and again some of these as a whole; its results are summed over all parts.
-        rest: What follows. It has the arguments of the whole, and then the sums.
-        sources: Number of the argument of the whole that each of a part's is.
-        offsets: How many elements of it lie before the second part.
+        part: The graph for each part of the samples. Its arguments are those of the whole graph,
+            some of them shorter, then some of them again in full. The rest sums its results over
+            all parts.
+        rest: The graph after all parts. Its arguments are those of the whole graph, then the sums.
+        sources: For each argument of ``part``, the number of the whole graph's argument.
+        offsets: For each argument of ``part``, its elements before the second part.
     """
 
     part: fx.Graph
@@ -114,15 +115,15 @@ class Divided:
 
 
 class Division:
-    """How a graph is divided, whatever the number of parts.
+    """The division of a graph by samples, for any number of parts.
 
     Args:
         graph: A traced step.
-        batch: Numbers of the arguments that are tensors of the batch: those that are as long as
-            the first have samples along their first dimension.
+        batch: Numbers of the arguments that are tensors of the batch. Those as long as the first
+            one have samples along their first dimension.
 
     Raises:
-        IndivisibleError: It cannot be divided.
+        IndivisibleError: The graph cannot be divided.
     """
 
     def __init__(self, graph: fx.Graph, batch: Set[int]) -> None:
@@ -141,7 +142,7 @@ class Division:
                 states[node] = self._samples.find(node)
             elif node.op == "get_attr":
                 states[node] = Whole()
-        # What the rest of a step takes from its parts.
+        # The sums that the rest of a step reads from its parts.
         sums: set[fx.Node] = set()
         self._rest: set[fx.Node] = set()
         todo = [n for n in self._nodes if n.op == "output" or name_of(n) == "copy_"]
@@ -161,7 +162,7 @@ class Division:
         self._sums = [node for node in self._nodes if node in sums]
 
     def divide(self, parts: int) -> Divided:
-        """Return the graph in two, for a number of parts that divides that of samples."""
+        """Divide the graph; the number of parts must divide the number of samples."""
         states = self._samples.states
         part, made = fx.Graph(), dict[fx.Node, fx.Node]()
         needed = set(self._sums)
@@ -170,7 +171,7 @@ class Division:
                 needed.update(set(node.all_input_nodes) - self._early_of(node))
         for node in self._arguments:
             made[node] = self._copy(part, node, made, {}, parts)
-        # What is found early reads the batch as a whole.
+        # Early sums read the whole batch.
         closure = {
             one for node in needed for early in self._early_of(node) for one in closure_of(early)
         }
@@ -203,7 +204,7 @@ class Division:
         return Divided(part, rest, sources, (*offsets, *(0 for _ in again)))
 
     def _early_of(self, node: fx.Node) -> set[fx.Node]:
-        """Return what a node of samples takes of sums over the batch."""
+        """Return the early sums among the inputs of a node with samples."""
         given = node.all_input_nodes
         if not any(_has(self._samples.states[one], Split) for one in given):
             return set()
@@ -217,13 +218,13 @@ class Division:
         whole: dict[fx.Node, fx.Node],
         parts: int,
     ) -> fx.Node:
-        """Add a node of a part to its graph.
+        """Copy a node to the graph of a part.
 
         Args:
-            graph: That of the part.
-            node: What is copied to it.
-            made: What has been copied.
-            whole: What has been copied as it is of the whole batch.
+            graph: The graph of the part.
+            node: The node of the whole graph.
+            made: The copies so far.
+            whole: The copies of nodes that read the whole batch.
             parts: Number of parts.
         """
         early = self._early_of(node)
@@ -265,7 +266,7 @@ def _has(state: States, kind: Any) -> bool:
 
 
 def _copied(graph: fx.Graph, node: fx.Node, given: Callable[[fx.Node], fx.Node]) -> fx.Node:
-    """Add a node to another graph; what a number fills, without the tensor that it is made like."""
+    """Copy a node to another graph; replace a tensor filled with one number by ``full``."""
     value = filled_with(node)
     if value is None:
         return graph.node_copy(node, given)
@@ -276,7 +277,7 @@ def _copied(graph: fx.Graph, node: fx.Node, given: Callable[[fx.Node], fx.Node])
 
 
 def _part_of(tensor: Any, state: State, parts: int) -> Any:
-    """Return a tensor without values that is like a part of one."""
+    """Return a tensor without values, like one part of the given tensor."""
     if not isinstance(state, Split) or not isinstance(tensor, torch.Tensor):
         return tensor
     shape = [size // parts if dim == state.dim else size for dim, size in enumerate(tensor.shape)]

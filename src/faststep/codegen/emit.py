@@ -1,8 +1,7 @@
-"""A program as C.
+"""Emission of a program as C.
 
-Statements of the same text, apart from the buffers, are one function that is called with each of
-the buffers. Long ones are done in parts, so that threads can share them. The parts are fixed when
-the code is generated: a sum is the same one for any number of threads.
+Statements that differ only in their buffers share one function. Threads share the parts of long
+statements. The generator fixes the parts, so that sums do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from faststep.codegen.program import (
     views_of,
 )
 
-# Costs are in numbers multiplied and added, of which some 50 take a nanosecond.
-# A part takes 10 us: to hand it out, less than one; and who is late has little left to wait for.
+# Costs are in multiply-adds, about 50 per nanosecond.
+# A part takes 10 us: handing it out takes under 1 us, and waiting for a late thread stays short.
 _PART_COST = 500_000
-# Of all that can be shared in a step, 150 us: to wake a thread may take 50.
+# Least shared work of a step, 150 us: waking a thread may take 50 us.
 _LEAST_SHARED = 7_500_000
-# What takes 100 us.
+# Work of 100 us.
 _LONG = 5_000_000
-# For more threads than have been measured.
+# Most parts of a statement; measurements used fewer threads.
 _MOST_PARTS = 32
-# Parts of the samples: what each takes besides for a statement, and which share all of that may be,
-# with writing and reading what is summed over parts.
+# Parts of the samples: their largest number; the overhead of each for a statement; the largest
+# fraction of a step for all that overhead, plus writing and reading the sums over parts.
 _MOST_SAMPLE_PARTS, _STATEMENT, _MOST_EXTRA = 8, 1_000, 0.07
-# What a loop does for each element: an operator; a value read or written, mostly in the second
-# cache; an operator that calls a function, which is a polynomial.
+# Costs per element of a loop: an operator; a value read or written, mostly in the L2 cache; an
+# operator that calls a function, which is a polynomial.
 _OPERATOR, _ACCESS, _FUNCTION = 0.2, 2.0, 6.0
 
 _ALIGN = 64
-_LINE = 16  # elements of a line of the cache, at least
+_LINE = 16  # float32 elements of a cache line of 64 bytes
 _PRELUDE = """\
 #include <math.h>
 #include <stdint.h>
@@ -69,7 +68,7 @@ static void {{name}}_part(void *const *p, long part) {{{{ {{name}}({pointers}, p
 """
 
 
-# For each part of the samples: its own memory, and arguments that begin with its first sample.
+# Each part of the samples has its own memory, and arguments that begin at its first sample.
 _PART_OF_SAMPLES = """\
 static int samples(void *const *arguments, char *workspace) {{
 {calls}
@@ -90,12 +89,12 @@ NO_NUMBERS = "#define update_numbers(options, counts, out)"
 def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     """Return a program as C, and the bytes of workspace that it needs.
 
-    Args:
-        program: What it does.
-        numbers: C code that defines ``update_numbers`` of ``driver.h``.
+    The code defines ``step``, and ``run`` of ``driver.h``, which calls it. If an index is out of
+    range, then ``step`` returns 1 before it writes to an argument.
 
-    The code defines ``step``, which returns 1 where an index was out of range, before anything is
-    written to an argument; and ``run`` of ``driver.h``, which calls it.
+    Args:
+        program: The program.
+        numbers: C code that defines ``update_numbers`` of ``driver.h``.
     """
     places, size = _place_buffers(program)
     functions: dict[str, str] = {}
@@ -104,7 +103,7 @@ def emit(program: Program, numbers: str = NO_NUMBERS) -> tuple[str, int]:
     if program.part is not None:
         part = program.part
         own, end = _place_buffers(part.program)
-        # The memory of the parts lies behind that of the whole.
+        # Put the memory of the parts after that of the whole.
         start, size_of_part = size, end + _ALIGN
         size += part.parts * size_of_part
         for buffer, copies in part.sums.items():
@@ -146,7 +145,7 @@ def _calls(
     *,
     is_shared: bool = True,
 ) -> list[str]:
-    """Return the calls of statements; add their functions to those that there are, by text."""
+    """Return the calls of statements; add new functions to ``functions``, keyed by text."""
     loops = {one: _LoopCode(one) for one in statements if isinstance(one, Loop)}
     all_parts = [1] * len(statements)
     if is_shared:
@@ -206,7 +205,7 @@ class _LoopCode:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        # Views that begin at the same place are one pointer, since one may be read and written.
+        # Views that begin at the same place share a pointer: a loop may read and write that place.
         self._pointers: dict[tuple[Buffer, int], int] = {}
         self.views: list[View] = []
         for view in (*loop.reads, *loop.writes):
@@ -214,7 +213,7 @@ class _LoopCode:
                 self._pointers[view.buffer, view.offset] = len(self.views)
                 self.views.append(view)
         self.written = {self._pointers[view.buffer, view.offset] for view in loop.writes}
-        # Sizes and dimensions of the loops, from the outermost on; the index of each is j0, j1, ...
+        # Sizes and dimensions of the loops, from the outermost on; the indices are j0, j1, ...
         used = "".join(element.expression for element in loop.elements)
         fixed = {dim for dim in range(len(loop.shape)) if f"{{i{dim}}}" in used}
         accesses = [view.expanded(loop.shape).strides for view in loop.writes]
@@ -229,7 +228,7 @@ class _LoopCode:
 
     @property
     def most_parts(self) -> int:
-        """In how many parts it can be done: of the outermost of its loops."""
+        """The largest number of parts, which divide the outermost loop."""
         size = self._nest[0][0] if self._nest else 1
         return size // _LINE if len(self._nest) == 1 else size
 
@@ -254,12 +253,12 @@ class _LoopCode:
             place = f"{self._operand(given.index)} * {given.view.strides[given.dim]}"
             return f"{self._pointer(given.view)}[{self._index(given.view, given.dim)} + {place}]"
         is_written = any(view.buffer is given.buffer for view in self._loop.writes)
-        if not any(given.strides) and not is_written:  # one number for all: read once
+        if not any(given.strides) and not is_written:  # read a broadcast number once
             return self._hoisted.setdefault(given, f"h{len(self._hoisted)}")
         return f"{self._pointer(given)}[{self._index(given)}]"
 
     def body(self, parts: int) -> str:
-        """Return the loops; of several parts, those of the part `part`."""
+        """Return the loops; for several parts, those of part number `part`."""
         indices = {f"i{dim}": "0" for dim in range(len(self._loop.shape))}
         for number, (_, dims) in enumerate(self._nest):
             indices |= {f"i{dim}": f"j{number}" for dim in dims}
@@ -273,7 +272,7 @@ class _LoopCode:
             lines.append(f"const {C_TYPES[element.dtype]} {name} = {text};")
             for store in element.stores:
                 line = f"{self._pointer(store)}[{self._index(store)}] = {name};"
-                # Others of the loop may still read what an argument was before.
+                # Write arguments last: other operators of the loop may read their old values.
                 (lines if store.buffer.argument is None else overwrites).append(line)
         before = [
             f"const {C_TYPES[view.dtype]} {name} = {self._pointer(view)}[0];"
@@ -295,10 +294,10 @@ class _LoopCode:
 
 
 def choose_parts(statements: Sequence[tuple[Statement, int]]) -> list[int]:
-    """Return the number of parts of each statement; 1 where it is done as a whole.
+    """Return the number of parts of each statement; 1 for an undivided one.
 
     Args:
-        statements: The step's, and in how many parts each can be done.
+        statements: The statements of a step, each with its largest number of parts.
     """
     costs = [_cost(statement) for statement, _ in statements]
     wanted = [
@@ -310,17 +309,17 @@ def choose_parts(statements: Sequence[tuple[Statement, int]]) -> list[int]:
 
 
 def choose_sample_parts(half: Program, num_samples: int, lanes: int) -> int:
-    """Return in how many parts of its samples a step is done; 0 where it is not divided.
+    """Return the number of parts of a step's samples; 0 for an undivided step.
 
     Args:
-        half: What is done for half of the samples.
-        num_samples: How many there are.
-        lanes: Elements of float32 in a vector.
+        half: The program for half of the samples.
+        num_samples: Number of samples of the batch.
+        lanes: Number of float32 elements in a vector.
     """
     costs = [2 * _cost(statement) for statement in half.statements]
     total = sum(costs)
     if sum(cost for cost in costs if cost >= 2 * _PART_COST) >= _LEAST_SHARED:
-        return 0  # its statements are shared, by any number of threads
+        return 0  # threads share its statements instead, in any number
     sums = sum(count(view.shape) for view in half.kept)
     chosen, parts = 0, 2
     while (
@@ -335,7 +334,7 @@ def choose_sample_parts(half: Program, num_samples: int, lanes: int) -> int:
 
 
 def _is_long(statements: Sequence[Statement]) -> bool:
-    """Whether waking a thread takes a small part of the time of statements."""
+    """Whether statements take much longer than waking a thread."""
     return sum(map(_cost, statements)) >= _LONG
 
 
@@ -350,7 +349,7 @@ def _cost(statement: Statement) -> float:
 
 
 def literal(value: float, dtype: torch.dtype) -> str:
-    """Return a number as C writes it."""
+    """Return a number as a C literal."""
     if dtype in (torch.float32, torch.float64):
         suffix = "f" if dtype == torch.float32 else ""
         if math.isnan(value):
@@ -359,16 +358,16 @@ def literal(value: float, dtype: torch.dtype) -> str:
             return "(-INFINITY)" if value < 0 else "INFINITY"
         return f"({value!r}{suffix})" if value < 0 else f"{value!r}{suffix}"
     number = int(value)
-    if number == -(2**63):  # C has no such number: it is the negative of one that is too large
+    if number == -(2**63):  # C has no literal for it: 2**63 is too large
         return f"({number + 1} - 1)"
     return f"({number})" if number < 0 else str(number)
 
 
 def _place_buffers(program: Program) -> tuple[dict[Buffer, int], int]:
-    """Return where each buffer lies in the workspace, and the size of that.
+    """Return the offset of each buffer in the workspace, and the workspace's size, in bytes.
 
-    A place is free again after the last statement that reads it, which keeps small steps within
-    the caches. What a part of the samples keeps is not the program's own: it has no place yet.
+    A place is free again after the last statement that reads it, which keeps small steps in the
+    caches. Skip the sums that the parts of the samples keep: they lie in the parts' memory.
     """
     given = set[Buffer]()
     if program.part is not None:

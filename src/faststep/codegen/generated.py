@@ -1,4 +1,4 @@
-"""A traced function of tensors as one C function that is called with their addresses."""
+"""Compilation of a function of tensors to one C function of their addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from faststep.codegen.tracing import hoist_draws, trace
 
 
 class Gathered(ctypes.Structure):
-    """Samples of a data set that each step takes as its batch; as ``driver.h`` has it."""
+    """A tensor of a data set from which each step gathers its batch; mirrors ``driver.h``."""
 
     _fields_ = (
         ("rows", ctypes.c_void_p),
@@ -26,7 +26,7 @@ class Gathered(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    """What a call does; as ``driver.h`` has it."""
+    """The plan of a call; mirrors ``driver.h``."""
 
     _fields_ = (
         ("num_steps", ctypes.c_int64),
@@ -51,14 +51,14 @@ class Generated:
 
     Args:
         function: Takes the tensors, may write to them, and returns a tuple of tensors.
-        examples: What it is called with; neither read nor written.
+        examples: Tensors like those of later calls; neither read nor written.
         late: Numbers of the arguments that only the update reads.
         numbers: C code that defines ``update_numbers`` of ``driver.h``.
         batch: Numbers of the arguments that have samples along their first dimension.
         is_kept: Keep the binary for later runs.
 
     Raises:
-        UnsupportedError: It does something that is not covered; names it.
+        UnsupportedError: The function contains something unsupported; names it.
         CompilerError: There is no C compiler, or it failed.
     """
 
@@ -74,10 +74,10 @@ class Generated:
     ) -> None:
         graph = trace(function, examples)
         output = next(iter(graph.graph.find_nodes(op="output")))
-        # Without values: what the results will be like.
+        # Fake tensors like the results, without values.
         self.results: tuple[Tensor, ...] = tuple(one.meta["val"] for one in output.args[0])
         self.draws = hoist_draws(graph)
-        if batch:  # numbers that are drawn, too, are for each sample
+        if batch:  # draws also have samples along their first dimension
             batch = (*batch, *range(len(examples), len(examples) + len(self.draws)))
         self.source, size = emit(lower(graph, _lanes(), late, batch), numbers)
         self.num_arguments = len(examples)
@@ -86,9 +86,9 @@ class Generated:
         self.run.argtypes = [ctypes.c_void_p] * 3
         self.run.restype = ctypes.c_int64
         self.address = ctypes.cast(self.run, ctypes.c_void_p).value or 0
-        # What a plan says of threads: nothing where no statement is done in parts.
+        # The plan's fields for threads; empty if no statement has parts.
         self.team: dict[str, int] = find_team() if "in_parts(" in self.source else {}
-        # Of all calls: two threads must not do steps of it at once.
+        # All calls share this memory: two threads must not do steps at once.
         self._memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
         self.workspace = -(-self._memory.data_ptr() // 64) * 64
 
@@ -99,10 +99,10 @@ _NUM_THREADS = "_ZN2at15get_num_threadsEv"
 
 @functools.cache
 def find_team() -> dict[str, int]:
-    """Return what a plan says of threads: the addresses of two functions.
+    """Return the plan's fields for threads: the addresses of two functions.
 
-    One hands out parts of statements, to the same threads for all steps. The other tells how many
-    there are to be, and is asked in each call. A torch without that name gets one thread.
+    ``share`` hands out parts of statements to the same threads for all steps. ``num_threads``
+    returns torch's number of threads in each call. If torch lacks that symbol, use one thread.
     """
     num_threads = getattr(ctypes.CDLL(torch._C.__file__), _NUM_THREADS, None)
     if num_threads is None:
@@ -113,6 +113,6 @@ def find_team() -> dict[str, int]:
 
 
 def _lanes() -> int:
-    """Return how many numbers of 32 bits a vector of this processor holds."""
+    """Return the number of 32-bit elements in a vector of this processor."""
     level = torch.backends.cpu.get_cpu_capability()
     return 16 if level.startswith("AVX512") else 8 if level.startswith("AVX") else 4

@@ -1,10 +1,9 @@
-"""A traced step as a program: each operator of ATen becomes part of a loop, a view or a call.
+"""Lowering of a traced step: each ATen operator becomes part of a loop, a view or a call.
 
-The layout of what lies between operators is the generator's own. A product whose inputs have the
-batch outermost is computed transposed where that is cheaper, so that activations end up with the
-batch innermost: then every loop and every product runs along full vectors, however narrow a layer
-is, and weights are read by single elements as they lie. Gradients of parameters get the parameter's
-layout, since the update reads both in one loop.
+The generator chooses the layout of intermediate tensors. If it is cheaper, then it computes a
+product of batch-outermost inputs transposed, so that activations get the batch innermost. Loops and
+products then use full vectors even in narrow layers, and read single weights in place. Gradients
+get the parameter's layout, since the update reads both in one loop.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class Lowering(Placing):
     """The state of one lowering: values of nodes, and the statements so far.
 
     Args:
-        graph: What is lowered.
-        owner: What has its constants as attributes.
-        lanes: Elements of float32 in a vector.
+        graph: The graph to lower.
+        owner: The object with the graph's constants as attributes.
+        lanes: Number of float32 elements in a vector.
         late: Numbers of the arguments that only the update reads.
-        sums: What its last arguments are sums of.
+        sums: The terms of each of the last arguments, which are sums over parts.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Lowering(Placing):
         for node in self._nodes:
             if node.op == "call_function" and not self.late_nodes.isdisjoint(node.all_input_nodes):
                 self.late_nodes.add(node)
-        # The first arguments are parameters and what else stays from step to step.
+        # The first arguments are parameters and other tensors that stay from step to step.
         self.num_kept = min(late, default=0)
 
     def run(self) -> Program:
@@ -92,14 +91,14 @@ class Lowering(Placing):
         return Program(self._arguments, self.statements)
 
     def run_part(self) -> Program:
-        """Lower every node of what is done for a part of the samples; keep its results."""
-        # A sum of gradients is read with the parameter.
+        """Lower every node of the graph for a part of the samples; keep its results."""
+        # Use the parameter's layout: the update reads a sum of gradients with the parameter.
         self.late_nodes |= {node for node in self._nodes if node.op == "output"}
         results = [self.view(self._values[node]) for node in self._lower_all()]
         return Program(self._arguments, self.statements, results)
 
     def _lower_all(self) -> list[fx.Node]:
-        """Lower every node, and return those of the results."""
+        """Lower every node; return the result nodes."""
         results: list[fx.Node] = []
         given = dict(
             zip(self._inputs[len(self._inputs) - len(self._sums) :], self._sums, strict=True)
@@ -128,11 +127,11 @@ class Lowering(Placing):
         return results
 
     def _write_back(self) -> None:
-        """Write results and changed arguments, after everything that reads their old values."""
+        """Write results and changed arguments after all reads of their old values."""
         written = {place.buffer for place, _ in self.copies}
         self.first_of_update = len(self.statements)
         self.is_update = True
-        # All that reads old values is put into statements before the first is overwritten.
+        # Place all readers of old values before the first write.
         kept: list[tuple[View, Value]] = []
         for place, value in self.copies:
             value = self.value(value)
@@ -161,7 +160,7 @@ class Lowering(Placing):
                 self.copy(value, place)
 
     def _can_store(self, loop: Loop, place: View, last_check: int) -> bool:
-        """Whether a loop may overwrite an argument: nobody needs its old value later."""
+        """Whether a loop may overwrite an argument: no later statement reads the old value."""
         if loop.number <= last_check or any(
             view.buffer is place.buffer
             for statement in self.statements[loop.number + 1 :]
@@ -197,7 +196,7 @@ class Lowering(Placing):
         return arg
 
     def lower_pointwise(self, op: Op, name: str, args: list[Any]) -> Value:
-        """Return the result of an operator of the tables, on operands of its type."""
+        """Return the result of an operator of the pointwise tables; cast operands to its type."""
         result = op.result
         self.check_dtype(result.dtype)
         if set(op.kwargs) - {"alpha"}:
@@ -212,7 +211,7 @@ class Lowering(Placing):
             raise UnsupportedError(f"not for {dtype}")
         if name in WRAPPING and dtype in (torch.int64, torch.int32):
             expression = WRAPPING[name].replace("{u}", f"u{C_TYPES[dtype]}")
-        if name in ARITHMETIC and dtype == torch.bool:  # a byte of 2 would not be equal to 1
+        if name in ARITHMETIC and dtype == torch.bool:  # a sum of 2 must become 1
             expression = f"({expression}) != 0"
         alpha = op.kwargs.get("alpha", 1)
         if alpha != 1:
@@ -223,7 +222,7 @@ class Lowering(Placing):
         if f"{{{len(args)}}}" in expression or f"{{{len(args) - 1}}}" not in expression:
             raise UnsupportedError(f"{len(args)} operands are not covered")
         inputs = [self.value(one, dtype) for one in args]
-        # By one, as the gradient of a loss begins; with zeros, which what nobody reads gets.
+        # Skip products with 1 (the loss's own gradient) and sums with 0 (an unused gradient).
         neutral = {"mul": 1, "add": 0}.get(name)
         if neutral is not None and len(inputs) == 2:
             for one, other in (inputs, inputs[::-1]):
@@ -238,14 +237,14 @@ class Lowering(Placing):
         return self.pointwise(expression, inputs, result.shape, result.dtype)
 
     def computed(self, op: Op, expression: str, inputs: Sequence[Value]) -> Element:
-        """Return the result of an operator, on operands of its type."""
+        """Return the result of an operator by an expression; cast operands to its type."""
         dtype = op.result.dtype
         expression = cast_operands(expression, inputs, dtype)
         return self.pointwise(expression, inputs, op.shape, dtype)
 
 
 def _constant(lowering: Lowering, tensor: torch.Tensor) -> Value:
-    """Return a tensor that the traced function has made of numbers."""
+    """Return a constant tensor that the traced function builds from numbers."""
     if isinstance(tensor, FakeTensor) or tensor.numel() > _MOST_CONSTANTS:
         raise UnsupportedError("a tensor from outside of the step is not covered")
     shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -263,12 +262,12 @@ def _constant(lowering: Lowering, tensor: torch.Tensor) -> Value:
     return kept
 
 
-# More would make the source long; it is what a function writes out in Python.
+# Limit of a constant's numbers, which Python code lists; more would make the source long.
 _MOST_CONSTANTS = 4096
 
 
 def _line(node: fx.Node) -> str:
-    """Return where the user's code says it, as the end of a sentence."""
+    """Return the line of a node in the user's code, as the end of a message."""
     trace = node.meta.get("stack_trace") or node.stack_trace
     lines = [line.strip() for line in (trace or "").splitlines() if line.strip()]
     places = [line for line in lines if line.startswith("File ")]

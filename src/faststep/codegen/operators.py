@@ -1,7 +1,7 @@
-"""Pointwise operators of ATen as expressions of C: and which function lowers which other.
+"""Pointwise operators of ATen as C expressions, and the registry of handlers for all others.
 
-``{0}``, ``{1}``, ... are the operands, already of the type in which the operator computes; ``{f}``
-is the prefix of functions of that type in ``vector_math.h`` (``f32_`` or ``f64_``).
+``{0}``, ``{1}``, ... are the operands, already cast to the type of the computation; ``{f}`` is the
+prefix of functions of that type in ``vector_math.h`` (``f32_`` or ``f64_``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ARITHMETIC = {
     "tanh": "{f}tanh({0})",
     "trunc": "{f}trunc({0})",
 }
-# The result is a bool, whatever the operands are.
+# The result is a bool for operands of any type.
 COMPARISONS = {
     "eq": "{0} == {1}",
     "ge": "{0} >= {1}",
@@ -80,13 +80,13 @@ COMPARISONS = {
     "lt": "{0} < {1}",
     "ne": "{0} != {1}",
 }
-# Of integers and bools alone.
+# Only for integers and bools.
 BITWISE = {
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
 }
-# Of large integers: what is too large is wrapped around, as torch does, which C leaves undefined.
+# For int32 and int64: overflow wraps around, as in torch; signed overflow is undefined in C.
 WRAPPING = {
     "add": "({u}){0} + ({u}){1}",
     "mul": "({u}){0} * ({u}){1}",
@@ -94,7 +94,7 @@ WRAPPING = {
     "sub": "({u}){0} - ({u}){1}",
 }
 POINTWISE = ARITHMETIC | COMPARISONS | BITWISE
-# pow with these exponents, as torch computes it; any other is libm's.
+# Torch computes pow with these exponents by these expressions, and with all others by libm.
 POWERS = {
     2.0: "{0} * {0}",
     3.0: "{0} * {0} * {0}",
@@ -116,7 +116,7 @@ class Op:
     Args:
         node: Its node.
         name: Its name in ATen, without the overload.
-        result: What it returns, as tensors without values.
+        result: Its results, as tensors without values.
         kwargs: Its arguments by name.
     """
 
@@ -130,7 +130,7 @@ class Op:
         """Return the operator of a node.
 
         Raises:
-            UnsupportedError: It is not one of ATen's.
+            UnsupportedError: The node is not an ATen operator.
         """
         packet = getattr(node.target, "overloadpacket", None)
         if packet is None:
@@ -139,11 +139,11 @@ class Op:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of its only result."""
+        """Return the shape of the only result."""
         return tuple(int(size) for size in self.result.shape)
 
     def given(self, *place: int) -> torch.Tensor:
-        """Return the tensor, without values, that it was given at a place in its arguments."""
+        """Return the tensor, without values, at a place in the arguments."""
         found: Any = self.node.args
         for index in place:
             found = found[index]
@@ -155,13 +155,13 @@ class Op:
         return found.meta["val"] if isinstance(found, fx.Node) else found
 
 
-# Takes the lowering, the operator and its arguments as values.
+# Takes the lowering, the operator and its lowered arguments; returns the lowered result.
 Handler = Callable[[Any, Op, list[Any]], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
 def lowers(*names: str) -> Callable[[Handler], Handler]:
-    """Return a decorator that makes a function the handler of operators."""
+    """Return a decorator that registers a function as the handler of operators."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -172,22 +172,22 @@ def lowers(*names: str) -> Callable[[Handler], Handler]:
 
 
 def covered_operators() -> set[str]:
-    """Return the names in ATen of the operators that code is generated for."""
+    """Return the ATen names of all operators with generated code."""
     return {*HANDLERS, *POINTWISE}
 
 
 def argument(args: Sequence[Any], place: int, default: Any = None) -> Any:
-    """Return the argument at a place, or what ATen takes if there is none."""
+    """Return the argument at a place, or ATen's default if it is missing."""
     return args[place] if len(args) > place else default
 
 
 def prefix_of(dtype: torch.dtype) -> str:
-    """Return how the names of C functions for a type of floats begin."""
+    """Return the prefix of the names of C functions for a float type."""
     return "f64" if dtype == torch.float64 else "f32"
 
 
 def cast_operands(expression: str, inputs: Sequence[Value], dtype: torch.dtype) -> str:
-    """Return an expression with its operands in parentheses and of one type."""
+    """Return an expression with its operands cast to one type."""
     for number, given in enumerate(inputs):
         operand = f"{{{number}}}"
         if given.dtype != dtype and not isinstance(given, Const):

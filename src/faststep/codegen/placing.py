@@ -1,4 +1,4 @@
-"""Where what a step computes is put: loops, calls, and buffers between them."""
+"""Placing of a step's operators into loops and calls, and of their results into buffers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from faststep.codegen.program import (
     merge_dims,
 )
 
-# Rows and columns of a block that is transposed at once, in vectors.
+# Rows and columns of a block that the kernel transposes in vectors. In a batch, do not transpose
+# smaller matrices by blocks.
 _LEAST_BLOCK = 8
 
 
 class Placing:
-    """The statements so far, and what is put into them."""
+    """The statements so far, and the rules for adding to them."""
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
         self.packed: dict[tuple[View, tuple[int, ...]], View] = {}
-        # Loops of the update are not joined to earlier ones: these still read what it writes.
+        # Keep the update out of earlier loops: these still read the old values.
         self.first_of_update = 0
         self.is_update = False
 
     def new_view(
         self, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int] | None = None
     ) -> View:
-        """Return a view of a new buffer, dense, with its dimensions in an order."""
+        """Return a dense view of a new buffer, with its dimensions in an order."""
         self.check_dtype(dtype)
         buffer = Buffer(dtype, max(count(shape), 1))
         return View(buffer, tuple(shape), contiguous(shape, order))
@@ -61,7 +62,7 @@ class Placing:
         operations: float = 0,
         most_parts: int = 1,
     ) -> None:
-        """Add a call; its parameters are inputs and then outputs."""
+        """Add a call; its parameters are the inputs, then the outputs."""
         number = len(self.statements)
         self.statements.append(
             Call(body, tuple(inputs), tuple(outputs), number, checks, operations, most_parts)
@@ -70,12 +71,12 @@ class Placing:
             output.buffer.written_at = max(output.buffer.written_at, number)
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Refuse a type that C code has not."""
+        """Raise an error for a dtype without a C type."""
         if dtype not in C_TYPES:
             raise UnsupportedError(f"{dtype} has no generated code")
 
     def value(self, given: Any, dtype: torch.dtype | None = None) -> Value:
-        """Return an operand as a value; a number gets a type."""
+        """Return an operand as a value; a number becomes a constant of a dtype."""
         if isinstance(given, View | Const | Element):
             return given
         if isinstance(given, Joined):
@@ -120,7 +121,7 @@ class Placing:
         return joined
 
     def store(self, value: Value, place: View) -> None:
-        """Write a value to a place in memory: from its own loop, if it is still in registers."""
+        """Write a value to a place in memory, from its own loop if it is not in memory yet."""
         if isinstance(value, Element) and value.shape == place.shape and value.kept is None:
             loop = self.place(value)
             value.stores.append(place)
@@ -129,7 +130,7 @@ class Placing:
         self.copy(value, place)
 
     def copy(self, value: Value, place: View) -> None:
-        """Write a value to a place in memory by a statement of its own."""
+        """Write a value to a place in memory by a separate statement."""
         given = value if isinstance(value, Const) else self.view(value).expanded(place.shape)
         if isinstance(given, View) and self._transpose(given, place):
             return
@@ -139,7 +140,7 @@ class Placing:
         place.buffer.written_at = max(place.buffer.written_at, loop.number)
 
     def _transpose(self, given: View, place: View) -> bool:
-        """Copy by blocks where the one is the other transposed; return whether it is."""
+        """Copy by blocks if one view is the transpose of the other; return whether it is."""
         if given.dtype != place.dtype or given.dtype not in FLOATS or 0 in given.shape:
             return False
         nest = merge_dims(place.shape, place.order(), [given.strides, place.strides], set())
@@ -167,7 +168,7 @@ class Placing:
         return True
 
     def arranged(self, view: View, order: tuple[int, ...]) -> View:
-        """Return a tensor with its dimensions in an order in memory: a copy, where it is not so."""
+        """Return a copy of a tensor with its dimensions in an order in memory; reuse copies."""
         key = view, order
         found = self.packed.get(key)
         if found is None:
@@ -177,7 +178,7 @@ class Placing:
         return found
 
     def reshaped(self, view: View, shape: tuple[int, ...]) -> View:
-        """Return a tensor in another shape: a dense copy, where its layout has no such look."""
+        """Return a tensor in another shape; copy it if its layout has no such view."""
         found = view.reshaped(shape)
         if found is None:
             dense = self.new_view(view.shape, view.dtype)
@@ -189,16 +190,16 @@ class Placing:
     def pointwise(
         self, expression: str, inputs: Sequence[Input], shape: Sequence[int], dtype: torch.dtype
     ) -> Element:
-        """Return the result of a pointwise operator, for a loop that is chosen when it is used."""
+        """Return the result of a pointwise operator; the first use chooses its loop."""
         sizes = tuple(int(size) for size in shape)
         return Element(expression, tuple(inputs), sizes, dtype)
 
     def place(self, value: Element) -> Loop:
-        """Return the loop of an element; the first time, put it into one with all that leads to it.
+        """Return the loop of an element; the first call puts it and its chain into a loop.
 
-        It becomes part of the last loop of its shape in which all that it is computed from is
-        known, or of a new one. So nothing is kept in memory from the forward pass that the backward
-        pass can compute from what is kept anyway.
+        Choose the last loop of its shape in which all its inputs are available, else a new loop.
+        Thus the backward pass recomputes values of the forward pass from tensors that are in
+        memory anyway, and the forward pass does not store them.
         """
         if value.loop is not None:
             return value.loop
@@ -234,9 +235,9 @@ class Placing:
         return loop
 
     def _chain(self, value: Element) -> list[Element]:
-        """Return the elements of its shape, in order, that are computed for it alone, and itself.
+        """Return an element and the unplaced elements of its shape that it needs, in order.
 
-        What else they need is in memory or in a loop afterwards.
+        Afterwards all their other inputs are in memory or in a loop.
         """
         chain: list[Element] = []
         seen: set[int] = set()
@@ -259,7 +260,7 @@ class Placing:
         return chain
 
     def _settled(self, given: Input, shape: tuple[int, ...]) -> Input:
-        """Return an input as it may be read in a loop of that shape."""
+        """Return an input in a form that a loop of that shape can read."""
         if isinstance(given, Indirect):
             return replace(given, index=self._settled(given.index, shape))
         if isinstance(given, Element) and given.shape != shape:
@@ -269,7 +270,7 @@ class Placing:
     def _find_loop(
         self, shape: tuple[int, ...], given: Sequence[Input], members: set[int]
     ) -> Loop | None:
-        """Return the last loop that knows all of this; members of a chain come along with it."""
+        """Return the last loop in which all inputs are available; the chain joins it."""
 
         def is_known(one: Input, loop: Loop) -> bool:
             if id(one) in members:
@@ -300,7 +301,7 @@ class Placing:
         return -1
 
     def _is_across(self, given: Input, shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
-        """Whether a loop would read a whole tensor across its layout."""
+        """Whether a loop would read a whole tensor with a stride in its innermost dimension."""
         if isinstance(given, Element):
             strides = contiguous(shape, self.place(given).order)
         elif isinstance(given, View) and given.shape == shape:
@@ -320,7 +321,7 @@ class Placing:
         return given
 
     def _choose_order(self, inputs: Sequence[Input], shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the order in memory that most inputs of the full shape have."""
+        """Return the most frequent order in memory of the inputs of the full shape."""
         votes: dict[tuple[int, ...], float] = {}
         for given in inputs:
             if isinstance(given, Element):
@@ -331,7 +332,7 @@ class Placing:
                 ):
                     continue
                 order, weight = given.order(), 1.0
-                # A batch can be read across once; the state of the optimizer is also written.
+                # Reading a batch across its layout once is cheap; optimizer state is also written.
                 if given.buffer.argument is not None:
                     weight = 100.0 if self.is_update else 0.5
             else:

@@ -1,4 +1,4 @@
-"""Pointwise operators with an argument that is not an operand, and those that fill a tensor."""
+"""Lowering of pointwise operators with non-tensor arguments, and of fill operators."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _bitwise_not(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     return lowering.pointwise(text, [value], op.shape, op.result.dtype)
 
 
-# Of integers and of floats. Integers: the rest has the sign of the dividend in C, and the quotient
-# is rounded towards 0.
+# Expressions for integers and for floats. For integers, C's remainder has the sign of the dividend,
+# and C rounds the quotient towards 0.
 _OTHER_SIGN = "({0} % {1} != 0 && ({0} % {1} < 0) != ({1} < 0))"
 _DIVISIONS = {
     "fmod": ("{0} % {1}", "{f}fmod({0}, {1})"),
@@ -95,7 +95,7 @@ def _divide(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     if dtype in FLOATS:
         return lowering.computed(op, of_floats, inputs)
     by = inputs[1]
-    # C code would end the process where torch raises an error.
+    # Refuse these: an error of torch would be a crash of the C code.
     if not (isinstance(by, Const) and by.value not in (0, -1)):
         raise UnsupportedError("integers are divided by numbers alone, and not by 0 or -1")
     return lowering.computed(op, of_integers, inputs)
@@ -148,7 +148,7 @@ def _convert(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 
 def _converted(lowering: Lowering, op: Op, value: Value) -> Value:
-    """Return a value as the result of an operator has it: in its shape, and of its type."""
+    """Return a value in the shape and type of an operator's result."""
     dtype = op.result.dtype
     lowering.check_dtype(dtype)
     if isinstance(value, Const):

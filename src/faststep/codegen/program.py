@@ -1,8 +1,8 @@
-"""A generated step before it is text: buffers, views of them, and statements in order.
+"""The intermediate form of a generated step: buffers, views of them, and statements in order.
 
-Every buffer but an argument is written once. Loops hold pointwise operators of one shape, fused;
-what no loop can hold (products, convolutions) is a call of a kernel. Statements that do the same to
-other buffers share one C function: the code of a recurrent net does not grow with its sequence.
+A step writes every buffer once, except arguments. Loops hold fused pointwise operators of one
+shape; all other operators (products, convolutions) are calls of kernels. Statements that differ
+only in buffers share one C function: the code of a recurrent net does not grow with its sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ C_TYPES = {
 
 
 class UnsupportedError(FastStepError):
-    """A step holds something that no code can be generated for."""
+    """A step contains an operator, dtype or layout without generated code."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,8 +37,8 @@ class Buffer:
 
     Args:
         dtype: Type of its elements.
-        size: Number of elements that are used.
-        argument: Its number among the caller's tensors; None if it is the step's own.
+        size: Number of used elements.
+        argument: Its number among the caller's tensors; None for memory of the step.
         written_at: Number of the statement that writes it; -1 for an argument.
     """
 
@@ -53,10 +53,10 @@ class View:
     """A tensor in a buffer.
 
     Args:
-        buffer: Where it lies.
+        buffer: The buffer.
         shape: Its sizes.
-        strides: Elements from one index to the next, per dimension; 0 where it is broadcast.
-        offset: Element of the buffer at which it begins.
+        strides: Elements from one index to the next, per dimension; 0 for a broadcast dimension.
+        offset: Number of the buffer's element at which the view begins.
     """
 
     buffer: Buffer
@@ -66,16 +66,16 @@ class View:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type of its elements."""
+        """Return the type of the elements."""
         return self.buffer.dtype
 
     def permuted(self, dims: Sequence[int]) -> View:
-        """Return it with its dimensions in another order."""
+        """Return the view with its dimensions in another order."""
         shape, strides = (tuple(of[dim] for dim in dims) for of in (self.shape, self.strides))
         return View(self.buffer, shape, strides, self.offset)
 
     def expanded(self, shape: Sequence[int]) -> View:
-        """Return it broadcast to a shape."""
+        """Return the view broadcast to a shape."""
         new = len(shape) - len(self.shape)
         assert new >= 0, f"{self.shape} as {shape}"
         strides = tuple(
@@ -85,20 +85,20 @@ class View:
         return View(self.buffer, tuple(shape), strides, self.offset)
 
     def sliced(self, dim: int, start: int, size: int, step: int = 1) -> View:
-        """Return a part of it along one dimension."""
+        """Return a slice of the view along one dimension."""
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[dim]
         shape[dim], strides[dim] = size, strides[dim] * step
         return View(self.buffer, tuple(shape), tuple(strides), offset)
 
     def selected(self, dim: int, index: int) -> View:
-        """Return it at one index of a dimension, without that dimension."""
+        """Return the view at one index of a dimension, without that dimension."""
         part = self.sliced(dim, index, 1)
         keep = [d for d in range(len(self.shape)) if d != dim]
         return part.permuted(keep)
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
-        """Return it in another shape; None if that needs a copy."""
+        """Return the view in another shape; None if that needs a copy."""
         if 0 in self.shape:
             return View(self.buffer, tuple(shape), contiguous(shape), self.offset)
         meta = torch.empty_strided(self.shape, self.strides, device="meta")
@@ -109,19 +109,19 @@ class View:
         return View(self.buffer, tuple(shape), tuple(strides), self.offset)
 
     def address(self, indices: Sequence[int] | None = None) -> str:
-        """Return the place of an element as C; `indices` are the numbers of its loops' indices."""
+        """Return an element's offset as C; `indices` number the loop variable of each dimension."""
         numbers = range(len(self.shape)) if indices is None else indices
         pairs = zip(numbers, self.strides, strict=True)
         return " + ".join(f"i{number} * {stride}" for number, stride in pairs if stride) or "0"
 
     def order(self) -> tuple[int, ...]:
-        """Return its dimensions from the outermost in memory to the innermost."""
+        """Return the dimensions from the outermost in memory to the innermost."""
         return tuple(sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim]))
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A tensor all elements of which are one number known now."""
+    """A tensor filled with one number that the generator knows."""
 
     value: float
     shape: tuple[int, ...]
@@ -129,10 +129,10 @@ class Const:
 
     @classmethod
     def of(cls, value: float, shape: Sequence[int], dtype: torch.dtype) -> Const:
-        """Return a number as a tensor of that type has it.
+        """Return a constant tensor of a number converted to a dtype.
 
         Raises:
-            UnsupportedError: No tensor of that type can hold it.
+            UnsupportedError: The dtype has no C type or cannot hold the number.
         """
         if dtype not in C_TYPES:
             raise UnsupportedError(f"{dtype} has no generated code")
@@ -150,11 +150,12 @@ class Element:
 
     Args:
         expression: C, with ``{0}``, ``{1}`` for the inputs and ``{i0}`` for a loop's index.
-        inputs: What it is computed from.
+        inputs: The operands.
         shape: The loop's shape.
         dtype: Type of the result.
-        loop: The loop that it is part of; None until somebody uses it.
-        stores: Where it is written, if it is needed after the loop.
+        loop: Its loop; None until its first use.
+        stores: The views that the loop writes it to, for reads after the loop.
+        kept: Its copy in memory, once there is one.
     """
 
     expression: str
@@ -168,7 +169,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Indirect:
-    """An element of a view, one index of which is the value of an element of the loop."""
+    """An element of a view whose index in one dimension is a value of the loop."""
 
     view: View
     dim: int
@@ -176,22 +177,22 @@ class Indirect:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type of what is read."""
+        """Return the type of the view's elements."""
         return self.view.dtype
 
 
 @dataclass(eq=False, slots=True)
 class Joined:
-    """Tensors side by side along one dimension, put together only where somebody reads them so.
+    """Tensors concatenated along one dimension; copied together only for a reader of the whole.
 
-    Gates of a recurrent layer are parts of one product that are changed one by one: each is taken
-    as it is.
+    A recurrent layer changes each gate of a product separately; readers of one gate need no copy.
 
     Args:
-        shape: Of all together.
-        dim: The dimension along which they lie.
+        shape: Shape of the concatenation.
+        dtype: Type of the elements.
+        dim: The dimension of the concatenation.
         parts: The tensors in order.
-        kept: Where they are in memory, once they are.
+        kept: The concatenation in memory, once there is one.
     """
 
     shape: tuple[int, ...]
@@ -201,7 +202,7 @@ class Joined:
     kept: View | None = None
 
     def slice(self, dim: int, start: int, size: int) -> Value | None:
-        """Return the part of it that is just this slice; None if there is none."""
+        """Return a slice of one part, without a copy of the whole; None if there is none."""
         if dim != self.dim:
             return None
         at = 0
@@ -241,18 +242,18 @@ class Loop:
 
     @property
     def reads(self) -> list[View]:
-        """What it reads from memory."""
+        """The views that the loop reads from memory."""
         inputs = (given for element in self.elements for given in element.inputs)
         return [view for given in inputs for view in views_of(given)]
 
     @property
     def writes(self) -> list[View]:
-        """What it writes."""
+        """The views that the loop writes."""
         return [store for element in self.elements for store in element.stores]
 
 
 def views_of(given: Input) -> list[View]:
-    """Return what is read from memory for an operand."""
+    """Return the views that an operand reads from memory."""
     if isinstance(given, View):
         return [given]
     if isinstance(given, Indirect):
@@ -266,12 +267,12 @@ class Call:
 
     Args:
         body: The function's body; its parameters are ``p0``, ``p1`` and so on.
-        reads: What it reads, the first of its parameters.
-        writes: What it writes, the others.
+        reads: The views that it reads, its first parameters.
+        writes: The views that it writes, its other parameters.
         number: Its place among the statements.
-        checks: Whether it returns a status, other than 0 where the step must end.
-        operations: How often it multiplies and adds, or moves a number.
-        most_parts: In how many parts it can be done: the body does the part `part` of `parts`.
+        checks: Whether it returns a status; a nonzero status ends the step.
+        operations: Number of its multiply-adds or moves of a number.
+        most_parts: Its largest number of parts; the body does part `part` of `parts`.
     """
 
     body: str
@@ -291,10 +292,10 @@ class Program:
     """A whole step.
 
     Args:
-        arguments: The caller's tensors in order; results come after what the traced function took.
-        statements: What is done, in order.
-        kept: What is read afterwards, of a part.
-        part: What is done before, for each part of the samples.
+        arguments: The caller's tensors in order: the traced function's arguments, then its results.
+        statements: The statements in order.
+        kept: For the program of a part, the results that the rest of the step reads.
+        part: The work before the statements for each part of the samples; None if undivided.
     """
 
     arguments: list[Buffer]
@@ -305,14 +306,15 @@ class Program:
 
 @dataclass(slots=True)
 class Part:
-    """What a step does for each part of its samples.
+    """The work of a step for each part of its samples.
 
     Args:
-        program: It, with the arguments of the whole, some of them shorter, or also as a whole.
-        parts: How many parts there are.
-        sources: Number of the argument of the whole that each of its arguments is.
-        offsets: Bytes of each from one part to the next.
-        sums: Buffers that it keeps, each with those that the rest of the step reads, one a part.
+        program: The program of a part. Its arguments are those of the whole step, some of them
+            shorter, then some of them again in full.
+        parts: Number of parts.
+        sources: For each of its arguments, the number of the whole step's argument.
+        offsets: For each of its arguments, the bytes from one part to the next.
+        sums: For each buffer that it keeps, the buffers that the rest reads, one for each part.
     """
 
     program: Program
@@ -325,13 +327,13 @@ class Part:
 def merge_dims(
     shape: Sequence[int], order: Sequence[int], accesses: Sequence[Sequence[int]], fixed: set[int]
 ) -> list[tuple[int, list[int]]]:
-    """Return as few loops as run over a shape, from the outermost on.
+    """Return the smallest nest of loops over a shape, from the outermost on.
 
     Args:
         shape: Sizes of the dimensions.
         order: The dimensions from the outermost on.
-        accesses: Strides of everything that is read or written, per dimension.
-        fixed: Dimensions that need a loop of their own.
+        accesses: Strides of all reads and writes, per dimension.
+        fixed: Dimensions that need a separate loop.
 
     Returns:
         Size of each loop, and the dimensions that it runs over.
@@ -351,7 +353,7 @@ def merge_dims(
 
 
 def loops_over(shape: Sequence[int], dims: Iterable[int] | None = None) -> str:
-    """Return loops over dimensions of a shape as C: the index of each is ``i`` and its number."""
+    """Return loops over dimensions of a shape as C, with index ``i0`` for dimension 0."""
     return "".join(
         f"for (long i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) "
         for dim in (range(len(shape)) if dims is None else dims)

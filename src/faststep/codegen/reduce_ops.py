@@ -1,4 +1,4 @@
-"""Reductions, and products of matrices."""
+"""Lowering of reductions and matrix products."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _argmax(lowering: Lowering, op: Op, args: list[Any]) -> View:
 def _best(
     lowering: Lowering, given: Any, dim: int, name: str, best: torch.Tensor, index: torch.Tensor
 ) -> list[View]:
-    """Add a search along a dimension; return what is best and, of equals, where the first is."""
+    """Add a search along a dimension; return the best values and their first indices."""
     view = _with_dim(lowering.view(given))
     dim %= len(view.shape)
     if not view.shape[dim]:
@@ -68,7 +68,7 @@ def _best(
     )
     first, place = view.selected(dim, 0).address(rest), values.address(rest)
     ctype, sign = C_TYPES[view.dtype], ">" if name == "max" else "<"
-    # A NaN is the largest and the smallest there is.
+    # Treat a NaN as both the largest and the smallest value.
     body = (
         f"{loops_over(view.shape, rest)} {{ {ctype} best = p0[{first}]; long at = 0; "
         f"for (long i{dim} = 1; i{dim} < {view.shape[dim]}; i{dim}++) "
@@ -82,7 +82,7 @@ def _best(
 
 
 def _with_dim(view: View) -> View:
-    """Return a view with a dimension, of which a single number has none."""
+    """Return a view with at least one dimension: a scalar becomes shape (1,)."""
     return view if view.shape else View(view.buffer, (1,), (0,), view.offset)
 
 
@@ -94,7 +94,7 @@ def _cumulate(lowering: Lowering, op: Op, args: list[Any]) -> View:
     view = _with_dim(lowering.view(args[0]))
     dim = args[1] % len(view.shape)
     total = lowering.new_view(view.shape, dtype, view.order())
-    # As torch does: sums of floats are double.
+    # Sum floats in double, as torch does.
     ctype = "double" if dtype in FLOATS else f"u{C_TYPES[dtype]}"
     rest = [d for d in range(len(view.shape)) if d != dim]
     body = (
@@ -109,7 +109,7 @@ def _cumulate(lowering: Lowering, op: Op, args: list[Any]) -> View:
 def reduce_view(
     lowering: Lowering, view: View, dims: Sequence[int], name: str, result: torch.Tensor
 ) -> View:
-    """Add a reduction over some dimensions, or over all of them where none is named."""
+    """Add a reduction over some dimensions; an empty list means all dimensions."""
     rank = len(view.shape)
     reduced = _reduced(rank, dims)
     dtype = result.dtype
@@ -137,13 +137,13 @@ def reduce_view(
             mean = lowering.pointwise(f"{{0}} / {size}", [total], total.shape, dtype)
             total = lowering.view(mean)
     found = total.reshaped(tuple(result.shape))
-    if found is None:  # kept dimensions of size 1, in a layout of its own
+    if found is None:  # the result keeps reduced dimensions, and has another layout
         found = View(total.buffer, tuple(result.shape), _spread(rank, kept, total.strides))
     return found
 
 
 def _spread(rank: int, kept: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of what a reduction keeps, with those of the reduced dimensions: 0."""
+    """Return the strides of the kept dimensions, with stride 0 for the reduced dimensions."""
     found = [0] * rank
     for dim, stride in zip(kept, strides, strict=True):
         found[dim] = stride
@@ -151,7 +151,7 @@ def _spread(rank: int, kept: Sequence[int], strides: Sequence[int]) -> tuple[int
 
 
 def _dims(args: Sequence[Any]) -> list[int]:
-    """Return the dimensions that a reduction is given: none for all of them."""
+    """Return the dimensions from a reduction's arguments; an empty list means all."""
     dims = args[1] if len(args) > 1 and args[1] is not None else []
     return [dims] if isinstance(dims, int) else list(dims)
 
@@ -160,12 +160,12 @@ def _reduced(rank: int, dims: Sequence[int]) -> list[int]:
     return sorted({dim % rank for dim in dims}) if dims and rank else list(range(rank))
 
 
-# A sum of more in float32 would have lost digits that torch's, by parts, still has.
+# Sum more numbers in double: a plain float32 sum loses digits that torch's blocked sum keeps.
 _MOST_FLOATS = 4096
 
 
 def _row_sums(view: View, total: View, kept: Sequence[int], reduced: Sequence[int]) -> str | None:
-    """Return the body of sums along contiguous rows; None if they are not that."""
+    """Return the body of a sum along contiguous rows; None if the layout has none."""
     if view.dtype != total.dtype or view.dtype not in FLOATS or 0 in view.shape:
         return None
     wide = _spread(len(view.shape), kept, total.strides)
@@ -186,7 +186,7 @@ def _row_sums(view: View, total: View, kept: Sequence[int], reduced: Sequence[in
 def _reduction(
     view: View, total: View, kept: Sequence[int], reduced: Sequence[int], name: str, size: int
 ) -> str:
-    """Return the body of a reduction: along a kept dimension where one is contiguous."""
+    """Return the body of a reduction; vectorize along a kept dimension if one is contiguous."""
     ctype = C_TYPES[total.dtype]
     first = {"prod": "1"}.get(name, "0")
     if name in ("amax", "amin"):
@@ -207,7 +207,7 @@ def _reduction(
             return f"{old} *= {new};"
         if name == "any":
             return f"{old} |= {new} != 0;"
-        # A NaN is the largest and the smallest there is.
+        # Treat a NaN as both the largest and the smallest value.
         return f"{{{ctype} n_ = {new}; {old} = (n_ != n_ || n_ {sign} {old}) ? n_ : {old};}}"
 
     source, place = f"p0[{view.address()}]", f"p1[{total.address(kept)}]"
@@ -269,16 +269,17 @@ def _variance(lowering: Lowering, op: Op, args: list[Any]) -> Any:
     return scaled if op.name == "var" else lowering.computed(op, "{f}sqrt({0})", [scaled])
 
 
-# Cycles, of which a product takes one per row, step of depth and vector: of a transposed copy, and
-# of a loop that reads across its own layout, per element. Ratios of an x86 with AVX-512 or AVX2.
+# Cycles per element of a transposed copy, and of a loop that reads across its own layout. A product
+# takes one cycle per row, step of depth and vector. The ratios are those of x86 with AVX-512 or
+# AVX2.
 _PACK_COST = 0.3
 _ACROSS_COST = 1.0
-# A right matrix whose rows lie on more pages than a processor keeps addresses of (2,048 of 4 kB)
-# is read by blocks of rows: a few columns of all rows at a time would touch every page each time.
-# Threads share the columns then, in parts that are still wide.
-# Source: 16 x 2708 x 1433 on an EPYC, 8.8 ms; by 32, 64, 128 and 256 rows 6.6, 3.4, 4.3 and 5.7.
+# If the rows of a right matrix lie on more pages than the TLB holds (2,048 of 4 kB), then read it
+# by blocks of rows: reading a few columns of all rows at a time would touch every page each time.
+# Threads then share the columns in parts that are still wide.
+# Source: 16 x 2708 x 1433 on an EPYC, 8.8 ms; by 32, 64, 128 and 256 rows 6.6, 3.4, 4.3 and 5.7 ms.
 _FAR, _LONG_ROW, _BLOCK, _WIDE_PART = 8_000_000, 1_024, 64, 512
-# What a gradient passes on its way to the update without a change of its layout.
+# Operators between a gradient and the update that do not change its layout.
 _KEEP_LAYOUT = {"add", "alias", "clone", "detach", "div", "mul", "neg", "sub"}
 
 
@@ -291,7 +292,7 @@ def _addmm(lowering: Lowering, op: Op, args: list[Any]) -> Value:
         return lowering.pointwise("{0} + {1}", [value, lowering.value(args[0])], op.shape, dtype)
     inputs = [value, lowering.value(alpha, dtype)]
     text = "{0} * {1}"
-    if beta != 0:  # what is multiplied by 0 is not read: it may be NaN
+    if beta != 0:  # do not read an operand that is multiplied by 0: it may be NaN
         inputs += [lowering.value(args[0]), lowering.value(beta, dtype)]
         text += " + {2} * {3}"
     return lowering.pointwise(text, inputs, op.shape, dtype)
@@ -307,7 +308,7 @@ def _mv(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 @lowers("mm", "bmm")
 def _product_of(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    """Add a product of matrices, or of batches of them; transposed where that is cheaper."""
+    """Add a product of matrices or batches of matrices; transpose it if that is cheaper."""
     result = op.result
     if result.dtype not in FLOATS:
         raise UnsupportedError(f"not for {result.dtype}")
@@ -319,7 +320,7 @@ def _product_of(lowering: Lowering, op: Op, args: list[Any]) -> Value:
         return zero
     wanted = _wanted(lowering, op.node)
     lanes = lowering.lanes * 4 // result.dtype.itemsize
-    if wanted is None:  # the batch innermost, which a weight has not
+    if wanted is None:  # put the batch innermost: the dimension that does not come from a weight
         wanted = (
             "rows" if _is_kept(lowering, one) else "columns" if _is_kept(lowering, other) else ""
         )
@@ -332,7 +333,7 @@ def _product_of(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 
 def _is_kept(lowering: Lowering, view: View) -> bool:
-    """Whether a matrix is a parameter, or another tensor that stays from step to step."""
+    """Whether a matrix is a parameter or another argument that stays from step to step."""
     number = view.buffer.argument
     return number is not None and number < lowering.num_kept
 
@@ -343,7 +344,7 @@ def _turned(view: View) -> View:
 
 
 def _cost(lowering: Lowering, left: View, right: View, lanes: int, is_wanted: bool) -> float:
-    """Return the cycles of a product whose vectors run along the right one's columns."""
+    """Return the cycles of a product with vectors along the columns of the right matrix."""
     rows, depth = left.shape[-2:]
     columns = right.shape[-1]
     vectors = columns // lanes + (columns % lanes).bit_count()
@@ -384,7 +385,7 @@ def _product(lowering: Lowering, left: View, right: View) -> View:
         body = f"for (long i = part * {size} / parts; i < (part + 1) * {size} / parts; i++) "
         body += call([f" + i * {step}" for step in steps], "0, 1")
     else:
-        # Of tiles of the kernel, about.
+        # About the number of tiles of the kernel.
         wide = _WIDE_PART if is_far else 2 * lowering.lanes
         most_parts = max(1, rows // 12) * max(1, columns // wide)
         body = call(("", "", ""), "part, parts")
@@ -394,7 +395,7 @@ def _product(lowering: Lowering, left: View, right: View) -> View:
 
 
 def _wanted(lowering: Lowering, node: fx.Node) -> str | None:
-    """Return the layout that an update wants of a product; None if no update reads it."""
+    """Return the layout of a product that suits the update; None if no update reads it."""
     if node.meta["val"].dim() != 2:
         return None
     todo = [(node, False)]

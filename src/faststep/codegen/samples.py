@@ -1,12 +1,12 @@
-"""What becomes of an operator when a step is done for a part of its samples at a time.
+"""Rules for dividing the operators of a step by samples.
 
-A tensor is split along one dimension, or whole: the same for every part. What a product or a sum
-takes together over all samples is partial: its values of all parts are added. What is computed
-from such a sum other than by adding comes late, after all parts.
+A tensor is split along one dimension, or whole: the same for every part. A product or sum over all
+samples is partial: the values of all parts add up to it. A nonlinear result of a partial tensor is
+late: known only after all parts.
 
-The rules are a proof that the parts together are the whole. An operator without a rule, or one that
-looks at several samples at once, has none: its result comes late, and if samples need that, the
-step is not divided.
+The rules prove that the parts together compute the whole step. The result of an operator without a
+rule, or one that combines several samples, is late. If an operator with samples needs a late
+result, then the step is not divided.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from faststep.codegen.operators import POINTWISE, argument
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A tensor of which a part has some of the samples.
+    """A tensor divided by samples along one dimension.
 
     Args:
-        dim: The dimension that they lie along.
-        outer: Elements of it that lie outside of a sample: steps of a sequence before samples.
-        inner: Elements of it of one sample.
+        dim: The dimension of the samples.
+        outer: Size of the outer index in this dimension, such as the steps of a sequence.
+        inner: Size of the inner index in this dimension: consecutive elements of one sample.
     """
 
     dim: int
@@ -39,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A tensor that every part has as a whole.
+    """A tensor that every part reads in full.
 
     Args:
         constant: Dimensions along which all of its elements are equal.
@@ -50,19 +50,18 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A tensor that is the sum of those of all parts."""
+    """A tensor that is the sum of one tensor from each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A tensor that is known after all parts."""
+    """A tensor that is known only after all parts."""
 
 
 State = Split | Whole | Partial | Late
-# Of an operator with several results, one for each.
+# The state of a result, or one state for each of several results.
 States = State | tuple[State, ...]
-# Operands, each with the dimension of the result that each of its own is; None for those that the
-# result has not.
+# Operands, each with the result's dimension for each of its own; None if the result lacks it.
 Operands = Sequence[tuple[Any, Sequence[int | None]]]
 
 
@@ -74,23 +73,24 @@ class Samples:
     """The states of a graph's nodes.
 
     Args:
-        num_samples: How many samples the batch has.
+        num_samples: Number of samples in the batch.
     """
 
     def __init__(self, num_samples: int) -> None:
         self.num_samples = num_samples
         self.states: dict[fx.Node, States] = {}
-        # Operands that are whole and constant, of which a part takes fewer: by node and operand.
+        # Dimensions along which a part slices whole, constant operands, by node and operand.
         self.narrowed: dict[tuple[fx.Node, fx.Node], int] = {}
-        # Means over samples: a part sums, and divides by the number of all.
+        # Means over samples: a part sums, and divides by the number of all samples.
         self.means: set[fx.Node] = set()
-        # Sums over the batch alone, such as a number of targets, which each part finds for itself.
+        # Sums that depend on little but the batch, such as a count of targets; each part computes
+        # them over the whole batch.
         self.early: set[fx.Node] = set()
 
     def find(self, node: fx.Node) -> States:
-        """Return the state of a node, those of its operands being known.
+        """Return the state of a node; needs the states of its operands.
 
-        What cannot be divided comes late: the step cannot be, if its samples need it.
+        A result that cannot be divided is late.
         """
         if node.target is operator.getitem:
             operand, number = args_of(node)
@@ -123,7 +123,7 @@ class Samples:
             return Late()
 
     def _is_early(self, node: fx.Node) -> bool:
-        """Whether a sum is of little but the batch."""
+        """Whether a sum depends on little but the batch, so that each part can compute it."""
         closure = closure_of(node, _MOST_EARLY)
         sizes = (math.prod(getattr(one.meta.get("val"), "shape", ())) for one in closure)
         return (
@@ -133,7 +133,11 @@ class Samples:
         )
 
     def state(self, node: Any) -> Split | Whole:
-        """Return the state of an operand that is split or whole."""
+        """Return the state of an operand that is split or whole; early sums are whole.
+
+        Raises:
+            IndivisibleError: The operand has another state.
+        """
         found = self.states[node]
         if node in self.early:
             return Whole()
@@ -142,12 +146,15 @@ class Samples:
         return found
 
     def joined(self, node: fx.Node, operands: Operands, rank: int | None = None) -> Split | Whole:
-        """Return the state of a result, each dimension of which is one of the operands'.
+        """Return the state of a result whose dimensions come from its operands.
 
         Args:
             node: The operator.
-            operands: What it is made of.
-            rank: Number of the result's dimensions, if there are several results.
+            operands: Its operands, with the result's dimensions of each.
+            rank: Number of the result's dimensions, if the operator has several results.
+
+        Raises:
+            IndivisibleError: The operator combines samples, or has them along two dimensions.
         """
         found: Split | None = None
         for operand, dims in operands:
@@ -173,10 +180,10 @@ class Samples:
         return Whole(frozenset(constant)) if found is None else found
 
     def narrow(self, node: fx.Node, operand: fx.Node, dim: int, state: Whole) -> None:
-        """Let a part take fewer of a tensor that is the same along a dimension.
+        """Let a part slice a whole operand that is constant along a dimension.
 
         Raises:
-            IndivisibleError: It is not.
+            IndivisibleError: The operand is not constant along the dimension.
         """
         if dim not in state.constant or self.narrowed.get((node, operand), dim) != dim:
             raise IndivisibleError(f"{operand} is another one for each sample of {node}")
@@ -188,7 +195,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Return a decorator that makes a function the rule of operators."""
+    """Return a decorator that registers a function as the rule of operators."""
 
     def register(one: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, one))
@@ -208,7 +215,7 @@ def rank_of(node: fx.Node) -> int:
 
 
 def name_of(node: fx.Node) -> str:
-    """Return the name of a node's operator in ATen; nothing if it has none."""
+    """Return the ATen name of a node's operator; an empty string if it has none."""
     return getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
 
 
@@ -218,7 +225,7 @@ def args_of(node: fx.Node) -> list[Any]:
 
 
 def tensors_of(given: Any) -> list[fx.Node]:
-    """Return the nodes in arguments."""
+    """Return the nodes in nested arguments."""
     if isinstance(given, fx.Node):
         return [given]
     if isinstance(given, list | tuple):
@@ -227,7 +234,7 @@ def tensors_of(given: Any) -> list[fx.Node]:
 
 
 def closure_of(node: fx.Node, most: float = math.inf) -> set[fx.Node]:
-    """Return all that a node is computed from, and itself; of more than `most`, a part."""
+    """Return a node and all its ancestors; stop the search at more than `most` nodes."""
     found: set[fx.Node] = set()
     todo = [node]
     while todo and len(found) <= most:
@@ -239,18 +246,18 @@ def closure_of(node: fx.Node, most: float = math.inf) -> set[fx.Node]:
 
 
 def filled_with(node: fx.Node) -> float | None:
-    """Return the number that all elements of a new tensor are, whatever it is made like."""
+    """Return the number that a node fills a tensor with; None if it does not."""
     name = name_of(node)
     place = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0, "fill": 1}.get(name)
     if place is not None:
         value = node.args[place]
         return value if isinstance(value, bool | int | float) else None
-    # What is new and has no values yet may have any.
+    # A tensor of ``empty`` may have any values: use 0.
     numbers = {"zeros": 0, "ones": 1, "empty": 0}
     return numbers.get(name.removeprefix("new_").removesuffix("_like").removesuffix("_strided"))
 
 
-# What is found early is computed in each part: so many operators, and numbers for each sample.
+# Limits of an early sum, which each part computes: its operators, and their numbers per sample.
 _MOST_EARLY = 64
 _LOOKS = ("permute", "t", "transpose", "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze")
 _WITHIN_ELEMENTS = (
@@ -270,11 +277,11 @@ _EARLY = {
 
 
 def _is_linear(node: fx.Node, name: str) -> bool:
-    """Whether the sum of an operator's results is its result of the sum."""
+    """Whether an operator is linear: the sum of its results is its result for the sum."""
     if name in ("alias", "clone", "detach", "neg", *_LOOKS):
         return True
     tensors = tensors_of(node.args[:2])
-    if name in ("add", "sub"):  # not of a number, which would be added in each part
+    if name in ("add", "sub"):  # not with a number, which each part would add
         return len(tensors) == 2
     is_scaled = name == "mul" or (name == "div" and not node.kwargs.get("rounding_mode"))
     return is_scaled and tensors == [node.args[0]]
@@ -317,7 +324,7 @@ def _view(samples: Samples, node: fx.Node) -> States:
                 if is_constant or size == 1 or (math.prod(after[:dim]), size) in kept
             )
         )
-    # Elements in the order of the shape: so many blocks, of each sample so many in a row.
+    # In the order of the elements: number of blocks, and consecutive elements of one sample.
     blocks = math.prod(before[: state.dim]) * state.outer
     row = state.inner * math.prod(before[state.dim + 1 :])
     for dim, size in enumerate(after):
@@ -342,7 +349,7 @@ def _slice(samples: Samples, node: fx.Node) -> States:
 
 
 def _without(samples: Samples, node: fx.Node, dims: Iterable[int], *, keeps: bool) -> Split | Whole:
-    """Return the state of a result that has no longer some dimensions; or one of each."""
+    """Return the state of a result without some dimensions; with ``keeps``, they remain."""
     given: Any = args_of(node)[0]
     rank = rank_of(given)
     gone = {dim % rank for dim in dims} if rank else set()
@@ -372,7 +379,7 @@ def _cat(samples: Samples, node: fx.Node) -> States:
     split = next((one for one in states if isinstance(one, Split)), None)
     if split is None or split.dim != dim:
         return _put_together(samples, node, dim, [(one, range(rank)) for one in operands])
-    # Samples of several tensors one after the other.
+    # Concatenate the samples of several tensors.
     block = samples.num_samples * split.inner
     for operand, state in zip(operands, states, strict=True):
         size = shape_of(operand)[dim]
@@ -396,7 +403,7 @@ def _scatter(samples: Samples, node: fx.Node) -> States:
 
 
 def _put_together(samples: Samples, node: fx.Node, dim: int, operands: Operands) -> Split | Whole:
-    """Return the state of what has parts of operands along a dimension, or chosen elements."""
+    """Return the state of a result that mixes elements of its operands along a dimension."""
     dim = dim % max(1, rank_of(node))
     others = [(one, [None if at == dim else at for at in dims]) for one, dims in operands]
     state = samples.joined(node, others)
@@ -423,7 +430,7 @@ def _reduce(samples: Samples, node: fx.Node) -> States:
     "var_mean", "var", "std", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "flip", "glu"
 )
 def _along(samples: Samples, node: fx.Node) -> States:
-    """Return the state of what looks along some dimensions, of which samples are none."""
+    """Return the state of an operator that combines elements along non-sample dimensions."""
     results = node.meta["val"]
     dims: Any = argument(args_of(node), 1, -1 if name_of(node) == "glu" else None)
     if isinstance(dims, bool) or not isinstance(dims, int | list | tuple):

@@ -1,8 +1,8 @@
-"""The C compiler, and binaries that it has made, kept for later runs.
+"""The C compiler, and the cache of its binaries for later runs.
 
-A binary is made for this processor (``-march=native``). Its key holds the source, the compiler's
-version, its flags and what ``native`` stands for here, so that machines that share a home never run
-each other's. A folder that others can write to is not used: nothing is run from it.
+The compiler builds a binary for this processor (``-march=native``). The cache key contains the
+source, the compiler's version, the flags and the processor's features, so that machines with a
+shared home never run each other's binaries. Never use a cache folder that others can write to.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from faststep.errors import FastStepError
 _FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp-simd"),
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
-    # Else a name that is missing is found when the binary is loaded.
+    # Report a missing name at compile time, not at load time.
     "-Werror=implicit-function-declaration",
 )
-if sys.platform == "darwin":  # code that calls Python finds it when it is loaded
+if sys.platform == "darwin":  # resolve Python's symbols at load time
     _FLAGS += ("-undefined", "dynamic_lookup")
 _TIME_LIMIT_S = 120
 _HEADERS = Path(__file__).parent
@@ -37,10 +37,10 @@ class CompilerError(FastStepError):
 
 
 def load(source: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """Compile a C source, or take the binary of the same source from the cache, and load it.
+    """Compile a C source, or find its binary in the cache, and load it.
 
     Args:
-        source: It may include the headers beside this module.
+        source: The source; it may include the headers in this module's folder.
         kind: ``ctypes.PyDLL`` for code that calls Python.
 
     Raises:
@@ -57,7 +57,7 @@ def load(source: str, kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
 
 
 def load_once(source: str) -> ctypes.CDLL:
-    """Compile a C source and load it; nothing of it is left on disk.
+    """Compile a C source and load it; leave nothing on disk.
 
     Raises:
         CompilerError: As for ``load``.
@@ -72,7 +72,7 @@ def find_compiler() -> str:
     """Return the C compiler.
 
     Raises:
-        CompilerError: There is none; or this is Windows.
+        CompilerError: There is no compiler, or this is Windows.
     """
     if not hasattr(os, "getuid"):
         raise CompilerError("generated steps are for Linux and macOS")
@@ -89,8 +89,8 @@ def find_compiler() -> str:
 
 @functools.cache
 def _identity(compiler: str) -> tuple[str, ...]:
-    """Return what tells this compiler and processor from others."""
-    # Every macro that the flags define: the features of the processor among them.
+    """Return the identity of compiler and processor: version, macros and flags."""
+    # All macros that the flags define, including the processor's features.
     features = _run([compiler, *_FLAGS[:3], "-dM", "-E", "-x", "c", os.devnull])
     return _run([compiler, "--version"]), features, " ".join(_FLAGS)
 
@@ -114,7 +114,7 @@ def _run(command: list[str]) -> str:
 
 
 def kept_steps() -> Path:
-    """Return the folder in which binaries are kept for later runs, whether it is there or not."""
+    """Return the folder of the cached binaries, which may not exist yet."""
     if sys.platform == "darwin":
         caches = Path.home() / "Library" / "Caches"
     else:
@@ -123,7 +123,7 @@ def kept_steps() -> Path:
 
 
 def _cache_folder() -> Path:
-    """Return the folder of kept binaries; a new one of this process where theirs is not private."""
+    """Return the folder of the cached binaries; if it is not private, a folder of this process."""
     folder = kept_steps()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -139,12 +139,12 @@ def _cache_folder() -> Path:
 
 @functools.cache
 def _folder_of_process() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that is removed when the process ends."""
+    """Return a temporary folder that Python removes at the end of the process."""
     return tempfile.TemporaryDirectory(prefix="faststep-")
 
 
 def _compile(compiler: str, source: str, binary: Path) -> None:
-    """Compile beside the binary's place, and move it there when it is whole."""
+    """Compile in a temporary folder next to the binary, then move the binary into place."""
     with tempfile.TemporaryDirectory(prefix="building-", dir=binary.parent) as name:
         path, made = Path(name) / "step.c", Path(name) / "step.so"
         path.write_text(source, "utf-8")

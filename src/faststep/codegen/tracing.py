@@ -1,6 +1,6 @@
-"""A function of tensors as a graph that the generator can lower.
+"""Tracing of a function of tensors to a graph that the generator can lower.
 
-Writes to what lies between operators are made values: what reads it later reads the new value.
+In-place writes to intermediate tensors become new values, and later operators read those.
 Recurrent layers write their gates in place, each to its part of one tensor.
 """
 
@@ -21,14 +21,14 @@ from faststep.codegen.program import UnsupportedError
 def trace(
     function: Callable[..., tuple[Tensor, ...]], examples: Sequence[Tensor]
 ) -> fx.GraphModule:
-    """Return everything that a function does with tensors, its own backward pass included.
+    """Return a graph of all operators of a function, including its own backward pass.
 
-    Its arguments are changed by ``copy_`` at its end alone; random numbers are drawn before it, and
-    are arguments after its own.
+    The graph changes its arguments only by ``copy_`` at the end. It still draws random numbers;
+    ``hoist_draws`` makes them arguments.
 
     Args:
         function: Takes the tensors, may write to them, and returns a tuple of tensors.
-        examples: What it is called with; neither read nor written.
+        examples: Tensors like those of later calls; neither read nor written.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -43,16 +43,16 @@ def trace(
     return graph
 
 
-# Constants; what is decomposed into a write that cannot be made a value; complex numbers, which are
-# refused under their own names.
+# Operators to leave whole: constants; an operator whose decomposition contains a write that cannot
+# become a value; complex numbers, so that messages name these operators.
 _WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return what operators are traced as that no code is generated for.
+    """Return the decompositions of the operators without generated code.
 
-    They are torch's own tables, and the gradient of nearest upsampling. Inductor's, which is made
-    of them, takes a second to import.
+    The table consists of torch's own tables, and the gradient of nearest upsampling. Inductor's
+    table contains torch's too, but takes a second to import.
     """
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
@@ -61,10 +61,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     kept = covered | _WHOLE | {name.split(".")[0] for name in _DRAWS}
     table: dict[Any, Callable[..., Any]] = {}
     for op, function in {**decomposition_table, **extra_random_decomps}.items():
-        # As of `aten::add_.Tensor`.
+        # For example, `add_` of `aten::add_.Tensor`.
         name = op.name().split("::")[-1].split(".")[0]
         if name.endswith("_") and name[:-1] in covered:
-            # Writes an operator's result to its first operand.
+            # Write the operator's result to its first operand.
             pure = getattr(torch.ops.aten, name[:-1])
             table[op] = lambda first, *args, pure=pure, **kw: first.copy_(pure(first, *args, **kw))
         elif name not in kept:
@@ -77,10 +77,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """Let an LSTM be the operators that it consists of.
+    """Disable oneDNN inside the context, so that an LSTM is traced as its single operators.
 
-    Compiled by Inductor, the one operator of oneDNN fails when it is called. Convolutions are the
-    same operator either way, and compiled to oneDNN's.
+    Inductor compiles oneDNN's LSTM operator, but the call then fails. Convolutions do not change:
+    Inductor compiles them to oneDNN's either way.
     """
     was_enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
@@ -90,7 +90,7 @@ def without_onednn() -> Iterator[None]:
         torch.backends.mkldnn.enabled = was_enabled
 
 
-# Operators that draw random numbers, for tensors of which the shapes alone matter.
+# Operators that draw random numbers and depend only on the shapes of their operands.
 _DRAWS = {
     *("bernoulli.p", "normal_functional.default", "prims.normal.default", "rand.default"),
     *("rand_like.default", "randn.default", "randn_like.default", "uniform.default"),
@@ -98,12 +98,12 @@ _DRAWS = {
 
 
 def hoist_draws(graph: fx.GraphModule) -> list[Callable[[], Tensor]]:
-    """Make the random numbers of a graph arguments after its own; return what draws them, in order.
+    """Append the random draws of a graph to its arguments; return the draw functions in order.
 
-    They are torch's own operators, so that a step draws what the eager step would have drawn.
+    The functions call torch's own operators, so that a step draws the same numbers as eager code.
 
     Raises:
-        UnsupportedError: The graph draws in a way that depends on its data.
+        UnsupportedError: A draw depends on data, or uses a separate generator.
     """
     draws: list[Callable[[], Tensor]] = []
     last = [node for node in graph.graph.nodes if node.op == "placeholder"][-1]
@@ -140,11 +140,11 @@ _COPY_TO, _COPY = torch.ops.aten.copy_.default, torch.ops.aten.copy.default
 
 
 def replace_writes(graph: fx.Graph) -> bool:
-    """Replace what is written to tensors by values; return whether that could be done.
+    """Replace in-place writes by new values; return whether this worked for all.
 
-    It cannot where memory is read by another name after the write, or is written to by more than
-    ``copy_``. The graph computes the same either way. A copy to an argument that nobody reads
-    afterwards stays: so an update ends.
+    A write cannot be replaced if another view of its memory is read later, or if the operator is
+    not ``copy_``. The graph computes the same in either case. Keep a copy to an argument that no
+    later operator reads: it ends an update.
 
     Args:
         graph: Traced operators, each with its result without values.
@@ -161,7 +161,7 @@ def replace_writes(graph: fx.Graph) -> bool:
         target = write.args[0]
         if write.target is not _COPY_TO or not isinstance(target, fx.Node):
             return False
-        # What is made of the written tensor from here on gets the value.
+        # Later operators on the written tensor read the value.
         renewed = {write, *(user for user in target.users if places[user] > places[write])}
         if any(is_read_after(one, write) for one in _overlapping(target, renewed)):
             return False
@@ -179,7 +179,7 @@ def replace_writes(graph: fx.Graph) -> bool:
 
 
 def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
-    """Return what a tensor is after a copy to it."""
+    """Return the value of a tensor after a copy to it."""
     given, old = write.args[1], target.meta["val"]
     if (
         isinstance(given, fx.Node)
@@ -190,7 +190,7 @@ def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
         and given.meta["val"].dtype == old.dtype
     ):
         return given
-    # What was copied may change later, and this does not.
+    # Copy the source: it may change later.
     with graph.inserting_before(write):
         value = graph.call_function(_COPY, (target, given))
     value.meta = dict(target.meta)
@@ -198,7 +198,7 @@ def _value(graph: fx.Graph, write: fx.Node, target: fx.Node) -> fx.Node:
 
 
 def _viewed(node: fx.Node) -> fx.Node | None:
-    """Return what a result shares its memory with; None if it has its own."""
+    """Return the tensor whose memory a result shares; None if it has its own memory."""
     given = node.args[0] if node.args else None
     if not isinstance(given, fx.Node):
         return None
@@ -210,7 +210,7 @@ def _viewed(node: fx.Node) -> fx.Node | None:
 
 
 def _names(node: fx.Node) -> list[fx.Node]:
-    """Return it and what it is a look at, up to what has the memory."""
+    """Return a node and the chain of tensors that it views, up to the owner of the memory."""
     names = [node]
     while (viewed := _viewed(names[-1])) is not None:
         names.append(viewed)
@@ -218,14 +218,14 @@ def _names(node: fx.Node) -> list[fx.Node]:
 
 
 def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
-    """Yield the other names of the memory of a tensor, or of parts of it, but renewed ones."""
+    """Yield the other views that share memory with a tensor, except renewed ones."""
     parts = {one.args[0]: one for one in _names(target) if one.target is operator.getitem}
     todo = [_names(target)[-1]]
     while todo:
         one = todo.pop()
         part = parts.get(one.args[0]) if one.target is operator.getitem else None
         if part is not None and part.args[1] != one.args[1]:
-            continue  # beside it
+            continue  # a different part of the split tensor
         if one is not target:
             yield one
         todo += [user for user in one.users if _viewed(user) is one and user not in renewed]
@@ -234,7 +234,7 @@ def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
 def _nearest_gradient(
     gradient: Tensor, target: Sequence[int], shape: Sequence[int], *scales: float | None
 ) -> Tensor:
-    """Return the gradient of upsampling by whole numbers, which torch's tables do not decompose."""
+    """Return the gradient of nearest upsampling by whole factors; torch has no decomposition."""
     for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
         scale = scales[dim - 2] if len(scales) > dim - 2 else None
         if large % size or scale not in (None, large // size):

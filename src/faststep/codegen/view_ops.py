@@ -1,4 +1,4 @@
-"""Operators that look at, put together or index tensors."""
+"""Lowering of operators that view, concatenate or index tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _on_view(change: Callable[[Lowering, Op, View, list[Any]], Any]) -> Handler:
 
 
 def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> Any:
-    """Return what a look at joined tensors is, where it is some of these themselves."""
+    """Return a view of joined tensors without joining them; None if it needs the whole."""
     rank = len(joined.shape)
     name = op.name
     if name == "slice":
@@ -58,7 +58,8 @@ def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> An
         return _at(lowering, joined, args[2] % joined.shape[joined.dim])
     if name == "unbind" and argument(args, 1, 0) % rank == joined.dim:
         return [_at(lowering, joined, index) for index in range(joined.shape[joined.dim])]
-    # All of them at once is the usual way to read these: each for itself where some are not read.
+    # Permute part by part. Transpose the whole join, since its reader usually reads all parts; do
+    # it by parts only if one is a constant.
     if name == "permute" or (
         name in ("transpose", "t") and any(isinstance(one, Const) for one in joined.parts)
     ):
@@ -75,7 +76,7 @@ def _parts_of(lowering: Lowering, joined: Joined, op: Op, args: list[Any]) -> An
 
 
 def _at(lowering: Lowering, joined: Joined, index: int) -> Value:
-    """Return joined tensors at one index of the dimension along which they lie."""
+    """Return joined tensors at one index of the dimension of the join."""
     part = joined.slice(joined.dim, index, 1)
     shape = tuple(size for dim, size in enumerate(joined.shape) if dim != joined.dim)
     if isinstance(part, Const):
@@ -86,7 +87,7 @@ def _at(lowering: Lowering, joined: Joined, index: int) -> Value:
 
 
 def _dims_of(name: str, rank: int, args: list[Any]) -> list[int]:
-    """Return where each dimension of a permuted tensor was before."""
+    """Return the original dimension of each dimension of a permuted tensor."""
     if name == "permute":
         return [dim % rank for dim in args[0]]
     dims = list(range(rank))
@@ -130,7 +131,7 @@ def _slice(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
 
 
 def slice_bounds(shape: Sequence[int], args: Sequence[Any]) -> tuple[int, int, int, int]:
-    """Return the dimension of a slice, where it begins, its size and its step."""
+    """Return dimension, start, size and step of a slice."""
     dim, start, end, step = [*args, *(0, None, None, 1)[len(args) :]]
     dim %= len(shape)
     indices = range(shape[dim])[start:end:step]
@@ -151,7 +152,7 @@ def _split(lowering: Lowering, op: Op, view: View, args: list[Any]) -> list[View
 
 
 def _split_bounds(op: Op, rank: int, args: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """Return the dimension of each part of a split, where it begins, and its size."""
+    """Return dimension, start and size of each part of a split."""
     dim = argument(args, 2, 0) % rank
     sizes = [part.shape[dim] for part in op.result]
     return [(dim, sum(sizes[:number]), size) for number, size in enumerate(sizes)]
@@ -216,7 +217,7 @@ def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View
         size == 1 or one == other
         for size, one, other in zip(given.shape, given.stride(), layout, strict=True)
     )
-    # Its memory as torch has it is the tensor's own and nothing more.
+    # Allow only views within the tensor's own elements in torch's layout.
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if not is_dense or given.storage_offset() or last >= max(1, given.numel()):
         raise UnsupportedError("it looks at memory outside of a tensor")
@@ -229,7 +230,7 @@ def _as_strided(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View
 def _cat(lowering: Lowering, op: Op, args: list[Any]) -> Joined:
     shape, dtype = op.shape, op.result.dtype
     dim = argument(args, 1, 0) % len(shape)
-    # An old rule of torch: an empty tensor of one dimension joins anything.
+    # Skip empty tensors of one dimension, which torch's legacy rule allows in any join.
     parts = [lowering.value(part) for part in args[0] if len(part.shape) == len(shape)]
     parts = [
         part if part.dtype == dtype else lowering.pointwise("{0}", [part], part.shape, dtype)
@@ -274,7 +275,7 @@ def _slice_scatter(lowering: Lowering, op: Op, args: list[Any]) -> View | Joined
 
 
 def _between(lowering: Lowering, op: Op, base: Any, dim: int, start: int, part: Value) -> Joined:
-    """Return a tensor with a part in place of what is there along one dimension."""
+    """Return a tensor with a slice along one dimension replaced by a part."""
     end = start + part.shape[dim]
     before = _slice_of(lowering, base, dim, 0, start)
     after = _slice_of(lowering, base, dim, end, op.shape[dim] - end)
@@ -282,7 +283,7 @@ def _between(lowering: Lowering, op: Op, base: Any, dim: int, start: int, part: 
 
 
 def _slice_of(lowering: Lowering, base: Any, dim: int, start: int, size: int) -> list[Value]:
-    """Return the tensors that lie in a slice of another."""
+    """Return the tensors that make up a slice of a tensor."""
     if not size:
         return []
     if isinstance(base, Joined) and base.dim == dim:
@@ -331,9 +332,9 @@ def _gather(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 
 def _checked(lowering: Lowering, index: Any, size: int) -> View:
-    """Return indices from 0 on, after a check that ends the step if one is outside.
+    """Return nonnegative indices; add a check that ends the step if one is out of range.
 
-    What reads by them depends on the check, so that no loop before it does.
+    Readers depend on the check's output, so that no loop before the check uses the indices.
     """
     view = lowering.view(index)
     if view.dtype not in (torch.int64, torch.int32):
@@ -356,7 +357,7 @@ def _index_select(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 
 def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> Value:
-    """Return a tensor in which an index takes the place of a dimension of the table."""
+    """Return a table's elements with the index's dimensions in place of one dimension."""
     shape, source = op.shape, lowering.view(table)
     dim %= len(source.shape)
     checked = _checked(lowering, index, source.shape[dim])
@@ -365,7 +366,7 @@ def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> 
         raise UnsupportedError("an index without dimensions is not covered")
     after = len(source.shape) - dim - 1
     wide = lowering.reshaped(checked, (*checked.shape, *[1] * after))
-    # The table, as if the index's dimensions were its own, all but the last of them broadcast.
+    # View the table with the index's dimensions in place of its own; broadcast all but the last.
     before, own, rest = source.strides[:dim], source.strides[dim], source.strides[dim + 1 :]
     broad = View(source.buffer, shape, (*before, *[0] * (num_index - 1), own, *rest), source.offset)
     indirect = Indirect(broad, dim + num_index - 1, wide.expanded(shape))
@@ -382,7 +383,7 @@ def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     source = lowering.view(args[0])
     indices = {number: args[1][number] for number in given}
     places, shape, strides = _places(lowering, source.shape, source.strides, indices)
-    # The places of elements take the place of an index of step 1.
+    # Index a dimension of stride 1 by the offsets of the elements.
     dim = strides.index(None)
     steps = tuple(int(d == dim) if one is None else one for d, one in enumerate(strides))
     broad = View(source.buffer, shape, steps, source.offset)
@@ -393,12 +394,12 @@ def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 def _places(
     lowering: Lowering, shape: Sequence[int], strides: Sequence[int], indices: dict[int, Any]
 ) -> tuple[View, tuple[int, ...], tuple[int | None, ...]]:
-    """Return where in a tensor the elements are that several indices name.
+    """Return the offsets of the elements of a tensor that several indices select.
 
     Returns:
-        What all indices together add to an address, as a view of the result's shape; that shape,
-        with a dimension for indices without any; and the strides of the tensor in it, None for the
-        dimensions of the indices.
+        The sum of the indices' offsets, as a view of the result's shape; that shape, with one
+        dimension for indices without dimensions; and the tensor's strides in that shape, None for
+        the dimensions of the indices.
     """
     views = {dim: _checked(lowering, index, shape[dim]) for dim, index in indices.items()}
     common = tuple(torch.broadcast_shapes(*(view.shape for view in views.values()))) or (1,)
@@ -431,7 +432,7 @@ def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
         numbers = lowering.value(args[3], dtype), lowering.value(args[0])
         expression = f"{{0}} == {{i{dim}}} ? {{1}} : {{2}}"
         return lowering.pointwise(expression, [places.expanded(shape), *numbers], shape, dtype)
-    # A copy of the tensor that is changed at the indices, one by one.
+    # Copy the tensor, then change the copy at the indices one by one.
     source = lowering.view(lowering.value(args[3], dtype))
     if not source.shape:
         source = source.expanded(places.shape)
@@ -448,10 +449,10 @@ def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 
 @lowers("index_put", "_unsafe_index_put")
 def _index_put(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    """Return a copy of a tensor with other elements, or more, at the places of indices.
+    """Return a copy of a tensor with values stored or added at indices.
 
-    Rows added to a table are the gradient of an embedding. Of an index of bools: with one number
-    where it is true.
+    The gradient of an embedding adds rows to a table. An index of bools stores or adds one number
+    at its true elements.
     """
     shape, dtype = op.shape, op.result.dtype
     base, given, values = args[:3]

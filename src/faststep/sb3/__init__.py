@@ -1,1 +1,1 @@
-"""Agents of Stable-Baselines3 that train by whole steps."""
+"""Training of Stable-Baselines3 agents by whole compiled steps."""

@@ -1,4 +1,4 @@
-"""The whole step of an agent of Stable-Baselines3, kept from one ``train`` to the next."""
+"""The compiled step of a Stable-Baselines3 agent, kept from one ``train`` to the next."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from faststep.recipe import as_output
 
 
 class AgentLoss(nn.Module):
-    """The loss of an agent, and what it logs, from a batch of its buffer.
+    """The loss of an agent and its logged values, from a batch of its buffer.
 
     Args:
         policy: The agent's networks.
-        num_numbers: How many numbers it reads that may change between two steps.
+        num_numbers: Number of the loss's coefficients that may change between two steps.
     """
 
     numbers: Tensor
@@ -34,7 +34,7 @@ class AgentLoss(nn.Module):
         self._given: list[float] = []
 
     def set_numbers(self, *numbers: float) -> None:
-        """Say what the numbers are from now on."""
+        """Set the coefficients for the next steps."""
         given = [float(number) for number in numbers]
         if given != self._given:
             self.numbers.copy_(torch.tensor(given))
@@ -43,7 +43,7 @@ class AgentLoss(nn.Module):
 
 @contextlib.contextmanager
 def as_it_was(distribution: Any) -> Iterator[None]:
-    """Take out of a distribution what is put into it: of a step that is traced, no values."""
+    """Restore a distribution's attributes at the end: traced tensors have no values."""
     before = dict(vars(distribution))
     try:
         yield
@@ -53,15 +53,15 @@ def as_it_was(distribution: Any) -> Iterator[None]:
 
 
 def unpack_replay(data: Any) -> tuple[Any, ...]:
-    """Return a batch of a replay buffer, in the order in which losses take it."""
+    """Return a batch of a replay buffer in the order of the losses' arguments."""
     given = data.observations, data.actions, data.next_observations
     return *given, data.dones, data.rewards, data.discounts
 
 
 class AgentStep:
-    """A whole step of an agent, made anew where what it was made for is another.
+    """A compiled step of an agent; builds a new one if networks, optimizer or options change.
 
-    It holds networks, and not the agent, so that it does not outlive that.
+    It holds networks, not the agent: the agent can be freed.
 
     Args:
         engine: As for ``fast_step``.
@@ -81,14 +81,14 @@ class AgentStep:
         max_grad_norm: float | None = None,
         *options: Any,
     ) -> FastStep:
-        """Return the step for these networks; the one before, where nothing else has changed.
+        """Return the step for these networks; reuse the last one if nothing has changed.
 
         Args:
             make_loss: Returns the loss for these networks.
             policy: The agent's networks.
-            optimizer: What updates them.
+            optimizer: The optimizer that updates them.
             max_grad_norm: As for ``fast_step``.
-            options: What the loss reads in Python.
+            options: Options that the loss reads in Python.
         """
         made_for = (policy, optimizer, max_grad_norm, *options)
         if made_for != self._made_for:

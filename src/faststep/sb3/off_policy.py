@@ -1,4 +1,4 @@
-"""``train`` of DQN, TD3, DDPG and SAC by whole steps: one for each of an agent's optimizers."""
+"""``train`` of DQN, TD3, DDPG and SAC by whole steps, one for each optimizer of an agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faststep.sb3.agent_steps import AgentLoss, AgentStep, as_it_was, unpack_rep
 
 
 class _CriticLoss(AgentLoss):
-    """The critics' loss; what follows a transition is a subclass's to say."""
+    """The critics' loss; subclasses define the target value after a transition."""
 
     share = 1.0
 
@@ -29,7 +29,7 @@ class _CriticLoss(AgentLoss):
         discounts: Tensor | None,
         noise: Tensor,
     ) -> tuple[Tensor, tuple[()]]:
-        """Return the loss; nothing is logged beside it."""
+        """Return the loss and no logged values."""
         gamma, number = self.numbers.unbind()
         with torch.no_grad():
             following = self.following(next_observations, noise, number)
@@ -39,11 +39,11 @@ class _CriticLoss(AgentLoss):
         return self.share * torch.stack(losses).sum(), ()
 
     def following(self, observations: Any, noise: Tensor, number: Tensor) -> Tensor:
-        """Return what the target networks expect after a transition."""
+        """Return the target networks' value of the next state."""
         raise NotImplementedError
 
     def least(self, observations: Any, actions: Tensor) -> Tensor:
-        """Return the lowest of the target critics' values."""
+        """Return the minimum of the target critics' values."""
         values = self.policy.critic_target(observations, actions)
         return torch.cat(values, dim=1).min(dim=1, keepdim=True).values
 
@@ -56,7 +56,7 @@ class _Td3CriticLoss(_CriticLoss):
 
 class _Td3ActorLoss(AgentLoss):
     def forward(self, observations: Any) -> tuple[Tensor, tuple[()]]:
-        """Return the loss; nothing is logged beside it."""
+        """Return the loss and no logged values."""
         actions = self.policy.actor(observations)
         return -self.policy.critic.q1_forward(observations, actions).mean(), ()
 
@@ -104,7 +104,7 @@ class Td3Training:
 
 @torch.no_grad()
 def _follow(network: nn.Module, target: nn.Module, tau: float) -> None:
-    """Move a target's parameters towards those of its network, as SB3's ``polyak_update``."""
+    """Move a target network's parameters towards the network's, as SB3's ``polyak_update`` does."""
     followers = [param.data for param in target.parameters()]
     towards = [param.data for param in network.parameters()]
     torch._foreach_mul_(followers, 1 - tau)  # pyright: ignore[reportPrivateImportUsage]
@@ -118,7 +118,7 @@ def _copy(statistics: Iterable[Tensor], others: Iterable[Tensor]) -> None:
 
 
 def _act(actor: Any, observations: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions and their log-probabilities, as of ``Actor.action_log_prob`` for its noise."""
+    """Return actions and log-probabilities, as ``Actor.action_log_prob`` does with this noise."""
     mean, log_std, _ = actor.get_action_dist_params(observations)
     with as_it_was(actor.action_dist):
         spread = actor.action_dist.proba_distribution(mean, log_std)
@@ -151,11 +151,11 @@ class _Temperature(nn.Module):
 
     def __init__(self, log_ent_coef: Any) -> None:
         super().__init__()
-        # The optimizer's own tensor, which is no nn.Parameter.
+        # Register the optimizer's tensor directly: it is not an nn.Parameter.
         self._parameters["log_ent_coef"] = log_ent_coef
 
     def forward(self, excess: Tensor) -> tuple[Tensor, tuple[()]]:
-        """Return the loss, for a mean of log-probabilities beside the wanted entropy."""
+        """Return the loss for the mean log-probability plus the target entropy; log nothing."""
         return -(self.log_ent_coef * excess).mean(), ()
 
 
@@ -175,7 +175,7 @@ class SacTraining:
         self._temperature = AgentStep(engine)
 
     def train(self, agent: Any, gradient_steps: int, batch_size: int = 64) -> None:
-        """Do what ``SAC.train`` does, the entropy coefficient's update last."""
+        """Do what ``SAC.train`` does, but update the entropy coefficient last."""
         policy, coef_optimizer = agent.policy, agent.ent_coef_optimizer
         policy.set_training_mode(True)
         optimizers = [agent.actor.optimizer, agent.critic.optimizer]
@@ -232,7 +232,7 @@ class _DqnLoss(AgentLoss):
         rewards: Tensor,
         discounts: Tensor | None,
     ) -> tuple[Tensor, tuple[()]]:
-        """Return the loss; DQN logs nothing beside it."""
+        """Return the loss and no logged values."""
         if discounts is None:
             discounts = self.numbers[0]
         with torch.no_grad():

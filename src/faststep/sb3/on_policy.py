@@ -1,4 +1,4 @@
-"""``train`` of PPO and A2C by whole steps: their batches, numbers and logs are the stock ones."""
+"""``train`` of PPO and A2C by whole steps, with the stock batches, random numbers and logs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from faststep.sb3.agent_steps import AgentLoss, AgentStep, as_it_was
 
 
 class _OnPolicyLoss(AgentLoss):
-    """What PPO and A2C have in common."""
+    """The common part of the losses of PPO and A2C."""
 
     def __init__(self, agent: Any, num_numbers: int) -> None:
         super().__init__(agent.policy, num_numbers)
         self.is_discrete = type(agent.action_space).__name__ == "Discrete"
 
     def evaluate(self, observations: Any, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return values, log-probabilities, and the loss of the entropy."""
+        """Return values, log-probabilities, and the entropy loss."""
         if self.is_discrete:
             actions = actions.long().flatten()
         with as_it_was(self.policy.action_dist):
@@ -51,7 +51,7 @@ class _PpoLoss(_OnPolicyLoss):
         advantages: Tensor,
         returns: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and what PPO logs of a batch."""
+        """Return the loss and the values that PPO logs for a batch."""
         ent_coef, vf_coef, clip_range, lowest, highest, clip_range_vf = self.numbers.unbind()
         values, log_prob, entropy_loss = self.evaluate(observations, actions)
         if self.normalizes and len(advantages) > 1:
@@ -72,13 +72,13 @@ class _PpoLoss(_OnPolicyLoss):
 
 
 class _OnPolicyTraining:
-    """What ``train`` of PPO and of A2C have in common."""
+    """The common part of ``train`` of PPO and A2C."""
 
     def __init__(self, agent: Any, engine: Engine) -> None:
         self._step = AgentStep(engine)
 
     def _prepare(self, agent: Any, loss: type[_PpoLoss | _A2cLoss], *options: Any) -> FastStep:
-        """Return the step of an agent that begins to train; options are what its loss reads."""
+        """Prepare an agent for training and return its step; the loss reads the options."""
         policy, optimizer = agent.policy, agent.policy.optimizer
         policy.set_training_mode(True)
         agent._update_learning_rate(optimizer)
@@ -110,7 +110,7 @@ class PpoTraining(_OnPolicyTraining):
         loss, first_of_epoch, is_over = torch.tensor(torch.nan), 0, False
         for epoch in range(agent.n_epochs):
             first_of_epoch = len(logged)
-            # One batch of all samples in the epoch's order: the batches are parts of it.
+            # Take all samples in the epoch's order as one batch, and split it.
             data = next(agent.rollout_buffer.get(None))
             # The last batch may be shorter.
             leaves, spec = pytree.tree_flatten(tuple(data))
@@ -120,7 +120,7 @@ class PpoTraining(_OnPolicyTraining):
                 loss, numbers = step(batch, ())
                 logged.append(numbers)
                 if before is not None and numbers[-1].item() > most:
-                    # The stock algorithm looks before it updates.
+                    # Undo the update: the stock algorithm stops before it.
                     before.restore()
                     is_over = True
                     if agent.verbose >= 1:
@@ -150,7 +150,7 @@ class PpoTraining(_OnPolicyTraining):
 
 
 class _Values:
-    """What an update changes, to go back to it."""
+    """A copy of the values that an update changes."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -162,7 +162,7 @@ class _Values:
         self._values = [tensor.clone() for tensor in self._tensors]
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore parameters and optimizer state."""
         for tensor, value in zip(self._tensors, self._values, strict=True):
             tensor.copy_(value)
         had = {id(param) for param in self._had_state}
@@ -184,7 +184,7 @@ class _A2cLoss(_OnPolicyLoss):
     def forward(
         self, observations: Any, actions: Tensor, advantages: Tensor, returns: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss, and what A2C logs of a batch."""
+        """Return the loss and the values that A2C logs for a batch."""
         ent_coef, vf_coef = self.numbers.unbind()
         values, log_prob, entropy_loss = self.evaluate(observations, actions)
         if self.normalizes:

@@ -1,4 +1,7 @@
-"""Agents of Stable-Baselines3 that train by whole steps. It is not imported: the agent tells."""
+"""`fast_sb3`: agents of Stable-Baselines3 that train by whole steps.
+
+This module does not import Stable-Baselines3; it inspects the agent's class.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,32 @@ from faststep.updates import find_rule
 Agent = TypeVar("Agent")
 
 
-# What trains in the place of an algorithm's ``train``, and the digest of that: another version
-# might compute something else. The digests are those of Stable-Baselines3 2.7 to 2.9.
+# The replacement of each algorithm's ``train``, and the digest of the original: another version
+# may compute something else. The digests are those of Stable-Baselines3 2.7 to 2.9.
 _KNOWN: dict[str, tuple[Callable[[Any, Engine], Any], str]] = {
     "PPO": (PpoTraining, "d83f46cebc255752"),
     "A2C": (A2cTraining, "7c0c35694562ba21"),
     "DQN": (DqnTraining, "3e298c5e2f7a31ed"),
     "SAC": (SacTraining, "44f3f37232059523"),
-    "TD3": (Td3Training, "b051fbc29eaa0783"),  # and DDPG, which is one
+    "TD3": (Td3Training, "b051fbc29eaa0783"),  # also DDPG, a subclass
 }
 _trainings: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
-    """Let an agent of Stable-Baselines3 train by whole steps; return it.
+    """Make an agent of Stable-Baselines3 train by whole steps; return the agent.
 
     Each minibatch of ``train`` is one call of a `fast_step`, with the batches, random
-    numbers and logged values of the stock algorithm. All else is the agent's own: ``learn``,
-    callbacks, ``save``; ``load`` returns a stock agent.
+    numbers and logged values of the stock algorithm. ``learn``, callbacks and ``save`` do not
+    change; ``load`` returns a stock agent.
 
     Args:
         model: A ``PPO``, ``A2C``, ``DQN``, ``SAC``, ``TD3`` or ``DDPG``.
         engine: As for ``fast_step``.
 
     Raises:
-        FastStepError: It is another algorithm, has a ``train`` of its own, or one of a version of
-            Stable-Baselines3 that is not known; or an option of it or its optimizer is not known.
+        FastStepError: The algorithm, its ``train``, the version of Stable-Baselines3, an option or
+            the optimizer is not supported.
     """
     given: Any = model
     stock = type(given)
@@ -74,20 +77,20 @@ def fast_sb3(model: Agent, *, engine: Engine = "auto") -> Agent:
     _trainings[given] = make_training(given, engine)
 
     def train(self: Any, *args: Any, **kwargs: Any) -> None:
-        # A copy of the agent has networks of its own.
+        # A copy of the agent has other networks: give it a training.
         training = _trainings.get(self)
         if training is None:
             training = _trainings[self] = make_training(self, engine)
         training.train(self, *args, **kwargs)
 
-    # A class of its own, so that nothing is added to what the agent saves.
+    # Replace the class, not an attribute: ``save`` would store an attribute.
     members = {"train": train, "trains_by_whole_steps": True, "__module__": stock.__module__}
     given.__class__ = type(stock.__name__, (stock,), members)
     return model
 
 
 def _digest(function: Any) -> str:
-    """Return a digest of what a function does: its text without comments and indentation."""
+    """Return a digest of a function's source without comments and indentation."""
     lines = [line.split("  #")[0].strip() for line in inspect.getsource(function).splitlines()]
     text = "".join(line for line in lines if not line.startswith("#"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
