@@ -77,7 +77,7 @@ class ChartAxis:
     ticks: tuple[Tick, ...]
 
     def position(self, value: float) -> float:
-        """Return the position of ``value``: 0 at the low end, 1 at the high end, clipped to them."""
+        """Return the position of ``value``, from 0 (low end) to 1 (high end), clipped to both."""
         if self.scale is Scale.LOG:
             if value <= self.low:
                 return 0.0

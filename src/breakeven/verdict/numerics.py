@@ -43,8 +43,8 @@ def compare_numbers(
         candidate: The script with the change.
         numerics: What the change may do.
         repeat: A second run of the unchanged script. If it differs from the first, single bits
-            cannot be compared. Tolerances then widen to three times that difference, up to ten
-            times their own size.
+            cannot be compared, and tolerances widen to three times that difference. If that is ten
+            times the tolerance or more, the script's own difference is returned.
         perturbed: Runs of the unchanged script whose initial weights are moved by the rounding
             error of the class. Tolerances widen to three times the largest resulting difference:
             training can multiply rounding a thousandfold in a single step.

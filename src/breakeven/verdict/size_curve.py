@@ -189,7 +189,7 @@ class _Share:
     high: float
 
     def within(self, least: float, most: float) -> _Share:
-        """Return the share with its value clipped to ``least``..``most``, its interval to 0..``most``."""
+        """Return the share: value clipped to ``least``..``most``, interval to 0..``most``."""
         return _Share(
             low=min(max(self.low, 0.0), most),
             value=min(max(self.value, least), most),
