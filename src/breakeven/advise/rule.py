@@ -80,7 +80,7 @@ class RuleInput:
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
     ) -> RuleInput:
-        """Return a step with its prediction for a device; ``costs`` defaults to the shipped model."""
+        """Return a step with its prediction for a device, by default with the shipped costs."""
         program = step if isinstance(step, Program) else build_program(step, costs=costs)
         host = host.for_device(device)
         (prediction,) = predict_steps(program, (device,), host)

@@ -40,7 +40,7 @@ from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrac
 
 # Wraps Python or NumPy data in a tensor.
 _FROM_PYTHON = "aten.lift_fresh"
-# Up to so many elements are numbers of the script; larger tensors are data.
+# Maximum elements for numbers of the script; larger tensors are data.
 _MAX_SCALARS = 64
 # Layers with parameters.
 _LAYERS = frozenset({

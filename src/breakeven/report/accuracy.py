@@ -91,7 +91,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
         batch_size: Samples per device.
         phase: The timed phase.
         optimizer: ``none`` or its name.
-        h2d: Whether the batch is copied to the device inside the timed region, and from where.
+        h2d: Host memory from which the timed region copies the batch; ``none`` if it copies none.
         host: Processor of the machine, as named in the table.
         framework: Software, as named in the table.
         era: Period of that software.

@@ -21,7 +21,7 @@ class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
         step_ns: Time of one step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
-        bound: What limits it.
+        bound: The bottleneck of the step.
         speedup: Time of the eager step on this GPU, divided by this one.
         pays_after_steps: Steps after which compiling has paid off; null if it never does.
     """

@@ -29,7 +29,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The first difference between two runs that exceeds the tolerance.
 
     Args:
-        kind: What differs.
+        kind: Kind of the difference.
         step: Number of the step, counted from 1; for random numbers, the number of steps before.
         tensor: Kind and name of the tensor: ``the gradient of layers.0.weight``.
         baseline: Norm, loss value or count in the unchanged script.
@@ -143,7 +143,7 @@ class TensorNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_elements(self) -> int:
-        """Return how many elements the whole tensor has."""
+        """Return the number of elements of the whole tensor."""
         count = 1
         for size in self.shape:
             count *= size

@@ -41,7 +41,7 @@ def compare_numbers(
     Args:
         baseline: The unchanged script.
         candidate: The script with the change.
-        numerics: What the change may do.
+        numerics: The allowed effect of the change.
         repeat: A second run of the unchanged script. If it differs from the first, single bits
             cannot be compared, and tolerances widen to three times that difference. If that is ten
             times the tolerance or more, the script's own difference is returned.
@@ -292,7 +292,7 @@ def runs_tolerance(numerics: Numerics, *dtypes: str) -> Tolerance:
     """Return the tolerance for losses and gradients of the first steps of two runs.
 
     Args:
-        numerics: What the change may do.
+        numerics: The allowed effect of the change.
         dtypes: Formats involved, as torch names them; the coarsest decides.
     """
     return _TOLERANCES[numerics, coarsest_format(dtypes)]

@@ -19,7 +19,7 @@ _LARGEST_SMALL_BATCH = 16
 _FACTORS = (2, 4, 8, 16, 32, 64, 128)
 # A step is flat in the batch if four times the samples take at most this many times as long.
 _MAX_GROWTH = 1.6
-# The batch stops mattering once it reaches this fraction of the largest throughput.
+# The batch size stops mattering once it reaches this fraction of the largest throughput.
 _SUFFICIENT_FRACTION = 0.8
 
 

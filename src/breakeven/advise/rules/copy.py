@@ -248,7 +248,7 @@ _PREPARING = _COLLATING | {
     "_to_copy", "div", "mul", "sub", "add", "rsub", "permute", "contiguous", "clone",
     "_unsafe_view", "reshape", "transpose", "expand", "copy", "squeeze",
 }  # fmt: skip
-# A cast within so many events follows a copy.
+# Maximum distance in events of a cast that follows a copy.
 _NEAR = 12
 
 _Replaced = dict[int, tuple[Event, ...]]

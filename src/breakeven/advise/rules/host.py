@@ -26,7 +26,7 @@ _FAST_LIBRARIES = frozenset({
 _SIMULATOR = re.compile(SIMULATORS + r"\.\w+$")
 # Names of optimizers, models and the like, whose methods are torch's or issue operators.
 _UPDATING = re.compile(r"(opt|sched|scaler|loss|criterion|model|net)", re.IGNORECASE)
-# Within so many events after a read, the value is still on its way through NumPy.
+# Within this many events after a read, the value is still in NumPy.
 _NEAR = 3
 # Maximum number of events searched for the line before a pause.
 _FAR = 1000

@@ -207,7 +207,7 @@ def steps_within(case: RuleInput, timed: TimedWork) -> tuple[int, int]:
     return depth, num_steps
 
 
-# The host runs ahead of the device by at most so many launches (as in the simulator). If a
+# Maximum launches by which the host runs ahead of the device (as in the simulator). If a
 # measurement covers twenty times as many, its end is off by only a few percent.
 _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
