@@ -341,7 +341,7 @@ def is_saved(source: SourceFile, line: int) -> bool:
 
 
 def is_beside_clock(source: SourceFile, line: int) -> bool:
-    """Return whether the statement at ``line``, before or after it reads a clock."""
+    """Return whether the statement at ``line``, or a neighbouring one, reads a clock."""
     found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
     return at is not None and any(

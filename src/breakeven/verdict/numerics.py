@@ -149,7 +149,7 @@ def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> 
 def _differing(
     step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
 ) -> Difference:
-    """Return a `Difference` of two tensors by ``fraction``, more than ``allowed``."""
+    """Return the difference of two tensors by ``fraction``, beyond ``allowed``."""
     return Difference(
         kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
         step=step,
@@ -162,7 +162,7 @@ def _differing(
 
 
 def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
-    """Return that only one of two runs has the tensor."""
+    """Return the difference of a tensor that only one run has."""
     tensor = own or other
     assert tensor is not None
     return Difference(
@@ -175,7 +175,7 @@ def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) 
 
 
 def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
-    """Return that a tensor has non-finite values; ``own`` is None if it had none before."""
+    """Return the difference in non-finite values; ``own`` is None if the baseline has none."""
     return Difference(
         kind=DifferenceKind.NOT_FINITE,
         step=step,
@@ -186,7 +186,7 @@ def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> D
 
 
 def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that the numbers of steps differ, or None."""
+    """Return the difference in the number of steps, if any."""
     counts = len(baseline.steps), len(other.steps)
     if counts[0] == counts[1]:
         return None
@@ -199,7 +199,7 @@ def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Diffe
 
 
 def _other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that the runs drew different random numbers, or None."""
+    """Return the difference in the drawn random numbers, if any."""
     if baseline.rng_digest == other.rng_digest:
         return None
     return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
