@@ -1,4 +1,4 @@
-"""Rules: why a step is slower than it could be, at which line, and what the fix gains."""
+"""Rules: why a step is slower than necessary, at which line, and the gain of the fix."""
 
 from breakeven.advise.diagnosis import Diagnosis as Diagnosis
 from breakeven.advise.diagnosis import diagnose as diagnose

@@ -1,4 +1,4 @@
-"""Findings: where the rules apply, and what each fix would gain."""
+"""Findings: the places where rules apply, and the predicted gain of each fix."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from breakeven.trace import RunFacts
 from breakeven.units import format_percent
 
 _ROUNDING = 1e-9
-# Part of the step from which a gain is high, medium or low. A fifth is what people rent a larger
-# device for; under a hundredth no measurement on a shared machine shows it.
+# Fractions of the step from which a gain is high, medium or low. A fifth is a reason to rent a
+# larger device; less than a hundredth is not measurable on a shared machine.
 _HIGH_FRACTION, _MEDIUM_FRACTION, _LOW_FRACTION = 0.2, 0.05, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """A finding, and the change of the step that its figures are of.
+    """A finding, and the change of the step behind its figures.
 
     Args:
-        finding: What every report shows.
-        match: What the rule found.
+        finding: The finding, as shown in reports.
+        match: The match of the rule.
     """
 
     finding: Finding
@@ -34,27 +34,27 @@ class Diagnosis:
 
     @property
     def place(self) -> tuple[str, str | None, int | None]:
-        """Return rule and line, by which it is found again in a changed step."""
+        """Return rule and line, which identify it in a changed step."""
         return self.finding.code, self.finding.file, self.finding.line
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether the fix saves an amount that a person would notice."""
+        """Return whether the fix saves a noticeable amount."""
         return self.finding.severity in (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 
 
 def diagnose(
     case: RuleInput, codes: Set[str] | None = None, what_if: WhatIf | None = None
 ) -> tuple[Diagnosis, ...]:
-    """Return what slows a step down on its device, by what its fix would gain.
+    """Return the causes that slow a step down on its device, by the gain of their fixes.
 
-    Each gain is that of its fix alone, from simulating the step with and without it; gains of
-    several fixes do not add up. Lines that would raise come first, whatever else there is.
+    Each gain is that of its fix alone, simulated with and without the fix; gains of several fixes
+    do not add up. Lines that would raise an error always come first.
 
     Args:
-        case: The step as a GPU would run it, on the GPU on which gains are simulated.
-        codes: Rules to ask; all by default.
-        what_if: The same step on the same device, where it is there already.
+        case: The step as a GPU runs it, on the GPU of the simulated gains.
+        codes: Rules to apply; all by default.
+        what_if: The simulation of the same step on the same device, if it exists already.
     """
     what_if = what_if or WhatIf(case.program, case.device, case.host)
     found = [
@@ -65,7 +65,7 @@ def diagnose(
     ]
 
     def rank(one: Diagnosis) -> tuple[bool, bool, float]:
-        # Gains on the GPU and on the CPU are parts of different steps.
+        # Gains on the GPU and on the CPU are fractions of different steps.
         finding = one.finding
         is_error = finding.severity is Severity.ERROR
         return (not is_error, finding.side is not Side.GPU, -finding.gain_fraction)
@@ -75,7 +75,7 @@ def diagnose(
 
 def _finding(case: RuleInput, rule: Rule, match: Match, what_if: WhatIf) -> Finding:
     result, gain = None, match.gain
-    # A rule may give no change to simulate.
+    # A rule may have no change to simulate.
     if match.edit is not None or match.scenario != what_if.scenario:
         result = what_if.fixed(match.edit, match.scenario)
     if result is not None:
@@ -118,7 +118,7 @@ def _severity(match: Match, gain_fraction: float) -> Severity:
 
 
 def _share(match: Match, what_if: WhatIf) -> float:
-    """Return the part of the step that the match takes on the busier of the timelines."""
+    """Return the fraction of the step that the match takes on the busier timeline."""
     if match.share_fraction is not None:
         return _clipped(match.share_fraction)
     events, step_ns = sorted(set(match.events)), what_if.timeline.step_ns
@@ -132,7 +132,7 @@ def _clipped(fraction: float) -> float:
 
 
 def disturbed_findings(facts: RunFacts, cpu: CpuFacts | None) -> tuple[Caveat, ...]:
-    """Return what to say of findings if other work disturbed what their gains rest on."""
+    """Return the caveat on findings, if other load disturbed the measurements behind them."""
     load_fraction = max(facts.load_fraction, cpu.load_fraction if cpu else 0.0)
     if load_fraction <= BUSY_FRACTION:
         return ()

@@ -1,4 +1,4 @@
-"""Events of a step, as the rules ask: by position, line, operator name and memory."""
+"""Queries on the events of a step: by position, line, operator name and memory."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _UPDATES = ("aten._foreach_", "aten._fused_")
 
 
 def op_at(trace: StepTrace, index: int) -> Op:
-    """Return the operator at a position that is known to hold one."""
+    """Return the operator at a position known to contain one."""
     event = trace.events[index]
     assert isinstance(event, Op)
     return event
 
 
 def copy_at(trace: StepTrace, index: int) -> Copy:
-    """Return the copy at a position that is known to hold one."""
+    """Return the copy at a position known to contain one."""
     event = trace.events[index]
     assert isinstance(event, Copy)
     return event
 
 
 def line_of(place: Event | Location | None) -> tuple[str, int] | None:
-    """Return file and line of an event or a location, for comparing."""
+    """Return file and line of an event or a location, for comparison."""
     location = place if isinstance(place, Location | None) else place.location
     return (location.file, location.line) if location else None
 
 
 def lines_where(trace: StepTrace, test: Callable[[Event], bool]) -> frozenset[tuple[str, int]]:
-    """Return the lines, where known, of the events that pass a test."""
+    """Return the known lines of the events that pass a test."""
     lines = (line_of(event) for event in trace.events if test(event))
     return frozenset(line for line in lines if line is not None)
 
 
 def common_start(stacks: Iterable[tuple[_Frame, ...]]) -> tuple[_Frame, ...]:
-    """Return what all of some stacks begin with."""
+    """Return the common prefix of some stacks."""
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*stacks, strict=False))
     return tuple(level[0] for level in levels)
 
 
 def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
-    """Return each line once, in the order of their first."""
+    """Return each line once, in order of first occurrence."""
     found: dict[tuple[str, int] | None, Location | None] = {}
     for place in places:
         found.setdefault(line_of(place), place)
@@ -64,12 +64,12 @@ def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
 
 
 def base_name(op: Op) -> str:
-    """Return the name without namespace and overload: ``add_`` of ``aten.add_.Tensor``."""
+    """Return the name without namespace and overload: ``add_`` for ``aten.add_.Tensor``."""
     return op.name.split(".")[1] if "." in op.name else op.name
 
 
 def bare_name(op: Op) -> str:
-    """Return it without the underscore of the in-place form, too: ``add``."""
+    """Return the name also without the underscore of the in-place form: ``add``."""
     name = base_name(op)
     return name.removesuffix("_") or name
 
@@ -86,7 +86,7 @@ def is_convolution(op: Op) -> bool:
 
 
 def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
-    """Return the operator with each of its tensors changed."""
+    """Return the operator with each of its tensors changed by ``change``."""
     return replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
 
 
@@ -98,17 +98,17 @@ def on_device(event: Event) -> Op:
 
 
 def read_by(ops: Iterable[Op]) -> frozenset[int]:
-    """Return the memory blocks that operators read, where the trace knows them."""
+    """Return the known memory blocks that operators read."""
     return frozenset(tensor.storage for op in ops for tensor in op.inputs) - {-1}
 
 
 def written_by(ops: Iterable[Op]) -> frozenset[int]:
-    """Return the memory blocks that operators write, where the trace knows them."""
+    """Return the known memory blocks that operators write."""
     return frozenset(tensor.storage for op in ops for tensor in op.outputs) - {-1}
 
 
 def is_view(op: Op) -> bool:
-    """Return whether an operator's result shares the memory of its first input, unchanged."""
+    """Return whether an operator's result shares the unchanged memory of its first input."""
     if not op.inputs or not op.outputs or op.inputs[0].storage < 0:
         return False
     is_same = all(tensor.storage == op.inputs[0].storage for tensor in op.outputs)
@@ -116,9 +116,9 @@ def is_view(op: Op) -> bool:
 
 
 def parameters_of(trace: StepTrace) -> frozenset[int]:
-    """Return the memory blocks that the optimizer works on, of those that the forward pass reads.
+    """Return the memory blocks that both the optimizer and the forward pass read.
 
-    Gradients and moments are not among them: the forward pass does not read those.
+    This excludes gradients and moments: the forward pass does not read them.
     """
     return read_by(_ops_of(trace, Phase.OPTIMIZER)) & read_by(_ops_of(trace, Phase.FORWARD))
 
@@ -133,7 +133,7 @@ def _ops_of(trace: StepTrace, phase: Phase) -> list[Op]:
 
 
 def newest_storages(events: tuple[Event, ...]) -> list[int]:
-    """Return the highest number of memory up to each event: what is newer has a higher one."""
+    """Return the highest memory number up to each event: newer memory has a higher number."""
     newest = (
         max(read_by([event]) | written_by([event]), default=-1)
         if isinstance(event, Op)
@@ -144,13 +144,13 @@ def newest_storages(events: tuple[Event, ...]) -> list[int]:
 
 
 class MemoryWriters:
-    """Where a value comes from: which operators wrote which memory, in the order of the step.
+    """The operators that wrote each memory block, in step order, to find the origin of a value.
 
     Args:
         trace: The step.
 
     Attributes:
-        updated: Memory that the optimizer works on: parameters, gradients and its state.
+        updated: Memory that the optimizer uses: parameters, gradients and its state.
     """
 
     def __init__(self, trace: StepTrace) -> None:
@@ -175,15 +175,14 @@ class MemoryWriters:
         return indices[number - 1] if number else None
 
     def origin(self, storage: int, before: int) -> tuple[frozenset[str], int]:
-        """Follow operators of one tensor back, such as ``p.grad.abs().mean()`` from its mean.
+        """Follow single-input operators back, such as ``p.grad.abs().mean()`` from its mean.
 
         Args:
-            storage: Memory whose content is asked for; -1 where the trace does not know it, and
-                the operator just before is taken.
+            storage: Memory of the value; -1 if unknown, which uses the operator just before.
             before: Position in the step.
 
         Returns:
-            The names of the operators, and the memory that the first of them reads.
+            The names of the operators, and the memory that the earliest one reads.
         """
         if storage == -1:
             last = self._trace.events[before - 1] if before else None
@@ -203,7 +202,7 @@ class MemoryWriters:
             if len(sources) != 1:
                 break
             storage, before = sources.pop(), index
-        # What many reads go back to is followed once.
+        # Cache the origins, so that shared chains are followed only once.
         for index in reversed(passed):
             name = bare_name(op_at(self._trace, index))
             names = names if name in names else names | {name}

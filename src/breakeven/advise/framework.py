@@ -1,4 +1,4 @@
-"""Which training framework runs the step, and fixes by its own arguments."""
+"""Finds the training framework that runs the step, and fixes by its own arguments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from breakeven.advise.events import common_start, line_of
 from breakeven.advise.rule import Match, RuleInput, once
 
-# The argument that says how many samples a step has; of the others it is `batch_size`.
+# Argument that sets the samples of a step; for other algorithms it is `batch_size`.
 _SIZES = {"A2C": "n_steps"}
-# Their policies choose this epsilon of Adam, but only where they are given no settings for it.
+# Their policies set this epsilon of Adam, but only if no optimizer settings are given.
 _WITH_EPSILON = ("A2C", "PPO")
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A library that runs training steps, as ``frameworks.toml`` describes it."""
+    """A library that runs training steps, as described in ``frameworks.toml``."""
 
     name: str
     packages: tuple[str, ...]
@@ -28,25 +28,25 @@ class Framework(msgspec.Struct, frozen=True):
 
 @cache
 def load_frameworks() -> dict[str, Framework]:
-    """Return the frameworks; of two, the first runs the other."""
+    """Return the frameworks; if one runs another, the outer one comes first."""
     text = files("breakeven.advise").joinpath("frameworks.toml").read_bytes()
     return msgspec.toml.decode(text, type=dict[str, Framework])
 
 
 def fix_of(case: RuleInput, code: str, match: Match) -> str:
-    """Return what to change: an argument of the framework if one runs the step.
+    """Return the fix: an argument of the framework, if one runs the step.
 
     Args:
         case: The step.
-        code: Of the rule.
-        match: What it found, with its fix for a loop of the user's own.
+        code: Code of the rule.
+        match: The match, with the fix for a loop written by the user.
     """
     running = _running_framework(case)
     if running is None:
         return match.fix
     framework, algorithm, lines = running
-    # Of what the framework does is what has no line, what lies below a line that starts its step,
-    # and the line that holds its settings.
+    # The framework is responsible for work without a line, below a line that starts its step, and
+    # at the line with its settings.
     trace, sources = case.trace, case.sources
     is_below = any(trace.frames_of(trace.events[index]) for index in match.events)
     if not (
@@ -56,12 +56,12 @@ def fix_of(case: RuleInput, code: str, match: Match) -> str:
         or sources.call_at(match.location, *framework.holders)
     ):
         return match.fix
-    # The loader or the optimizer that a finding is about may be made by the user.
+    # The user may have made the loader or optimizer of the finding.
     own = ("DataLoader", *(optimizer.name for optimizer in case.facts.optimizers))
     if framework.name == "transformers" and sources.call_at(match.location, *own):
         return match.fix
     if text := framework.fixes.get(code):
-        # Braces of Python code stay, so this is no format string.
+        # The text may contain braces of Python code, so do not use str.format.
         return (
             text.replace("{algorithm}", algorithm)
             .replace("{size}", _SIZES.get(algorithm, "batch_size"))
@@ -79,7 +79,7 @@ def fix_of(case: RuleInput, code: str, match: Match) -> str:
 
 
 def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
-    """Return the functions of a framework that all of a finding lies in, below its line."""
+    """Return the framework functions below the line that all events of a match share."""
     trace = case.trace
     line = line_of(match.location)
     members = [trace.events[index] for index in match.events]
@@ -90,7 +90,7 @@ def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:
 def _running_framework(
     case: RuleInput,
 ) -> tuple[Framework, str, frozenset[tuple[str, int] | None]] | None:
-    """Return what runs the step, whose function the user's line calls (``PPO``), and such lines."""
+    """Return the framework that runs the step, the class that the user calls, and the lines."""
     below = [(event, case.trace.frames_of(event)) for event in case.trace.events]
     lines = frozenset(line_of(event) for event, frames in below if frames) - {None}
     entries = sorted({frames[0] for _, frames in below if frames})

@@ -1,4 +1,4 @@
-"""Batches that NumPy makes of an array in memory, followed through the source of one function."""
+"""Batches that NumPy makes from an array in memory, traced through one function's source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from breakeven.source import (
 )
 from breakeven.trace import Event, HostArray, HostWork, Location, Op, TensorSpec
 
-# Calls that change the place or the type of numbers, and nothing that differs between epochs.
+# Calls that change only the layout or the type of numbers, equally in every epoch.
 _PLAIN: Final = frozenset({
     "array", "as_tensor", "asarray", "ascontiguousarray", "astype", "contiguous", "copy", "cuda",
     "div", "divide", "expand_dims", "float", "float32", "float64", "from_numpy", "FloatTensor",
@@ -31,19 +31,19 @@ _PLAIN: Final = frozenset({
 })  # fmt: skip
 _CASTS: Final = frozenset({"astype", "asarray", "array", "float32", "float64"})
 _ARITHMETIC: Final = frozenset({"div", "divide", "multiply", "subtract", "true_divide"})
-# Names, calls and parts of expressions that a value may pass through.
+# Maximum number of names, calls and subexpressions that a value may pass through.
 _MAX_DEPTH: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumpyBatch:
-    """How a copied batch was made.
+    """The origin of a copied batch.
 
     Args:
-        array: What it was taken from.
-        cast: The line that makes its numbers wider; None where none does.
-        num_passes: Operations of NumPy on all of its wide numbers, the cast left out.
-        prepared: Positions of the host work in which that happens.
+        array: The array that it was taken from.
+        cast: The line that widens its numbers; None if none does.
+        num_passes: NumPy operations on all its wide numbers, without the cast.
+        prepared: Positions of the host work with these operations.
     """
 
     array: HostArray
@@ -53,10 +53,10 @@ class NumpyBatch:
 
 
 def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
-    """Return how NumPy made the batch that is copied at a position; None where that is not plain.
+    """Return the origin of the batch copied at a position; None if it is not clear.
 
-    The array is known by what the recorded run held under that name, the way by the source of one
-    function; a call that may do something else each time (a random crop) ends it.
+    The recorded run gives the array by its name; the source of one function gives the operations. A
+    call that may vary (a random crop) ends the search.
     """
     copy = copy_at(case.trace, index)
     source = case.sources.find(copy.location)
@@ -65,7 +65,7 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
     numel = copy.num_bytes // element_bytes(copy.dtype)
     function = source.function_around(copy.location.line)
     moving = [one for one in source.calls_on(copy.location.line) if last_name(one) in _PLAIN]
-    # The known arrays whose parts reach the copy, with all nodes from there; each node is passed
+    # Collect known arrays whose parts reach the copy, with all nodes in between; visit each node
     # once.
     waiting: list[tuple[ast.AST, ...]] = [(call,) for call in reversed(moving)]
     array, way, largest, seen = None, (), (0, 0), set[ast.AST]()
@@ -80,7 +80,7 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
             parts = _parts_of(source, function, passed[-1])
             waiting += [(*passed, part) for part in reversed(parts)]
         elif row and numel % row == 0 and 2 * numel <= own.numel and (row, len(passed)) > largest:
-            # Labels of one number each would fit anything; the images fit themselves alone.
+            # Prefer the largest rows: labels of one number each would fit any copy.
             array, way, largest = own, passed, (row, len(passed))
     calls = [node for node in way if isinstance(node, ast.Call)]
     if array is None or not all(last_name(call) in _PLAIN for call in calls):
@@ -98,7 +98,7 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
         if isinstance(node, ast.BinOp)
         or (isinstance(node, ast.Call) and last_name(node) in _ARITHMETIC)
     )
-    # The Python before the copy, since the device was last given something.
+    # The Python work before the copy, back to the last event for the device.
     prepared: list[int] = []
     for position in range(index - 1, -1, -1):
         event = case.trace.events[position]
@@ -115,7 +115,7 @@ def numpy_batch(case: RuleInput, index: int) -> NumpyBatch | None:
 
 
 def _array_of(case: RuleInput, node: ast.AST) -> HostArray | None:
-    """Return the array that the script held of which a node takes a part."""
+    """Return the known array of which a node takes a part."""
     if not isinstance(node, ast.Subscript) or text_of(node.slice) is not None:
         return None
     name = text_of(node.value.slice) if isinstance(node.value, ast.Subscript) else ""
@@ -124,7 +124,7 @@ def _array_of(case: RuleInput, node: ast.AST) -> HostArray | None:
 
 
 def _parts_of(source: SourceFile, function: Function | None, node: ast.AST) -> list[ast.AST]:
-    """Return what a node is made of: a name, of what the function assigns to it last."""
+    """Return the parts of a node; for a name, the values assigned in the function, last first."""
     if isinstance(node, ast.Call):
         owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [*owner, *arguments_of(node)]
@@ -139,7 +139,7 @@ def _parts_of(source: SourceFile, function: Function | None, node: ast.AST) -> l
 
 
 def converted_on_device(case: RuleInput, index: int, batch: NumpyBatch) -> tuple[Op, ...]:
-    """Return what the device does in NumPy's place: one cast, and each pass over the numbers."""
+    """Return the device operators that replace NumPy: a cast, and each pass over the numbers."""
     copy = copy_at(case.trace, index)
     shape = (copy.num_bytes // element_bytes(copy.dtype),)
     wide = TensorSpec(shape=shape, dtype=copy.dtype or "float32", device="cuda:0")
@@ -154,9 +154,9 @@ def converted_on_device(case: RuleInput, index: int, batch: NumpyBatch) -> tuple
 
 
 def gathered(case: RuleInput, index: int, batch: NumpyBatch) -> dict[int, tuple[Event, ...]]:
-    """Return NumPy's work for a copy that is left when it only collects the samples.
+    """Return the NumPy work that remains for a copy if it only collects the samples.
 
-    It is shared out by the bytes that each pass reads and writes.
+    Time is split by the bytes that each pass reads and writes.
     """
     narrow = batch.array.element_bytes
     wide = element_bytes(copy_at(case.trace, index).dtype)
@@ -171,5 +171,5 @@ def gathered(case: RuleInput, index: int, batch: NumpyBatch) -> dict[int, tuple[
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of one number; of a float32 where the type is not known."""
+    """Return the bytes of one number; of a float32 if the type is unknown."""
     return HostArray(name="", dtype=dtype or "float32", shape=()).element_bytes

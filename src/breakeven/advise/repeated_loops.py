@@ -1,4 +1,4 @@
-"""The user's loops that a step repeats, what iterations hand on, and the step without them."""
+"""The user's loops that a step repeats, their data flow, and the step without them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from breakeven.advise.rule import RuleInput, once
 from breakeven.source import LOOP_STATEMENTS, Loop
 from breakeven.trace import Event, HostWork, Location, Op, Phase, StepTrace, TensorSpec
 
-# Fewer repetitions than this are a handful that nobody would rewrite.
+# Fewer repetitions are not worth rewriting.
 MIN_ITERATIONS = 4
-# Operators by which a sum or a list of results grows. What only they read back hands on nothing
-# that the next iteration needs for its own work.
+# Operators that grow a sum or a list of results. If only they read a value back, the next iteration
+# does not need it for its own work.
 _GATHERING = frozenset({
     "add", "sub", "cat", "stack", "maximum", "minimum", "logaddexp", "_foreach_add",
 })  # fmt: skip
@@ -34,14 +34,14 @@ _Run = list[list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedLoop:
-    """A loop or comprehension of the user, and what the step does in it.
+    """A loop or comprehension of the user, and its events in the step.
 
     Args:
         node: The loop.
         location: Its ``for`` or ``while``.
-        runs: Each time that the step came to it: positions of the events by iteration. Only runs
-            of `MIN_ITERATIONS` or more count.
-        backward: Positions of the backward operators of what it computes.
+        runs: Runs of the loop in the step: positions of the events by iteration. Only runs of at
+            least `MIN_ITERATIONS` count.
+        backward: Positions of the backward operators of its results.
     """
 
     node: Loop
@@ -56,26 +56,26 @@ class RepeatedLoop:
 
     @property
     def num_iterations(self) -> int:
-        """Return the iterations of the longest run."""
+        """Return the number of iterations of the longest run."""
         return len(self.longest_run)
 
     @property
     def events(self) -> tuple[int, ...]:
-        """Return the positions of all events, backward operators included."""
+        """Return the positions of all events, including backward operators."""
         forward = (index for run in self.runs for iteration in run for index in iteration)
         return tuple(sorted((*forward, *self.backward)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFlow:
-    """How data flows through one run of a loop.
+    """The data flow through one run of a loop.
 
     Args:
-        state: What iterations hand on, the largest tensor of it; None where they are independent.
-        recurrent: Stacks of the operators that the next iteration waits for.
-        sequence_width: Last dimension of what each iteration alone reads, a part of something
-            larger or a tensor of its own; 0 where there is none.
-        own_parameters: Whether each iteration has parameters of its own, as layers do.
+        state: The largest tensor that iterations pass on; None if they are independent.
+        recurrent: Stacks of the operators on which the next iteration depends.
+        sequence_width: Last dimension of the input that only one iteration reads, a slice or a
+            separate tensor; 0 if there is none.
+        own_parameters: Whether each iteration has its own parameters, like layers.
         has_shared_input: Whether all iterations read the same whole tensor besides parameters.
     """
 
@@ -90,12 +90,12 @@ class LoopFlow:
 def find_loops(case: RuleInput) -> list[RepeatedLoop]:
     """Return the loops that repeat the same work within a step, outermost first.
 
-    A loop around the optimizer is the one over steps. One whose body also runs the backward pass,
-    or fetches batches, ends there: what it repeats is a part of a step.
+    A loop around the optimizer is the loop over steps. The backward pass and the fetch of batches
+    end a run: a loop repeats only a part of a step.
     """
     events, files, around = case.trace.events, dict[Loop, str](), list[tuple[Loop, ...]]()
     for stack in case.trace.stacks:
-        # A comprehension is a function of its own, so its line is there twice.
+        # A comprehension is a separate function, so its line is in the stack twice.
         loops: dict[Loop, str] = {}
         for location in stack:
             source = case.sources.find(location)
@@ -128,7 +128,7 @@ def find_loops(case: RuleInput) -> list[RepeatedLoop]:
     for node in sorted(runs.keys() - training, key=lambda one: (depth[one], runs[one][0][0])):
         split = [_iterations(events, run, around, node) for run in runs[node]]
         if long := [run for run in split if len(run) >= MIN_ITERATIONS]:
-            # In a comprehension the word ``for`` follows its element.
+            # In a comprehension the word ``for`` follows the element.
             header = node if isinstance(node, LOOP_STATEMENTS) else node.generators[0].target
             location = Location(file=files[node], line=header.lineno)
             found.append(RepeatedLoop(
@@ -140,10 +140,10 @@ def find_loops(case: RuleInput) -> list[RepeatedLoop]:
 def _iterations(
     events: tuple[Event, ...], run: list[int], around: list[tuple[Loop, ...]], node: Loop
 ) -> _Run:
-    """Return the events of a run by iteration; none if one of them does most of the work.
+    """Return the events of a run by iteration; none if one iteration does most of the work.
 
-    An iteration begins where the first event comes again that is in no loop further inside, as
-    often as there are iterations: ``x[i] - y[i]`` begins twice.
+    The marker of an iteration is the first event outside inner loops that recurs often enough. It
+    may recur several times per iteration, as in ``x[i] - y[i]``.
     """
 
     def key(index: int) -> tuple[object, ...]:
@@ -164,12 +164,12 @@ def _iterations(
 
 
 def is_launch(event: Event) -> bool:
-    """Return whether an event computes something on the device; views do not."""
+    """Return whether an event computes on the device; views do not."""
     return isinstance(event, Op) and not event.is_on_host and not is_view(event)
 
 
 def ops_at(trace: StepTrace, indices: Iterable[int]) -> Iterator[Op]:
-    """Yield the operators of the device among some events."""
+    """Yield the device operators among some events."""
     for index in indices:
         event = trace.events[index]
         if isinstance(event, Op) and not event.is_on_host:
@@ -177,14 +177,14 @@ def ops_at(trace: StepTrace, indices: Iterable[int]) -> Iterator[Op]:
 
 
 def typical_iteration(trace: StepTrace, run: _Run) -> list[int]:
-    """Return the last iteration that does what most of them do, by its operators."""
+    """Return the last iteration with the most common sequence of operators."""
     work = [tuple((op.name, op.stack) for op in ops_at(trace, iteration)) for iteration in run]
     ((most, _),) = Counter(work).most_common(1)
     return next(run[i] for i in reversed(range(len(run))) if work[i] == most)
 
 
 def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
-    """Return how data flows through the longest run of a loop."""
+    """Return the data flow through the longest run of a loop."""
     run, parameters = loop.longest_run, parameters_of(trace) | gradients_of(trace)
     issued = [list(ops_at(trace, iteration)) for iteration in run]
     working = [[op for op in ops if not is_view(op)] for ops in issued]
@@ -192,7 +192,7 @@ def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
     sizes: Counter[int] = Counter()
     for tensor in (tensor for op in trace.ops for tensor in (*op.inputs, *op.outputs)):
         sizes[tensor.storage] = max(sizes[tensor.storage], tensor.numel)
-    # What each iteration reads from outside of the loop: the smallest part of each block.
+    # Inputs of each iteration from outside the loop: the smallest part of each block.
     outside: list[dict[int, TensorSpec]] = []
     for ops in working:
         tensors = sorted((tensor for op in ops for tensor in op.inputs), key=lambda one: -one.numel)
@@ -216,7 +216,7 @@ def flow_of(trace: StepTrace, loop: RepeatedLoop) -> LoopFlow:
 
 
 def _has_own_parameters(issued: list[list[Op]], parameters: frozenset[int]) -> bool:
-    """Return whether most iterations have a module, a parameter or a gradient of their own."""
+    """Return whether most iterations have their own module, parameter or gradient."""
     modules = [tuple(op.module for op in ops if op.module) for ops in issued]
     if all(modules) and 2 * len(set(modules)) > len(issued):
         return True
@@ -228,7 +228,7 @@ def _has_own_parameters(issued: list[list[Op]], parameters: frozenset[int]) -> b
 def _chain(
     trace: StepTrace, run: _Run, working: list[list[Op]]
 ) -> tuple[TensorSpec | None, frozenset[int]]:
-    """Return the state that most iterations hand on, and the stacks that it is computed on."""
+    """Return the state that most iterations pass on, and the stacks that compute it."""
     states: list[TensorSpec] = []
     recurrent: set[int] = set()
     for before, (made_by, ops) in zip(run, pairwise(working), strict=False):
@@ -244,7 +244,7 @@ def _chain(
 
 
 def _carried(ops: list[Op], written: frozenset[int]) -> list[TensorSpec]:
-    """Return the tensors of the iteration before that these operators need for their own work."""
+    """Return the tensors of the previous iteration that these operators need for their work."""
     carried: list[TensorSpec] = []
     for number, op in enumerate(ops):
         name = bare_name(op)
@@ -252,13 +252,13 @@ def _carried(ops: list[Op], written: frozenset[int]) -> list[TensorSpec]:
         reads = [tensor for tensor in inputs if tensor.storage in written]
         if reads and not (name in _GATHERING and not _is_used(op, ops[number + 1 :])):
             carried.extend(reads)
-        # What this iteration overwrites is its own from here on.
+        # From here on, memory that this iteration overwrites is its own.
         written = written - written_by([op]) if reads else written
     return carried
 
 
 def _is_used(op: Op, later: list[Op]) -> bool:
-    """Return whether a result is read by more than the rest of a sum: `total + one + other`."""
+    """Return whether a result is used beyond the rest of a sum: `total + one + other`."""
     results = written_by([op])
     readers = [n for n, other in enumerate(later) if not results.isdisjoint(read_by([other]))]
     return any(

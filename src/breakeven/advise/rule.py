@@ -1,4 +1,4 @@
-"""What a rule is given, and what it gives back."""
+"""Input and output types of rules."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _Kind = TypeVar("_Kind", Copy, HostWork, Op, Sync)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RuleInput:
-    """A step on the device on which it is examined.
+    """A step on the device for which rules examine it.
 
     Args:
         trace: The step.
         program: Its kernels.
-        prediction: What it takes on that device, and what limits it.
+        prediction: Its predicted time on that device, and its bottleneck.
         device: That device.
-        host: What issues the work.
-        sources: The user's files; none where they are not known.
-        scaled: The step at other batch sizes; None where it was traced at one only.
-        cpu: What was measured on this machine's CPU; None where nothing was.
-        known: What functions with `once` found out about the step, whatever its host and CPU.
+        host: The host that issues the work.
+        sources: The user's files; none if unknown.
+        scaled: The step at other batch sizes; None if it was traced at only one.
+        cpu: Measurements on this machine's CPU; None if there are none.
+        known: Results of functions with `once`, which depend on neither host nor CPU.
     """
 
     trace: StepTrace
@@ -80,7 +80,7 @@ class RuleInput:
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
     ) -> RuleInput:
-        """Return a step as it is predicted on a device; by the cost model that ships by default."""
+        """Return a step with its prediction for a device, by default with the shipped costs."""
         program = step if isinstance(step, Program) else build_program(step, costs=costs)
         host = host.for_device(device)
         (prediction,) = predict_steps(program, (device,), host)
@@ -97,17 +97,17 @@ class RuleInput:
 
     @property
     def facts(self) -> RunFacts:
-        """Return what is known of the run besides the step."""
+        """Return the facts about the run outside the step."""
         return self.trace.facts
 
     @property
     def step_ns(self) -> float:
-        """Return what the step takes, in nanoseconds."""
+        """Return the step time in nanoseconds."""
         return self.prediction.estimate.value_ns
 
     @property
     def is_never_on_device(self) -> bool:
-        """Return whether the script uses no GPU, and was recorded as if it had been moved."""
+        """Return whether the script uses no GPU, and was recorded as if moved to one."""
         return has_caveat(self.trace.caveats, NEVER_ON_DEVICE.code)
 
     def each(self, kind: type[_Kind]) -> Iterator[tuple[int, _Kind]]:
@@ -119,17 +119,17 @@ class RuleInput:
         return ((index, op) for index, op in self.each(Op) if not op.is_on_host)
 
     def kernels_of(self, index: int) -> tuple[Kernel, ...]:
-        """Return the kernels of the event at a position; none where it has none."""
+        """Return the kernels of the event at a position; none if it has none."""
         lowering = self.program.lowerings[index]
         return lowering.kernels if lowering is not None else ()
 
     def works(self, kind: str) -> list[int]:
-        """Return the positions of what the host does besides operators: ``data``, ``script``."""
+        """Return the positions of host work other than operators: ``data``, ``script``."""
         return [index for index, work in self.each(HostWork) if work.kind == kind]
 
 
 def once(work: Callable[[RuleInput], _Result]) -> Callable[[RuleInput], _Result]:
-    """Let a function find something out about a step once, however many rules ask for it."""
+    """Cache a function's result for each step, so that several rules can use it."""
 
     @wraps(work)
     def found(case: RuleInput) -> _Result:
@@ -150,10 +150,10 @@ def _by_kind(case: RuleInput) -> dict[type[Event], list[tuple[int, Any]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGain:
-    """What a fix saves where it is not simulated: measured on the CPU, or worked out by the rule.
+    """The gain of a fix without a simulation: measured on the CPU, or computed by the rule.
 
     Args:
-        fraction: Part of the step.
+        fraction: Fraction of the step.
         low_fraction: Lower end of its 90 % interval.
         high_fraction: Upper end.
     """
@@ -169,16 +169,16 @@ class Match:
 
     Args:
         title: One line for a person.
-        fix: What to change.
-        evidence: What shows it, in words.
-        location: The user's line, where there is one.
-        events: Positions of the events that make it up; their time is the finding's share.
-        edit: The step after the fix; None where only circumstances change, or nothing is simulated.
-        scenario: Circumstances after the fix.
-        gain: What the fix saves, where that is not simulated.
-        share_fraction: Part of the step that it takes, where events do not show it.
-        side: Whose step the figures are of.
-        is_error: A line that raises, or that makes a figure of the user's wrong.
+        fix: The change to make.
+        evidence: Evidence for it, in words.
+        location: The user's line, if any.
+        events: Positions of its events; their time is the finding's share.
+        edit: The step after the fix; None if only the scenario changes, or if nothing is simulated.
+        scenario: Scenario after the fix.
+        gain: Gain of the fix, if it is not simulated.
+        share_fraction: Its fraction of the step, if events do not show it.
+        side: The side whose step the figures describe.
+        is_error: Whether the line raises an error, or makes a figure of the user wrong.
     """
 
     title: str
@@ -200,7 +200,7 @@ Matches = Iterable[Match]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
-    """One reason why a step is slower than it could be: a function of ``advise.rules``.
+    """One reason why a step is slower than necessary: a function of ``advise.rules``.
 
     Args:
         code: Stable code: ``SYNC001``.
@@ -218,20 +218,20 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """Return what there is to know about it, as Markdown: the file named by its code."""
+        """Return its documentation as Markdown, from the file named by its code."""
         pages = files("breakeven.advise.rules")
         return pages.joinpath(f"{self.code}.md").read_text(encoding="utf-8")
 
 
 def rule(code: str, cause: str) -> Callable[[Callable[[RuleInput], Matches]], Rule]:
-    """Make a function a rule."""
+    """Make a rule of a function."""
     return lambda find: Rule(code=code, cause=cause, find=find)
 
 
 def by_line(
     trace: StepTrace, events: Iterable[int]
 ) -> list[tuple[Location | None, tuple[int, ...]]]:
-    """Return positions of events grouped by the user's line, in the order of the first of each."""
+    """Return positions of events grouped by the user's line, in order of first occurrence."""
     groups: dict[tuple[str, int] | None, list[int]] = {}
     for index in events:
         groups.setdefault(line_of(trace.events[index]), []).append(index)
@@ -239,22 +239,22 @@ def by_line(
 
 
 def without(events: Iterable[int]) -> Edit:
-    """Return the step without events, by their positions."""
+    """Return the edit that removes events, by their positions."""
     return Edit(replaced=dict.fromkeys(events, ()))
 
 
 def changed(events: Mapping[int, Event], gone: Iterable[int] = ()) -> Edit:
-    """Return the step with events in the place of others, and without those that are gone."""
+    """Return the edit that replaces some events and removes those in ``gone``."""
     return Edit(
         replaced={**dict.fromkeys(gone, ()), **{index: (new,) for index, new in events.items()}}
     )
 
 
 def times_per_step(count: int) -> str:
-    """Return how often something happens, as text."""
+    """Return the number of occurrences per step as text."""
     return "in every step" if count == 1 else f"{count} times in every step"
 
 
 def num_copies(count: int) -> str:
-    """Return how many copies there are, as text."""
+    """Return the number of copies as text."""
     return "1 copy" if count == 1 else f"{count} copies"

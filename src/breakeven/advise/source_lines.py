@@ -1,4 +1,4 @@
-"""The line that a setting or a layer comes from, by the run's calls and by the source."""
+"""Finds the line of a setting or a layer, by the run's calls and by the source."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from breakeven.advise.rule import RuleInput
 from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
 from breakeven.trace import Call, Location, Op
 
-# Dimensions of a layer, as written: those that are plain numbers, by position in its call.
+# Literal dimensions of a layer, by position in its call.
 _SIZES = (("in_channels", "in_features"), ("out_channels", "out_features"))
 _STARTS = (".fit", ".train")
 _TRAINERS = ("Trainer", "TrainingArguments", "Seq2SeqTrainingArguments", "ModelCheckpoint")
 
 
 def recorded_calls(case: RuleInput, *names: str) -> tuple[Call, ...]:
-    """Return the run's noted calls whose dotted name ends with one of ``names``."""
+    """Return the recorded calls whose dotted name ends with one of ``names``."""
     return tuple(call for call in case.facts.calls if is_named(call.name, *names))
 
 
 def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:
-    """Return where a trainer is set up for what its loop does, for a line that starts that loop.
+    """Return the line of a trainer's setting, for a line that starts the trainer's loop.
 
     Args:
         case: The step.
-        location: The user's line that something happens in.
-        names: Arguments that are looked for, the most specific first.
+        location: The user's line of an event.
+        names: Arguments to look for, most specific first.
     """
     source = case.sources.find(location)
     if source is None or location is None:
@@ -43,13 +43,13 @@ def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> 
 def line_of_layer(
     sources: Sources, op: Op, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
 ) -> Location | None:
-    """Return the line that makes the layer of an operator, else the line that calls it.
+    """Return the line that makes the layer of an operator, or else the line that calls it.
 
     Args:
         sources: The user's files.
         op: An operator of the layer.
-        kinds: As in ``layer_at``.
-        sizes: As there.
+        kinds: See ``layer_at``.
+        sizes: See ``layer_at``.
     """
     made = layer_at(sources, op.module, kinds, sizes) if op.module else None
     return made[0].location(made[1]) if made else op.location
@@ -58,15 +58,15 @@ def line_of_layer(
 def layer_at(
     sources: Sources, module: str, kinds: tuple[str, ...], sizes: tuple[int, ...] = ()
 ) -> tuple[SourceFile, ast.Call] | None:
-    """Return the call that makes a layer; None where several could, and no name says which.
+    """Return the call that makes a layer; None if it is ambiguous or not found.
 
     Args:
         sources: The user's files.
         module: Dotted path of the layer: ``Net.encoder.conv1``.
         kinds: Names of its class: ``Conv2d``.
-        sizes: Its first arguments, as far as they are written as numbers: channels in and out.
+        sizes: Its input and output sizes, compared with literal arguments.
     """
-    # Numbers in the call must not contradict the sizes.
+    # Literals in the call must not contradict the sizes.
     fitting = [
         (source, call)
         for source, call in sources.calls(*kinds)
@@ -81,7 +81,7 @@ def layer_at(
     named = [one for one in fitting if attribute and _is_made_for(*one, attribute)]
     candidates = named or fitting
     if len(candidates) > 1 and index.isdigit():
-        # Its position among the arguments of ``Sequential`` or in a list.
+        # The layer's position in ``Sequential`` or in a list.
         candidates = [
             (source, call)
             for source, call in candidates
@@ -95,7 +95,7 @@ def layer_at(
 
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
-    """Return whether the call is part of what is assigned to ``self.attribute`` or a variable."""
+    """Return whether the call is part of a value assigned to ``self.attribute`` or a variable."""
     inside: ast.AST = call
     for parent in source.parents(call):
         if isinstance(parent, ast.Assign):

@@ -1,4 +1,4 @@
-"""What the kernels of a step take on the device, and what changes of them save."""
+"""Device times of a step's kernels, and the savings from changing them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MIN_BUSY_FRACTION = 0.7
 def device_times_ns(
     case: RuleInput, is_wanted: Callable[[Kernel], bool] = lambda kernel: True
 ) -> dict[int, float]:
-    """Return the device time of the step's kernels, in nanoseconds, by the position of the event.
+    """Return the device time of the step's kernels, in nanoseconds, by event position.
 
     Args:
         case: The step on its device.
-        is_wanted: Which kernels count; events without any have no entry.
+        is_wanted: Selects the kernels that count; events without any have no entry.
     """
     wanted = [
         (index, kernel)
@@ -37,10 +37,10 @@ def device_times_ns(
 
 
 class DevicePace:
-    """The step as device and launches alone would pace it, and what a change saves of that.
+    """The step paced only by device and launches, and the savings of changes to it.
 
-    Loading and the script's own Python hide a slow kernel while they last, and vary from one
-    recording to the next; they have rules of their own. Making one prices the whole step.
+    Loading and the script's own Python hide slow kernels and vary between recordings; they have
+    separate rules. The constructor simulates the whole step.
     """
 
     def __init__(self, case: RuleInput) -> None:
@@ -49,18 +49,18 @@ class DevicePace:
         self._busy_ns = case.prediction.device_busy_ns
 
     def is_device_bound(self, *, more_ns: float = 0.0) -> bool:
-        """Return whether the device is busy for most of it, so that slower kernels show.
+        """Return whether the device is busy for most of the step, so that kernel times matter.
 
         Args:
-            more_ns: What kernels may take beyond their modelled time.
+            more_ns: Possible kernel time beyond the modelled time.
         """
         return self._busy_ns + more_ns >= _MIN_BUSY_FRACTION * self.step_ns
 
     def fraction(self, time_ns: float) -> float:
-        """Return a time as a part of the step."""
+        """Return a time as a fraction of the step."""
         return time_ns / self.step_ns if self.step_ns > 0 else 0.0
 
     def gain(self, edit: Edit) -> float:
-        """Return the part that a change saves; below 0 where it costs time."""
+        """Return the fraction that a change saves; negative if it costs time."""
         fixed_ns = self._what_if.fixed(edit, _WITHOUT_HOST_WORK).fixed.value_ns
         return 1.0 - fixed_ns / self.step_ns if self.step_ns > 0 else 0.0

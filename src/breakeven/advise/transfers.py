@@ -1,4 +1,4 @@
-"""What crosses between host and device: of what each copy is, and what becomes of a read.
+"""Transfers between host and device: the content of each copy, and the use of each read.
 
 Each copy belongs to one rule, the most specific.
 """
@@ -38,9 +38,9 @@ from breakeven.source import (
 )
 from breakeven.trace import Copy, Event, HostWork, Location, Op, Phase, StepTrace, Sync
 
-# Wraps data of Python or NumPy in a tensor.
+# Wraps Python or NumPy data in a tensor.
 _FROM_PYTHON = "aten.lift_fresh"
-# Up to so many elements are numbers of the script; more of them are data.
+# Maximum elements for numbers of the script; larger tensors are data.
 _MAX_SCALARS = 64
 # Layers with parameters.
 _LAYERS = frozenset({
@@ -49,23 +49,23 @@ _LAYERS = frozenset({
     "gru", "rnn_tanh", "rnn_relu", "_scaled_dot_product_flash_attention_for_cpu",
 })  # fmt: skip
 _LITERALS = (ast.Constant, ast.List, ast.Tuple, ast.ListComp, ast.BinOp, ast.UnaryOp)
-# Libraries that take batches from a loader and copy them; their user sets the loader alone.
+# Libraries that take batches from a loader and copy them; their users set only the loader.
 _FRAMEWORKS = frozenset({"lightning", "pytorch_lightning", "transformers", "accelerate", "ignite"})
 _NUMPY_NOISE = ("np.random.", "numpy.random.", "random.", "rng.")
-# How a whole tensor is read.
+# Ways to read a whole tensor.
 TENSOR_READS = frozenset({"cpu", "tolist", "numpy", "copy_"})
-# No single number of torch is larger.
+# Size of the largest single number in torch.
 NUMBER_BYTES = 8
 _CLOCKS = frozenset({
     "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns",
     "process_time", "elapsed_time", "record", "Timer",
 })  # fmt: skip
-# What simulators are called, as a pattern.
+# Names of simulators, as a pattern.
 SIMULATORS = r"(^|[._])(v?envs?|gym|sim|simulator|game|world|board)"
-# Objects whose step() is no simulator's.
+# Objects whose step() does not belong to a simulator.
 _TRAINING = ("opt", "sched", "scaler", "lr", "accelerator", "profiler", "prof", "bar", "engine")
 
-# Calls that write a tensor to a file, or draw it. ``torch.save`` is the checkpoints' rule's.
+# Calls that write a tensor to a file, or draw it. The checkpoint rule handles ``torch.save``.
 _SAVING = frozenset({
     "savez", "savez_compressed", "savetxt", "imsave", "imwrite", "imshow", "savefig", "save_image",
     "add_image", "add_images", "write_video", "to_csv", "to_parquet",
@@ -75,7 +75,7 @@ _PLOTTING = frozenset({"plt", "pyplot", "matplotlib"})
 
 
 class Upload(Enum):
-    """What a copy from host to device is of."""
+    """The content of a copy from host to device."""
 
     BATCH = auto()
     CREATED = auto()
@@ -86,10 +86,10 @@ class Upload(Enum):
 
 
 class RoundTrip(NamedTuple):
-    """What a line reads, and what comes back of it.
+    """Reads of a line, and the copies of their results back to the device.
 
     Args:
-        location: The line; None where it is not known.
+        location: The line; None if unknown.
         reads: Positions of the reads.
         copies: Positions of the copies to the device.
     """
@@ -100,7 +100,7 @@ class RoundTrip(NamedTuple):
 
 
 class TensorSource(Enum):
-    """What a host tensor of the step was made from."""
+    """The origin of a host tensor of the step."""
 
     SIZES = auto()
     NUMBERS = auto()
@@ -112,10 +112,10 @@ _SIZES, _NUMBERS, _DATA = TensorSource
 
 @once
 def uploads(case: RuleInput) -> Mapping[int, Upload]:
-    """Return what each copy to the device is of, by position.
+    """Return the content of each copy to the device, by position.
 
-    There are none for a script without a GPU, which is recorded as if it had been moved: it has no
-    copy that could be better. Nor for the first step of all, which comes after moving the model.
+    A script without a GPU gives none: it is recorded as if moved to one, and has no copies to
+    improve. The first step gives none either: it follows the transfer of the model.
     """
     if case.is_never_on_device:
         return {}
@@ -123,7 +123,7 @@ def uploads(case: RuleInput) -> Mapping[int, Upload]:
     for op in case.trace.ops:
         if op.is_on_host and (is_layer(op) or not computed.isdisjoint(read_by([op]))):
             computed |= written_by([op])
-    # The gradients of what is copied there travel back to the host.
+    # The gradients of tensors copied there travel back to the host.
     crossed = lines_where(case.trace, lambda e: e.phase is Phase.BACKWARD and _is_to_host(e))
     found: dict[int, Upload] = {}
     for index, copy in case.each(Copy):
@@ -153,7 +153,7 @@ def is_by_framework(copy: Copy) -> bool:
 
 
 def made_on_host(trace: StepTrace) -> dict[int, TensorSource]:
-    """Return what host memory of the step was made from, where not from what was there before."""
+    """Return the origin of host memory made in the step, unless it depends on older memory."""
     made: dict[int, TensorSource] = {}
     for op in trace.ops:
         if not op.is_on_host or op.phase not in (Phase.FORWARD, Phase.BACKWARD):
@@ -171,20 +171,21 @@ def made_on_host(trace: StepTrace) -> dict[int, TensorSource]:
             elif _DATA in sources:
                 source = _DATA
             else:
-                # What sizes and a few numbers grow into is made, as a mask filled with a number is.
+                # Large results of sizes and a few numbers count as made, like a mask filled with a
+                # number.
                 source = _NUMBERS if sources == {_NUMBERS} and is_small else _SIZES
             made[tensor.storage] = source
     return made
 
 
 def is_layer(op: Op) -> bool:
-    """Return whether the host computes a layer of a model, unlike what prepares a batch."""
+    """Return whether the host computes a model's layer, as opposed to preparing a batch."""
     is_within = op.phase is Phase.FORWARD and bool(op.module)
     return op.is_on_host and is_within and bare_name(op) in _LAYERS
 
 
 def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
-    """Return whether indexing a tensor of the device copies its index, which is on the host."""
+    """Return whether indexing a device tensor copies its index from the host."""
     following = trace.events[index + 1 : index + 4]
     return copy.storage != -1 and any(
         isinstance(event, Op)
@@ -195,7 +196,7 @@ def _is_index(trace: StepTrace, index: int, copy: Copy) -> bool:
 
 
 def _is_literal(source: SourceFile, line: int) -> bool:
-    """Return whether a list or number of Python becomes a tensor."""
+    """Return whether a Python list or number becomes a tensor."""
     makers = ("torch.tensor", "torch.as_tensor", "torch.Tensor")
     return any(
         dotted_name(call.func) in makers and isinstance(next(iter(call.args), None), _LITERALS)
@@ -220,24 +221,24 @@ def _is_to_host(event: Event) -> bool:
 
 @once
 def memory_writers(case: RuleInput) -> MemoryWriters:
-    """Return which operators wrote which memory."""
+    """Return the writers of each memory block."""
     return MemoryWriters(case.trace)
 
 
 @once
 def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
-    """Return reads of whole tensors in the forward pass, and the copies of what came of them.
+    """Return reads of whole tensors in the forward pass, and the copies of their results.
 
-    Before the backward pass, memory that is younger than the read and no batch was made from what
-    was read, unless the source says otherwise: NumPy hides the way between.
+    NumPy hides the path from a read to a copy. So a copy before the backward pass or the next batch
+    counts if its memory is younger than the read, unless the source contradicts.
     """
     events, copies = case.trace.events, dict(case.each(Copy))
     own = (Upload.BATCH, Upload.SCALARS, Upload.INDEX, Upload.LIBRARY)
     uploaded = [index for index, kind in uploads(case).items() if kind in own]
     newest, ends = newest_storages(events), _ends_of_forward(events)
     parameters = memory_writers(case).updated
-    # The model begins to compute with the first use of a parameter. What is read before that
-    # belongs to the step before: a script reads its metrics after the update.
+    # The model starts with the first use of a parameter. Earlier reads belong to the previous step:
+    # a script reads its metrics after the update.
     uses = (
         index
         for index, op in case.each(Op)
@@ -245,8 +246,8 @@ def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
     )
     first_layer = next(uses, len(events))
     found: dict[tuple[str, int] | None, RoundTrip] = {}
-    # The first read of a line in a forward pass has all copies that later ones have. Beside them:
-    # the youngest memory of each copy and those after it.
+    # The first read of a line in a forward pass covers the copies of all its later reads. The
+    # second list: the youngest memory of each copy and those after it.
     copied: dict[tuple[tuple[str, int] | None, int], tuple[list[int], list[int]]] = {}
     for index, read in case.each(Sync):
         if index < first_layer or not is_whole_read(read) or read.phase is not Phase.FORWARD:
@@ -274,12 +275,12 @@ def round_trips(case: RuleInput) -> Sequence[RoundTrip]:
 
 
 def is_whole_read(sync: Sync) -> bool:
-    """Return whether a whole tensor is read, not a number."""
+    """Return whether a whole tensor is read, as opposed to a number."""
     return sync.kind in TENSOR_READS and sync.num_bytes > NUMBER_BYTES
 
 
 def _ends_of_forward(events: tuple[Event, ...]) -> list[int]:
-    """Return by event where the backward pass begins, or the next batch; itself without either."""
+    """Return, per event, the start of the backward pass or next batch; the event itself if none."""
     ends = list(range(len(events)))
     end: int | None = None
     for index in reversed(ends):
@@ -299,12 +300,12 @@ def _may_come_from(case: RuleInput, read: Sync, copy: Copy) -> bool:
     return _reaches(source, at.line, copied_at.line)
 
 
-# Asked for each pair of a read and a copy, of which many are at the same lines.
+# Called for each pair of a read and a copy; many pairs have the same lines.
 @lru_cache(maxsize=4096)
 def _reaches(source: SourceFile, line: int, other_line: int) -> bool:
-    """Return whether what the statement at ``line`` makes is used by that at ``other_line``.
+    """Return whether the statement at ``other_line`` uses a result of that at ``line``.
 
-    Lines of different functions may always reach each other: no call is followed.
+    Lines of different functions always count as reached: calls are not followed.
     """
     if source.scope_around(line) is not source.scope_around(other_line):
         return True
@@ -312,7 +313,7 @@ def _reaches(source: SourceFile, line: int, other_line: int) -> bool:
 
 
 def feeds_simulator(source: SourceFile, line: int) -> bool:
-    """Return whether what is read at ``line`` is given to the ``step`` of a simulator."""
+    """Return whether a value read at ``line`` is passed to the ``step`` of a simulator."""
     scope = source.scope_around(line)
     lines = [line]
     if isinstance(scope, ast.FunctionDef) and any(
@@ -324,10 +325,10 @@ def feeds_simulator(source: SourceFile, line: int) -> bool:
 
 
 def is_saved(source: SourceFile, line: int) -> bool:
-    """Return whether what is read at ``line`` is written to a file or drawn each time it is read.
+    """Return whether each value read at ``line`` is written to a file or drawn.
 
-    A list that is filled in a loop and saved after it is not, nor what is saved under a condition
-    of its own.
+    This excludes a list that is filled in a loop and saved after it, and a save under its own
+    condition.
     """
     read_in = _blocks_around(source, line)
     loops = {block for block in read_in if not isinstance(block, ast.If)}
@@ -340,7 +341,7 @@ def is_saved(source: SourceFile, line: int) -> bool:
 
 
 def is_beside_clock(source: SourceFile, line: int) -> bool:
-    """Return whether a clock is read in the statement before or after that at ``line``."""
+    """Return whether the statement at ``line``, or a neighbouring one, reads a clock."""
     found = list(statements_of(source.scope_around(line)))
     at = next((i for i, statement in enumerate(found) if spans(statement, line)), None)
     return at is not None and any(
@@ -353,7 +354,7 @@ def is_beside_clock(source: SourceFile, line: int) -> bool:
 def _given(
     source: SourceFile, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
 ) -> Iterator[ast.Call]:
-    """Yield the calls of a kind that are given what is made at ``line``, or are part of it."""
+    """Yield the calls of a kind that use a result of ``line``, or are part of that line."""
     for statement, made in reached_by(source, line):
         for call in calls_in(statement):
             own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
@@ -379,7 +380,7 @@ def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
 
 
 def _blocks_around(source: SourceFile, line: int) -> set[ast.AST]:
-    """Return the loops and conditions whose statements are repeated or left out with a line."""
+    """Return the loops and conditions that contain a line."""
     return {
         node
         for node in source.nodes(ast.For, ast.AsyncFor, ast.While, ast.If)

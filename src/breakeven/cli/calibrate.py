@@ -1,4 +1,4 @@
-"""``breakeven calibrate``: what an operator costs this host, and what its GPU reaches."""
+"""``breakeven calibrate``: measures the cost of an operator on this host, and its GPU."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure this host and its GPU, and describe them."""
+    """Measure this host and its GPU, and show the results."""
     for option in ("quick", "fp64", "share"):
         if args.device == "none" and getattr(args, option):
             raise UsageError(f"--{option} is about a GPU, and --device none measures none")
@@ -128,10 +128,10 @@ def _measure_gpu(
     host: HostSpec,
     begun_s: float,
 ) -> tuple[Path, Document, str]:
-    """Measure the GPU, or what is left of it to measure.
+    """Measure the GPU, or complete an earlier measurement.
 
     Returns:
-        Its file, its sheet, and how to share the file.
+        The file, its document, and instructions to share the file.
     """
     from breakeven.calibrate.gpu import (
         GpuRequest,

@@ -84,7 +84,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the target, show the report, and write it where asked."""
+    """Check the target, show the report, and write it if requested."""
     ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         Launcher(options["keep"]) as launcher,
         show_progress(sys.stderr, is_quiet=args.quiet) as progress,
     ):
-        # Its process imports torch meanwhile.
+        # The launcher's process imports torch meanwhile.
         from breakeven.simulate import CompileMode
         from breakeven.studies import TrainingLength, check_target
 
@@ -125,7 +125,7 @@ def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]
 
     hints: list[str] = []
     if report.findings:
-        # A stored run is explained without running anything.
+        # A stored run can be explained without running the script.
         again = ("breakeven", "explain", str(args.output))
         if args.output is None or not is_stored_run(args.output):
             arguments = ("--", *args.script_arguments) if args.script_arguments else ()

@@ -1,4 +1,4 @@
-"""``breakeven compare``: how the second of two stored runs differs from the first."""
+"""``breakeven compare``: the differences of the second of two stored runs from the first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the runs and show how they differ."""
+    """Compare the runs and show the differences."""
     # Imported here, since --help must not wait for rich.
     from breakeven.report import (
         CheckReport,

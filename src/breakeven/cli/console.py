@@ -1,4 +1,4 @@
-"""The terminal that commands write to, and errors as a person reads them there."""
+"""The terminal for commands, and errors formatted for a person."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.text import Text
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.report import printable
 
-# Whatever is at the end of a line and cannot be seen, colours of a table's cells left alone.
+# Invisible trailing whitespace; colours of table cells are kept.
 _UNSEEN = re.compile(r"[ \t]+(?=\n|\Z)")
 
 
 class CommandConsole(Console):
     """A console that leaves a broken pipe to ``main``, which has an exit code for it.
 
-    Lines end where their text does, unless they go to a terminal.
+    Trailing whitespace is removed, unless output goes to a terminal.
 
     Args:
-        file: Where to; stdout by default.
-        stderr: To stderr instead.
+        file: Output stream; stdout by default.
+        stderr: Whether to write to stderr instead.
     """
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False) -> None:
@@ -32,22 +32,22 @@ class CommandConsole(Console):
         super().__init__(file=stream if stream.isatty() else cast("TextIO", _Trimmed(stream)))
 
     def on_broken_pipe(self) -> None:
-        """Raise the ``BrokenPipeError`` that is being handled, where rich would exit with 1."""
+        """Re-raise the ``BrokenPipeError`` being handled; rich would exit with 1."""
         raise
 
 
 class _Trimmed:
-    """A file whose lines have nothing unseen at their end; rich writes whole lines.
+    """A file that strips trailing whitespace; rich writes whole lines.
 
     Args:
-        file: The file itself.
+        file: The underlying file.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        """Write lines, and return how many characters they had."""
+        """Write lines, and return their number of characters."""
         self._file.write(_UNSEEN.sub("", text))
         return len(text)
 
@@ -63,8 +63,8 @@ def show_error(error: BreakevenError, console: Console | None = None) -> None:
     """Write ``error: …``, its place and output for a ``ScriptError``, and ``hint: …``.
 
     Args:
-        error: What went wrong.
-        console: Where to; stderr unless given.
+        error: The error to show.
+        console: The console; stderr by default.
     """
     if console is None:
         console = CommandConsole(stderr=True)
@@ -84,7 +84,7 @@ def show_error(error: BreakevenError, console: Console | None = None) -> None:
     if error.hint:
         lines.append(Text.assemble(("hint: ", "bold cyan"), _block(error.hint)))
     for line in lines:
-        # Soft wrap: a path or command in a log file stays in one piece.
+        # Soft wrap keeps a path or command in a log file unbroken.
         console.print(line, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""``breakeven devices``: the GPUs that breakeven knows, and what it knows about one."""
+"""``breakeven devices``: the catalogue of GPUs, or one GPU in full."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the catalogue or one device, or the same of hosts."""
+    """Show the catalogue or one device, or the same for hosts."""
     # Imported here, since --help must not wait for the catalogue and rich.
     from breakeven.calibrate import as_measured
     from breakeven.cli.output import print_sheets

@@ -1,4 +1,4 @@
-"""The program: parse, dispatch, heed signals, and turn every ending into an exit code."""
+"""The program: parses, dispatches, handles signals, and turns every ending into an exit code."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from breakeven import __version__
 from breakeven.errors import BreakevenError, UsageError
 
 EXIT_NO_ANSWER = 3
-# What is wrong where stdout cannot take the answer, as on a full disk.
+# Errors that mean that stdout cannot take the answer, for example because the disk is full.
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT})
-# What a shell reports for a program ended by SIGPIPE.
+# Exit code that a shell reports for a program ended by SIGPIPE.
 EXIT_BROKEN_PIPE = 141
 
 _COMMANDS = (
@@ -45,7 +45,7 @@ _COMMANDS = (
     "validate",
     "workloads",
 )
-# Those whose target is a script, which may have arguments of its own.
+# Commands whose target is a script with possible arguments.
 _SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
 
 
@@ -61,7 +61,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command line; each command's ``run`` is in ``args.run``.
 
     Args:
-        command: Know this command alone, and import no other; a word that names none for all.
+        command: The only command to import; all commands if it names none.
     """
     parser = Parser(
         prog="breakeven",
@@ -94,9 +94,9 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
     Returns:
-        0 done; 2 the command line makes no sense; 3 it could not be done; 130 interrupted, 129 and
-        143 terminated by SIGHUP and SIGTERM; 141 the reader of the output went away. 1 is for an
-        answer that fails a condition of the user.
+        0 done; 2 invalid command line; 3 no answer; 130 interrupted; 129 and 143 terminated by
+        SIGHUP and SIGTERM; 141 the reader closed the output. 1 is for an answer that fails a
+        condition of the user.
     """
     try:
         exit_code = _run_command(argv)
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fail(error: Exception) -> int:
-    """Show why there is no answer, and return its exit code."""
+    """Show the reason for the missing answer, and return its exit code."""
     is_ours = isinstance(error, BreakevenError)
     if not (is_ours and error.exit_code != EXIT_NO_ANSWER) and not _has_folder():
         reason = error.message if is_ours else traceback.format_exc().splitlines()[-1]
@@ -151,10 +151,10 @@ def _has_folder() -> bool:
 
 
 class TakesOver(BaseException):
-    """Ends the command line for a script, whose process this is from now on.
+    """Ends the command line and hands the process over to a script.
 
     Args:
-        script: Runs it.
+        script: Runs the script.
     """
 
     def __init__(self, script: Callable[[], None]) -> None:
@@ -177,9 +177,10 @@ def entry_point() -> None:
         script = taken.script
     else:
         signals.ignore()
-        # What fails on the way out, as after the terminal is gone, is not why the program ends.
+        # A failure on the way out, for example of a closed terminal, is not the reason for the
+        # exit.
         sys.exit(signals.exit_code or exit_code)
-    # Put all back as Python has it at its start. What the script raises has no context of ours.
+    # Restore Python's initial state. Exceptions of the script must have no context of ours.
     signals.leave()
     program = Path(getattr(sys.modules["__main__"], "__file__", ""))
     if Path(sys.path[0]).resolve() == program.resolve().parent:
@@ -216,12 +217,12 @@ def _run_command(argv: Sequence[str]) -> int:
 
 
 def _write_line(text: str) -> None:
-    with contextlib.suppress(OSError):  # its reader, or the terminal, is gone
+    with contextlib.suppress(OSError):  # its reader or the terminal may be closed
         sys.stderr.write(text + "\n")
 
 
 def _discard_stdout() -> None:
-    # What is left in the buffer would raise once more when the interpreter flushes at exit.
+    # Data left in the buffer would raise again when the interpreter flushes at exit.
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -230,7 +231,7 @@ def _discard_stdout() -> None:
 
 class _VersionAction(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        # Slow to import, and needed here only.
+        # Slow to import, and needed only here.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -243,7 +244,7 @@ class _VersionAction(argparse.Action):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with examples as they are, and ``-o, --output FILE`` as Python 3.13 writes it."""
+    """Help with unwrapped examples, and ``-o, --output FILE`` as in Python 3.13."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26)
@@ -261,17 +262,17 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ``UsageError`` where argparse would print and exit."""
+    """A parser that raises ``UsageError`` instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError`` with what is wrong, and where the help is."""
+        """Raise ``UsageError`` with the message, and the help command as hint."""
         raise UsageError(message, hint=f"see: {self.prog} --help")
 
 
-# More than it takes to end what runs. Meanwhile the next signal changes nothing; later it does, in
-# case the exception was lost in some code that takes none.
+# Longer than it takes to end all work. Ignore further signals until then; accept them later, in
+# case other code swallowed the exception.
 _CLEAN_UP_S = 10.0
-# A signal that no exception could tell of comes again after so long.
+# Delay before a signal is sent again if its exception was dropped.
 _AGAIN_S = 0.01
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _ENDING = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
@@ -281,7 +282,7 @@ class EndingSignal(KeyboardInterrupt):
     """A signal that asks the program to end.
 
     Args:
-        number: Of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -290,29 +291,29 @@ class EndingSignal(KeyboardInterrupt):
 
 
 class EndingSignals:
-    """Raises an `EndingSignal` where the program stands, so that all end it as Ctrl-C does.
+    """Raises an `EndingSignal` for each ending signal, so that all act like Ctrl-C.
 
-    They come from `docker stop`, `timeout`, Slurm, CI, and a terminal that is closed. On its way
-    out the exception passes every ``with`` and ``finally``, which end processes and remove files.
+    Signals come from `docker stop`, `timeout`, Slurm, CI, and a closed terminal. The exception
+    passes every ``with`` and ``finally``, which end processes and remove files.
     """
 
     def __init__(self) -> None:
         self._deaf_until_s = 0.0
-        # What a shell reports for a program that such a signal ended; 0 without one.
+        # Exit code that a shell reports for a program ended by such a signal; 0 without a signal.
         self.exit_code = 0
         self._before = {number: signal.getsignal(number) for number in _ENDING}
 
     def listen(self) -> None:
-        """Heed all that are not ignored, as SIGHUP is under ``nohup``."""
+        """Handle all signals except ignored ones, such as SIGHUP under ``nohup``."""
         self._handle(self._raise)
         sys.unraisablehook = self._raise_again
 
     def ignore(self) -> None:
-        """Heed none any more: the program is about to end."""
+        """Ignore all signals: the program is about to end."""
         self._handle(signal.SIG_IGN)
 
     def leave(self) -> None:
-        """Let each do what it did before."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         sys.unraisablehook = sys.__unraisablehook__
@@ -330,7 +331,7 @@ class EndingSignals:
             raise EndingSignal(number)
 
     def _raise_again(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Send a signal again that came where Python drops exceptions, as in a finalizer."""
+        """Send a signal again if Python dropped its exception, for example in a finalizer."""
         ending = unraisable.exc_value
         if not isinstance(ending, EndingSignal):
             sys.__unraisablehook__(unraisable)
@@ -338,6 +339,6 @@ class EndingSignals:
         self._deaf_until_s = 0.0
         send = partial(signal.raise_signal, ending.number)
         main_thread = threading.main_thread().ident
-        if hasattr(signal, "pthread_kill") and main_thread:  # so that it waits no longer
+        if hasattr(signal, "pthread_kill") and main_thread:  # interrupts its blocking call
             send = partial(signal.pthread_kill, main_thread, ending.number)
         threading.Timer(_AGAIN_S, send).start()

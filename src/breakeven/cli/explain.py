@@ -65,7 +65,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain the target, show the explanation, and write it where asked."""
+    """Explain the target, show the explanation, and write it if requested."""
     ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, args)
 
     # Imported here, since --help must not wait for torch and rich.
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         args,
         write=lambda: _write_files(report, args),
         hints=lambda: next_hints(report, args),
-        # Who asks for one rule wants to know what it saw.
+        # If the user names a rule, show its evidence.
         shows_evidence=bool(args.rules),
     )
     return 0

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from breakeven.errors import UsageError
 
-# A real script may take minutes to its first step; what it does is shown meanwhile.
+# A real script may take minutes to its first step; progress is shown meanwhile.
 _SCRIPT_LIMIT_S = 300.0
 
 
 def add_target(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add the script that a command runs, and ``more`` that it may be."""
+    """Add the target: a script, or the forms in ``more``."""
     what = "script.py, or path.py:function, or with -m a module's name"
     parser.add_argument("target", metavar="TARGET", help=what + more)
     parser.add_argument_group(
@@ -26,7 +26,7 @@ def add_target(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_module(parser: argparse.ArgumentParser) -> None:
-    """Add how the target is started."""
+    """Add the option that starts the target as a module."""
     parser.add_argument(
         "-m",
         "--module",
@@ -37,7 +37,7 @@ def add_module(parser: argparse.ArgumentParser) -> None:
 
 
 def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """Add what is compared with, ``more`` that may be named, and how the script is started."""
+    """Add the devices to compare with (and ``more``), the host, and the module option."""
     parser.add_argument(
         "--device",
         dest="devices",
@@ -59,7 +59,7 @@ def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_measured(parser: argparse.ArgumentParser) -> None:
-    """Add speeds that were measured elsewhere."""
+    """Add the option for speeds measured on other machines."""
     parser.add_argument(
         "--measured",
         metavar="SPEED",
@@ -74,7 +74,7 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
 def add_time_limit(
     parser: argparse.ArgumentParser, default_s: float = _SCRIPT_LIMIT_S, script: str = "the script"
 ) -> None:
-    """Add the limit of a run of ``script``."""
+    """Add the time limit of a run of ``script``."""
     parser.add_argument(
         "--time-limit",
         dest="time_limit_s",
@@ -86,7 +86,7 @@ def add_time_limit(
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add the limit of a run, and which of the script's side effects are to be real."""
+    """Add the time limit of a run, and the side effects to keep."""
     add_time_limit(parser)
     parser.add_argument(
         "--keep-writes",
@@ -110,10 +110,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return how to run the script, as a driver takes it by name.
+    """Return the options of a run, as keyword arguments of a study.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: A folder to keep does not exist.
     """
     # Imported here, since --help must not wait for it.
     from breakeven.capture import Keep
@@ -131,24 +131,24 @@ def run_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def session_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the same with what is compared with."""
+    """Return the same, plus the devices and host to compare with."""
     return {**run_options(args), "devices": tuple(args.devices), "host": args.host}
 
 
 def add_json(parser: argparse.ArgumentParser, document: str = "report") -> None:
-    """Add that the answer is printed as JSON."""
+    """Add the option for JSON output."""
     parser.add_argument("--json", action="store_true", help=f"print the {document} as JSON")
 
 
 def add_output(
     parser: argparse.ArgumentParser, document: str = "report", *, has_recording: bool = False
 ) -> None:
-    """Add where the answer goes.
+    """Add the options for the destination of the answer.
 
     Args:
-        parser: Of the command.
-        document: The answer, for the help.
-        has_recording: The file holds the recorded step too.
+        parser: Parser of the command.
+        document: Name of the answer, for the help.
+        has_recording: Whether the file also contains the recorded step.
     """
     add_json(parser, document)
     more = ", with the recorded step, the source of the script and the paths of its files"
@@ -169,18 +169,18 @@ def add_output(
 
 
 def add_force(parser: argparse.ArgumentParser, replaced: str) -> None:
-    """Add that files may be replaced, and that progress is not shown."""
+    """Add the options to replace files and to hide progress."""
     parser.add_argument("--force", action="store_true", help=f"let {replaced}")
     add_quiet(parser)
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add that progress is not shown."""
+    """Add the option to hide progress."""
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
 
 
 def is_stored_run(target: str | Path) -> bool:
-    """``explain`` reads the target as a stored run, by its suffix."""
+    """Return whether ``explain`` reads the target as a stored run, by its suffix."""
     return Path(target).suffix.lower() == ".json"
 
 
@@ -201,7 +201,7 @@ def duration_s(text: str) -> float:
     """Return ``60``, ``60s``, ``2m`` or ``1h`` in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: It is no time above 0.
+        argparse.ArgumentTypeError: The text is not a time above 0.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|m|h|)", text)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
@@ -214,10 +214,10 @@ def whole_number(text: str) -> int:
     """Return ``10000``, ``10,000`` or ``10_000`` as a number.
 
     Raises:
-        argparse.ArgumentTypeError: It is no whole number above 0.
+        argparse.ArgumentTypeError: The text is not a whole number above 0.
     """
     digits = re.sub("[_,]", "", text)
-    # Python itself refuses to read numbers of thousands of digits.
+    # Python refuses to parse numbers of thousands of digits.
     if not re.fullmatch(r"[0-9]{1,18}", digits) or not text[0].isdigit() or not int(digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(digits)

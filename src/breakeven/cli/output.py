@@ -1,4 +1,4 @@
-"""What commands write: the answer to stdout and to files, and what is said about the work."""
+"""Output of commands: the answer to stdout and to files, and messages about the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_stdout(document: bytes) -> None:
-    """Write a UTF-8 document to stdout, byte by byte as it is if stdout takes bytes."""
+    """Write a UTF-8 document to stdout, unchanged if stdout accepts bytes."""
     buffer = getattr(sys.stdout, "buffer", None)
     if buffer is None:  # replaced by a text-only stream, as in a notebook
         sys.stdout.write(document.decode())
@@ -36,15 +36,15 @@ def say(text: str, *, is_quiet: bool) -> None:
 
 
 def ensure_files(files: Mapping[str, Path | None], args: argparse.Namespace) -> None:
-    """Refuse, before the work, files that could not be written after it.
+    """Before the work, refuse files that could not be written after it.
 
     Args:
-        files: By the option that names each, such as ``-o FILE``; None if it was not given.
-        args: With ``force``: files that are there may be replaced.
+        files: Files by option, such as ``-o FILE``; None if not given.
+        args: Parsed arguments; with ``force``, existing files may be replaced.
 
     Raises:
-        UsageError: An option is about a file that was not given, or two options name one file.
-        BreakevenError: A file is there already, or cannot be written.
+        UsageError: An option needs a file that was not given, or two options name the same file.
+        BreakevenError: A file exists already, or cannot be written.
     """
     # Imported here, since --help must not wait for it.
     from breakeven.store import ensure_writable
@@ -63,7 +63,7 @@ def ensure_files(files: Mapping[str, Path | None], args: argparse.Namespace) -> 
 
 
 def write_report(report: Any, args: argparse.Namespace) -> None:
-    """Write the answer to ``-o FILE``, with the step that it rests on."""
+    """Write the answer to ``-o FILE``, with its recorded step."""
     from breakeven.report import to_json, without_source
     from breakeven.store import write_document
 
@@ -84,10 +84,10 @@ def print_report(
 
     Args:
         report: The answer.
-        args: With ``json``: stdout has the answer as JSON.
+        args: Parsed arguments; with ``json``, stdout gets the answer as JSON.
         write: Writes the files.
-        hints: Returns what to do next, if stdout has it for a person.
-        options: What the builder of its document takes as well.
+        hints: Returns the next actions, for output to a person.
+        options: Further arguments of the document's builder.
     """
     from breakeven.cli.console import CommandConsole
     from breakeven.report import show, to_json
@@ -95,7 +95,7 @@ def print_report(
     try:
         write()
     finally:
-        # The answer took the user's time: a full disk must not lose it.
+        # The answer cost the user's time: a full disk must not lose it.
         if args.json:
             write_stdout(to_json(report))
         else:
@@ -103,7 +103,7 @@ def print_report(
 
 
 def print_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) -> None:
-    """Write what is known beforehand to stdout: as it is stored, or sheets below one another."""
+    """Write catalogue data to stdout: as stored, or as documents below one another."""
     from breakeven.cli.console import CommandConsole
     from breakeven.report import render, to_json
 
@@ -118,5 +118,5 @@ def print_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) ->
 
 
 def json_hint(args: argparse.Namespace, example: str, what: str = "number") -> str:
-    """Return the file or the options that have every number as JSON."""
+    """Return a hint with the file or options that give every number as JSON."""
     return f"Every {what} as JSON: {args.output or f'--json, or -o {example}'}"

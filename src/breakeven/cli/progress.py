@@ -1,6 +1,6 @@
-"""What breakeven is doing, on stderr: live lines at a terminal, plain ones in a log.
+"""Progress on stderr: live lines in a terminal, plain ones in a log.
 
-A sweep also shows how far it is: a bar and its last points, or a line for each point.
+A sweep also shows a bar and its last points, or a line for each point.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from breakeven.units import NS_PER_S, format_duration
 from breakeven.verdict import AxisValue, DeviceKind, SweepPoint
 
 _REFRESHES_PER_S = 10
-# Of a sweep, which has many.
+# Number of stages shown for a sweep, which has many.
 _MAX_STAGES = 4
 _BAR_CHARACTERS = 24
-# What else stands on the screen: the stages, the bar, the prompt.
+# Rows for other parts of the screen: the stages, the bar, the prompt.
 _OTHER_ROWS = _MAX_STAGES + 4
 _LEAST_ROWS = 3
-# More points at once than this are counted in a log, not listed.
+# If more points finish at once, a log shows only their number.
 _MOST_LISTED = 4
 
 
@@ -38,22 +38,22 @@ _MOST_LISTED = 4
 def show_progress(
     stream: TextIO, *, is_quiet: bool, has_points: bool = False
 ) -> Iterator[LiveProgress | PlainProgress]:
-    """Yield a progress that suits ``stream``, and clear what it shows at the end.
+    """Yield a progress display that suits ``stream``, and clear it at the end.
 
     Args:
         stream: Usually stderr.
-        is_quiet: Show nothing at all.
-        has_points: Show the points of a grid as they are done.
+        is_quiet: Whether to show nothing.
+        has_points: Whether to show the points of a grid as they finish.
     """
     console = CommandConsole(file=stream)
     num_rows = max(console.height - _OTHER_ROWS, _LEAST_ROWS) if has_points else 0
     live = LiveProgress(num_rows=num_rows)
-    if is_quiet:  # nothing draws it
+    if is_quiet:  # never drawn
         yield live
     elif not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(stream)
     else:
-        # The user's answer and our errors have their own streams.
+        # The answer and our errors have their own streams.
         with Live(
             get_renderable=live.renderable,
             console=console,
@@ -66,7 +66,7 @@ def show_progress(
 
 
 class PlainProgress:
-    """One line per stage, and one per point of a grid, for logs and pipes."""
+    """One line per stage and per point of a grid, for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -78,13 +78,13 @@ class PlainProgress:
         self._stream.flush()
 
     def detail(self, text: str) -> None:
-        """Show nothing: a log is not a place for every step."""
+        """Show nothing: a log does not need every step."""
 
     def end(self) -> None:
         """Show nothing."""
 
     def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
-        """Write a line for each point of the grid, or for their number if they are many."""
+        """Write a line for each point of the grid, or their number if there are many."""
         lines = list(_point_lines(points).values()) or ["no answer"]
         if len(lines) > _MOST_LISTED:
             lines = [f"{len(lines):,} points done"]
@@ -94,13 +94,14 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """The stages so far and the running one, redrawn in place; of a grid, its last points too.
+    """Finished stages and the running one, redrawn in place; for a grid, its last points too.
 
-    Our own, since the progress of rich has neither stages that stay nor a list of points.
+    This is our own code: rich's progress has neither permanent stages nor a list of points.
 
     Args:
         now_s: Clock, in seconds.
-        num_rows: Points shown at once, and with them the last stages alone; 0 without a grid.
+        num_rows: Number of points shown; with points, only the last stages are shown. 0 without a
+            grid.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic, *, num_rows: int = 0) -> None:
@@ -111,19 +112,19 @@ class LiveProgress:
         self._num_done = self._num_points = 0
         self._spinner = Spinner("dots", style="cyan")
         self._done: list[str] = []
-        # Name, begin, and what it is expected to take.
+        # Name, start, and expected duration.
         self._stage: tuple[str, float, str] | None = None
         self._detail = ""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
-        """Show the stage as running, the one before it as done."""
+        """Show the stage as running, and the previous one as done."""
         self.end()
         about = "" if expected_s is None else f" of about {_seconds(expected_s)}"
         self._stage = (printable(stage), self._now_s(), about)
         self._detail = ""
 
     def detail(self, text: str) -> None:
-        """Show the text behind the running stage."""
+        """Show the text after the running stage."""
         self._detail = printable(text)
 
     def end(self) -> None:
@@ -134,16 +135,16 @@ class LiveProgress:
         self._stage = None
 
     def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
-        """Add the points to those shown and move the bar."""
+        """Add the points to the list and advance the bar."""
         for settings, line in _point_lines(points).items():
-            # The last to finish stands last, also if it was known before.
+            # The last point to finish comes last, even if it was listed before.
             self._points.pop(settings, None)
             self._points[settings] = line
         self._num_done, self._num_points = num_done, num_points
 
     def renderable(self) -> Group:
-        """Return the lines that the terminal shows now."""
-        # Drawn by another thread than the one that measures: take what there is at once.
+        """Return the current lines of the display."""
+        # Another thread than the measuring one draws: take a snapshot first.
         running, points = self._stage, list(self._points.values())[-self._num_rows :]
         lines: list[RenderableType] = [_line(text, "dim") for text in self._done]
         if running is not None:
@@ -165,7 +166,7 @@ class LiveProgress:
 
 
 def _point_lines(points: Sequence[SweepPoint]) -> dict[str, str]:
-    """Return a line for each point of a grid, by its settings, with the fastest of each kind."""
+    """Return a line for each point of a grid, by settings, with the fastest device of each kind."""
     rows: dict[tuple[tuple[str, AxisValue], ...], list[SweepPoint]] = {}
     for point in points:
         rows.setdefault(tuple(point.settings.items()), []).append(point)
@@ -195,5 +196,5 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _seconds(duration_s: float) -> str:
-    # One unit throughout: a clock that changes from ms to s is hard to read while it runs.
+    # Use one unit throughout: a clock that switches from ms to s is hard to read.
     return f"{duration_s:.1f} s" if duration_s < 10 else f"{duration_s:.0f} s"

@@ -38,7 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the stored run, or write it where asked."""
+    """Show the stored run, or write it to a file if requested."""
     ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for rich.

@@ -1,4 +1,4 @@
-"""``breakeven rules``: what slows a step down, and the page of one rule."""
+"""``breakeven rules``: the rules on slow steps, and the page of one rule."""
 
 from __future__ import annotations
 

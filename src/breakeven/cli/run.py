@@ -1,4 +1,4 @@
-"""``breakeven run``: the user's script, unmodified, to its end, under what makes it fastest."""
+"""``breakeven run``: runs the user's unmodified script to its end, in the fastest configuration."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def run(args: argparse.Namespace) -> NoReturn:
         origin = "found now"
     else:
         origin = f"from {args.config or 'breakeven.toml'} of {tuned.evidence.date}"
-        # Not refused: another number of epochs is no other step. A wider network is.
+        # Name other arguments instead of refusing them: another number of epochs leaves the step
+        # the same, a wider network does not.
         if tuned.arguments != tuple(args.script_arguments):
             origin += f", found with {shlex.join(tuned.arguments) or 'no arguments'}"
     if tuned.configuration.fast_step and not args.uses_fast_step:
@@ -126,7 +127,8 @@ def run(args: argparse.Namespace) -> NoReturn:
     request = end_request(
         target, tuned, num_steps=args.num_steps, is_quiet=args.quiet, pays_after_s=waits_s
     )
-    # Tuning, and asking for a GPU, import what a script must find as Python leaves it.
+    # Tuning and the query for a GPU import modules, and a script must start from Python's initial
+    # state.
     if stored is None or tuned.device == "gpu":
         become_script(request, target.text, target.arguments)
     raise TakesOver(partial(go_on_as_script, request, target.text, target.arguments))

@@ -1,4 +1,4 @@
-"""``breakeven sweep``: step times along any knob of a script, and from where on a GPU wins."""
+"""``breakeven sweep``: step times along any setting of a script, and the GPU's crossover."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep the target, show the report, and write it where asked."""
+    """Sweep the target, show the report, and write it if requested."""
     if args.engine != "ray":
         for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
             if value is not None:
@@ -143,7 +143,7 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
 
     axes = tuple(parse_axis(text) for text in args.over)
     options = session_options(args)
-    # On this machine the driver makes its own engine.
+    # On this machine the driver creates its own engine.
     used = nullcontext()
     if args.engine == "ray":
         from breakeven.studies import RayEngine

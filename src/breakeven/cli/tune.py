@@ -114,7 +114,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune the target, write what was found, and show it."""
+    """Tune the target, write the configuration, and show the report."""
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.store import ensure_writable, write_document, write_tuned
 
@@ -196,14 +196,14 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _is_of_target(file: Path, target: str) -> bool:
-    """The file is that of an earlier tuning of the target, to be replaced.
+    """Return whether the file comes from an earlier tuning of the target, and may be replaced.
 
     Raises:
-        BreakevenError: It is of another target, or not known to be of any.
+        BreakevenError: The file belongs to another target.
     """
     from breakeven.store import read_tuned
 
-    # A link may lead to anything; a folder or a pipe has an error of its own.
+    # A link may lead anywhere; a folder or a pipe has a separate error.
     if file.is_symlink() or not file.is_file():
         return False
     try:
@@ -219,12 +219,12 @@ def _is_of_target(file: Path, target: str) -> bool:
 
 
 def tune_alone(target: str, *, is_quiet: bool, **options: Any) -> TuneReport:
-    """Tune the target, after a tuning that runs already.
+    """Tune the target, after waiting for another running breakeven.
 
     Args:
         target: The script.
-        is_quiet: Show no progress.
-        options: As ``tune_target`` takes them.
+        is_quiet: Whether to hide progress.
+        options: Further arguments of ``tune_target``.
     """
     from breakeven.cli.progress import show_progress
     from breakeven.store import machine_lock

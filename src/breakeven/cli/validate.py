@@ -1,4 +1,4 @@
-"""``breakeven validate``: how far off are the predictions, on a table of measured steps?"""
+"""``breakeven validate``: compares predictions with a table of measured steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict the rows of the table, and show how far off they are."""
+    """Predict the rows of the table, and show the errors."""
     ensure_files({"-o FILE": args.output}, args)
 
     # Imported here, since --help must not wait for torch and rich.

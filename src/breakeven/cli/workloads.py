@@ -1,4 +1,4 @@
-"""``breakeven workloads``: systems with published figures, run here and set beside them."""
+"""``breakeven workloads``: runs systems with published figures, and compares the figures."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _run_systems(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> Non
             failures[entry.name] = error.message + (f"; {error.hint}" if error.hint else "")
             continue
         systems.append(system)
-        # At once, so that an interrupt loses nothing.
+        # Show each system at once, so that an interrupt loses nothing.
         if not args.json:
             render(system_document(system), console)
             console.line()
@@ -172,7 +172,7 @@ def _run_systems(chosen: Sequence[SystemEntry], args: argparse.Namespace) -> Non
     try:
         write_report(report, args)
     finally:
-        # The answer took the user's time: a full disk must not lose it.
+        # The answer cost the user's time: a full disk must not lose it.
         if args.json:
             write_stdout(to_json(report))
         else:

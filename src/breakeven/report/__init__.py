@@ -1,4 +1,4 @@
-"""Reports as text for a terminal, as pages and as JSON; needs no torch."""
+"""Reports as terminal text, pages and JSON, without torch."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The answer to `breakeven validate`, as values: predicted steps beside measured ones."""
+"""The answer to `breakeven validate`, as values: predicted step times against measured ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
 
 
 class LeaveOut(StrEnum):
-    """What the calibration must not have seen of a row that it predicts.
+    """The data excluded from the calibration that predicts a row.
 
     ``none`` is the calibration that ships. ``gpu``: each GPU is predicted by a calibration made
     without any figure of it. ``model``: each model family is predicted by a calibration made
@@ -31,14 +31,14 @@ class LeaveOut(StrEnum):
 class RowPrediction(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="predicted"
 ):
-    """The step of a row, predicted.
+    """The predicted step of a row.
 
     Args:
         estimate: Time of a step, with its 90 % interval.
-        bound: What limits it; null where that was not worked out.
+        bound: The bottleneck of the step; null if it was not determined.
         caveats: Reasons to trust the figure less.
-        is_calibrated_on: Whether the calibration has seen this very row, so that its error says
-            how well the calibration fits, not how well it predicts.
+        is_calibrated_on: Whether this row is part of the calibration. Its error then measures the
+            fit, not the prediction.
     """
 
     estimate: Estimate
@@ -54,7 +54,7 @@ class Unpredictable(
 
     Args:
         code: Stable identifier: ``unknown-device``, ``unknown-workload``, ...
-        reason: One sentence for a person; equal for all rows that fail alike.
+        reason: One sentence for a person; equal for all rows with the same failure.
     """
 
     code: str
@@ -62,13 +62,13 @@ class Unpredictable(
 
 
 class UnreadRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a table with a cell that is not understood, which counts nowhere.
+    """A table row with an invalid cell, left out of all figures.
 
     Args:
-        case_id: Name of the row; empty where that is what it lacks.
+        case_id: Name of the row; empty if the name is missing.
         place: File and line.
-        reason: Column and cell.
-        allowed: What the column may hold.
+        reason: The column and its invalid cell.
+        allowed: The values that the column allows.
     """
 
     case_id: str
@@ -78,30 +78,30 @@ class UnreadRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a table: what was measured, and what is predicted for it.
+    """One row of a table: its measured and its predicted time.
 
     Args:
         case_id: Name of the row in its table.
-        source: Who measured it.
+        source: Publication or person that measured it.
         workload: Spec of the model.
-        device: Name in the catalogue, or that of the table where the catalogue has none.
-        architecture: Of the device; empty where the catalogue has none.
+        device: Name in the catalogue, or in the table if the catalogue lacks the device.
+        architecture: Architecture of the device; empty if the catalogue lacks the device.
         num_devices: Devices that share the step.
-        precision: How numbers are stored and multiplied.
+        precision: Number format of storage and multiplication.
         batch_size: Samples per device.
-        phase: What is timed.
+        phase: The timed phase.
         optimizer: ``none`` or its name.
-        h2d: Whether the batch is copied to the device inside the timed region, and from where.
-        host: Processor of the machine, as the table calls it.
-        framework: Software, as the table calls it.
-        era: Which years' software that is.
-        split: The table's own word for it, or else what the protocol makes of the row.
+        h2d: Host memory from which the timed region copies the batch; ``none`` if it copies none.
+        host: Processor of the machine, as named in the table.
+        framework: Software, as named in the table.
+        era: Period of that software.
+        split: Split as named in the table, or else as set by the protocol.
         memory_format: Of images: ``contiguous`` or ``channels_last``.
         compile: Mode of ``torch.compile``, or ``none``.
-        attention: How attention was computed; empty where the table does not say.
-        family: Model family of the workload: the models that are left out together.
+        attention: Implementation of attention; empty if the table does not name it.
+        family: Model family of the workload; its models are left out together.
         value_ns: Measured time of one step.
-        outcome: The prediction, or why there is none.
+        outcome: The prediction, or the reason why there is none.
     """
 
     case_id: str
@@ -128,46 +128,46 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prediction(self) -> RowPrediction | None:
-        """Return the prediction where there is one."""
+        """Return the prediction, or None."""
         return self.outcome if isinstance(self.outcome, RowPrediction) else None
 
     @property
     def error_fraction(self) -> float | None:
-        """Return predicted / measured - 1, below 0 where the prediction is too fast."""
+        """Return predicted / measured - 1: negative if the prediction is too fast."""
         if isinstance(self.outcome, Unpredictable):
             return None
         return self.outcome.estimate.value_ns / self.value_ns - 1.0
 
     @property
     def is_covered(self) -> bool:
-        """Return whether the interval holds the measured time; an absent one does not."""
+        """Return whether the interval contains the measured time; False without a prediction."""
         if isinstance(self.outcome, Unpredictable):
             return False
         return self.outcome.estimate.low_ns <= self.value_ns <= self.outcome.estimate.high_ns
 
 
 class AccuracySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How good the predictions of a group of rows are. Shares are 0 to 1, errors may exceed 1.
+    """Accuracy of the predictions for a group of rows. Shares are 0 to 1, errors may exceed 1.
 
-    Figures of errors are of the predicted rows alone, and null where there are none.
+    Error figures cover only the predicted rows, and are null if there are none.
 
     Args:
         num_rows: Rows of the group.
-        num_unpredicted: Those of them without a prediction.
-        num_calibrated_on: Those of them that the calibration has seen.
+        num_unpredicted: Rows of the group without a prediction.
+        num_calibrated_on: Rows of the group that are part of the calibration.
         median_error_fraction: Median of abs(predicted / measured - 1).
         mean_error_fraction: Mean of the same.
         p90_error_fraction: 90th percentile of the same.
-        bias_fraction: Geometric mean of predicted / measured, minus 1: above 0 where predictions
-            are too slow.
-        coverage_fraction: Share of all rows whose 90 % interval holds the measured time; a row
+        bias_fraction: Geometric mean of predicted / measured, minus 1: positive if predictions are
+            too slow.
+        coverage_fraction: Share of all rows whose 90 % interval contains the measured time; a row
             without a prediction counts as not covered.
-        median_interval_ratio: Median of upper by lower end of the interval.
-        num_pairs: Pairs of predicted rows that are equal in everything but the device and whose
-            measured times differ by more than 20 %.
-        num_pairs_unpredicted: Such pairs of which a row has no prediction.
-        right_device_fraction: Share of ``num_pairs`` whose faster device is predicted to be
-            faster; null where there are none.
+        median_interval_ratio: Median of the interval's upper end divided by its lower end.
+        num_pairs: Pairs of predicted rows that differ only in the device, with measured times more
+            than 20 % apart.
+        num_pairs_unpredicted: Such pairs with a row that has no prediction.
+        right_device_fraction: Share of ``num_pairs`` with the faster device predicted correctly;
+            null if there are no pairs.
     """
 
     num_rows: int
@@ -185,14 +185,14 @@ class AccuracySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccuracyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven validate` found out.
+    """The result of `breakeven validate`.
 
     Args:
-        table: The table, as it was given.
-        protocol: What the calibration has not seen.
-        rows: In the order of the table.
-        summary: By grouping (``all``, ``split``, ``device``, ...), then by group.
-        unread: Rows that could not be read, in the order of the table.
+        table: The table, as given.
+        protocol: The data excluded from the calibration.
+        rows: Results of the rows, in table order.
+        summary: Accuracy by grouping (``all``, ``split``, ``device``, ...), then by group.
+        unread: Invalid rows, in table order.
     """
 
     table: str

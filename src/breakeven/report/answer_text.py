@@ -1,4 +1,4 @@
-"""What a check and an explanation answer, in sentences, and how results of devices are called."""
+"""The answers of a check and an explanation, in sentences, and the labels of devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from breakeven.verdict import (
     log_ratio,
 )
 
-# The sign of where a figure comes from, and its colour at a terminal.
+# The mark of a figure's source, and its colour in a terminal.
 SOURCE_MARKS = {Source.MEASURED: ("●", "green"), Source.PREDICTED: ("○", "blue")}
 _CHOICE_STYLES = {
     Choice.CPU: "bold cyan",
@@ -32,12 +32,12 @@ _CHOICE_STYLES = {
     Choice.TOO_CLOSE: "bold yellow",
     Choice.UNDECIDED: "bold yellow",
 }
-# Rules whose fix for a GPU is a line, and shares of its step that are worth a sentence.
+# Rules with a one-line fix on a GPU, and the smallest share of its step worth a sentence.
 _SMALL_EFFORTS = frozenset({"LAUNCH001", "OPT002"})
 _MUCH = 0.05
-# What is less is no reason for another number of threads.
+# A smaller speedup is no reason to change the number of threads.
 _CLEARLY_FASTER = 1.1
-# A script that is hardly anything but its steps needs no sentence about the rest.
+# If steps take nearly all of the script's time, say nothing about the rest.
 _NEARLY_ALL = 0.9
 
 
@@ -50,24 +50,24 @@ def device_label(result: DeviceResult) -> str:
 
 
 def named_label(results: Sequence[DeviceResult], device: str) -> str:
-    """Return the label of a device by its name, among results or not."""
+    """Return the label of a device by its name, even if it is not among the results."""
     named = (result for result in results if result.device == device)
     return next(map(device_label, named), printable(device))
 
 
 def sort_results(results: Sequence[DeviceResult]) -> tuple[DeviceResult, ...]:
-    """Return results by step time, those that do not fit their device last."""
+    """Return results by step time; those that exceed their device's memory come last."""
     return tuple(sorted(results, key=lambda result: (result.fits is False, result.step_ns)))
 
 
 def reference_cpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
-    """Return the CPU that GPUs are compared with: the fastest."""
+    """Return the fastest CPU, with which GPUs are compared."""
     cpus = [result for result in results if result.kind is DeviceKind.CPU]
     return min(cpus, key=lambda cpu: cpu.step_ns, default=None)
 
 
 def speed_against(result: DeviceResult, other: DeviceResult) -> tuple[float, float, float]:
-    """Return the speed of a result against another's, and the ends of its interval."""
+    """Return the speed of ``result`` relative to ``other``, and the ends of its interval."""
     ratio = log_ratio(other, result)
     return math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high)
 
@@ -77,7 +77,7 @@ def sample_legend(counts: Sequence[int], *, is_predicted: bool = True) -> str:
 
     Args:
         counts: Steps of each measured time.
-        is_predicted: There are predictions.
+        is_predicted: Whether there are predictions.
     """
     marks: list[str] = []
     if counts:
@@ -91,7 +91,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
     verdict, results = report.verdict, report.results
     yield Line(verdict_sentence(verdict, results), _CHOICE_STYLES[verdict.choice])
     if verdict.because:
-        # An explanation says in full at a terminal what this sums up.
+        # In a terminal, an explanation shows in full what this sentence sums up.
         only = Medium.PAGE if isinstance(report, ExplainReport) else None
         yield Line(printable(verdict.because, 600), only=only)
     best = reference_cpu(results)
@@ -101,7 +101,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
             f"This CPU emulates {what}: in fp32 the step may run several times faster, which "
             "shrinks a GPU's lead. Let the script use fp32 on this CPU, and check again."
         )
-    # The script's own threads come last.
+    # The result with the script's own number of threads comes last.
     own = next((one for one in reversed(results) if one.kind is DeviceKind.CPU), None)
     if best is not None and own is not None and own.step_ns >= _CLEARLY_FASTER * best.step_ns:
         count = best.num_threads or report.host.num_threads
@@ -109,7 +109,7 @@ def verdict_lines(report: CheckReport | ExplainReport) -> Iterator[Line]:
             f"To run on {best.setting}, set OMP_NUM_THREADS={count} before python, or call "
             f"torch.set_num_threads({count}) in the script."
         )
-        # As little effort helps the GPU too, which is compared as it is.
+        # A fix of similar effort helps the GPU too, but the verdict does not include it.
         gains = {
             finding.code: finding.gain_fraction
             for finding in report.findings
@@ -126,8 +126,8 @@ def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
     """Return the device to train on, and its speedup.
 
     Args:
-        verdict: What was decided.
-        results: Of all devices that were compared.
+        verdict: The verdict.
+        results: The results of all compared devices.
     """
     ratio = ratio_with_interval(verdict.speedup, verdict.low, verdict.high)
     device, over = named_label(results, verdict.device), named_label(results, verdict.over)
@@ -149,7 +149,7 @@ def verdict_sentence(verdict: Verdict, results: Sequence[DeviceResult]) -> str:
 
 
 def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary) -> Iterator[Line]:
-    """Yield the effect on the whole training, if it is more than its steps."""
+    """Yield the effect on the whole training, if other work matters too."""
     results, verdict = report.results, report.verdict
     other_ns = program.other_ns or 0.0
     gpu = next(one for one in results if one.device in verdict.pair and one.kind is DeviceKind.GPU)
@@ -183,10 +183,10 @@ def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary)
 
 
 def part_name(part: ProgramPart) -> str:
-    """Return the name of a part of the training: its function, or else its place."""
+    """Return the name of a part of the training: its function, or its place if it has none."""
     return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"
 
 
 def share_text(program: ProgramSummary, time_ns: float) -> str:
-    """Return the share of the training's time, start-up aside."""
+    """Return the share of the training's time, without start-up."""
     return format_percent(time_ns / (program.other_ns or 1.0) * (1 - program.step_fraction))

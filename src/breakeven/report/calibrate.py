@@ -1,4 +1,4 @@
-"""A measured host and GPU: what an operator costs, and what the GPU reaches."""
+"""A calibrated host and GPU: the cost of operators, and the rates that the GPU reaches."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _MOST_LEFT_OUT = 8
 
 
 class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator costs this host.
+    """The cost of an operator on this host.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        host: Its costs, as predictions use them.
-        single_thread_speed: How many times as fast as the reference host one of its threads is.
-        figures: What was measured.
-        num_rounds: Rounds, each of which measured every figure once.
-        device_name: The CUDA device on which launches were measured too; empty without one.
-        is_remembered: Whether it was measured by an earlier command.
-        other_load_fraction: Share of its processors that other processes used meanwhile.
-        gpu_calibration: File of what was measured of this machine's GPU; empty without one.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        host: The host's costs, as used in predictions.
+        single_thread_speed: Speed of one thread, relative to the reference host.
+        figures: The measured figures.
+        num_rounds: Rounds of measurement; each measured every figure once.
+        device_name: The CUDA device on which launches were also measured; empty if none.
+        is_remembered: Whether an earlier command measured it.
+        other_load_fraction: Share of the processors that other processes used during measurement.
+        gpu_calibration: File with the calibration of this machine's GPU; empty if none.
     """
 
     schema_version: int
@@ -56,7 +56,7 @@ class CalibrationDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stored_calibration(calibration: HostCalibration, **found: Any) -> CalibrationDocument:
-    """Return a measured host as stored, with what else was ``found``; times are ns per call."""
+    """Return a calibrated host as stored, plus the fields in ``found``; times are ns per call."""
     return CalibrationDocument(
         schema_version=CALIBRATION_SCHEMA_VERSION,
         host=calibration.host,
@@ -103,7 +103,7 @@ def calibration_document(
 
 
 def busy_note(other_load_fraction: float) -> str:
-    """Return the note on figures that were measured on a busy machine."""
+    """Return the note on figures measured on a busy machine."""
     return (
         f"Other processes used {format_percent(other_load_fraction)} of the processors, so these "
         "figures are not kept: try again when the machine is quiet."

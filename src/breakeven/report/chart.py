@@ -1,6 +1,6 @@
 """A chart of step times as values: axes, points, crossovers, and the styles of series.
 
-Series differ by colour, by dashes and by marker, so by two without colour.
+Series differ by colour, dashes and marker, so two differences remain without colour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from breakeven.verdict import (
     SweepPoint,
 )
 
-# Values that span less than this are told apart better on a linear axis that begins at 0.
+# Values within a smaller ratio are easier to distinguish on a linear axis from 0.
 _LOG_SPAN = 8.0
 _MIN_LOG_TICKS = 3
 _MAX_TICKS = 9
@@ -31,18 +31,18 @@ _MAX_SIZE_TICKS = 12
 _FEWEST_STEPS = 6
 _FAR_FROM_ZERO = 0.8
 _LEAST_SPAN = 1e-9
-# Figures beyond these are damage; they may not make the arithmetic of an axis overflow.
+# Figures beyond these limits are corrupt; clip them so that an axis does not overflow.
 _SMALLEST, _LARGEST = 1e-60, 1e60
-# Room between the outermost value and the frame, as a share of the axis.
+# Margin between the outermost value and the frame, as a share of the axis.
 _MARGIN = 0.03
 _LEAST_NS = 1.0
-# Round counts from here on are written with a prefix: 10k, 100k, 1M.
+# Round counts from here on get a prefix: 10k, 100k, 1M.
 _LONG_COUNT = 10_000
 _AXIS_WORDS = {NUM_PARAMETERS: "parameters", "num_devices": "number of GPUs"}
 
 
 class Scale(StrEnum):
-    """How a value becomes a position."""
+    """The mapping from a value to a position."""
 
     LINEAR = "linear"
     LOG = "log"
@@ -52,7 +52,7 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A value that is written at an axis."""
+    """A labelled value on an axis."""
 
     value: float
     label: str
@@ -63,11 +63,11 @@ class ChartAxis:
     """One axis, from its low to its high end.
 
     Args:
-        label: What is on it, with the unit if the ticks do not tell.
-        scale: How values are spread.
+        label: Its quantity, with the unit if the ticks have none.
+        scale: Mapping of values to positions.
         low: Value at the low end.
         high: Value at the high end; above ``low``.
-        ticks: Values that are written, ascending.
+        ticks: Labelled values, ascending.
     """
 
     label: str
@@ -77,7 +77,7 @@ class ChartAxis:
     ticks: tuple[Tick, ...]
 
     def position(self, value: float) -> float:
-        """Return the place of ``value``: 0 at the low end, 1 at the high end, clipped to both."""
+        """Return the position of ``value``, from 0 (low end) to 1 (high end), clipped to both."""
         if self.scale is Scale.LOG:
             if value <= self.low:
                 return 0.0
@@ -93,12 +93,12 @@ class ChartPoint:
 
     Args:
         x: Value on the horizontal axis.
-        row: Number of its value among the chart's ``x_labels``.
+        row: Index of its value in the chart's ``x_labels``.
         step_ns: Time of one step.
         low_ns: Lower end of its interval.
         high_ns: Upper end.
         source: Measured or predicted.
-        is_too_big: The step does not fit the device's memory.
+        is_too_big: Whether the step exceeds the device's memory.
     """
 
     x: float
@@ -118,13 +118,13 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartSeries:
-    """One device.
+    """The points of one device.
 
     Args:
-        name: As the legend names it.
+        name: Name in the legend.
         kind: CPU or GPU.
-        style: Number of the style that it is drawn in.
-        points: By ``x``, at most one for each.
+        style: Number of its style.
+        points: Points by ``x``, at most one for each.
     """
 
     name: str
@@ -135,13 +135,13 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossoverMark:
-    """The value from which on a GPU wins.
+    """The value from which a GPU wins.
 
     Args:
-        style: That of its series.
+        style: Style number of its series.
         x: The value.
         low: Lower end of the interval.
-        high: Upper end; ``None`` if the interval reaches past what was searched.
+        high: Upper end; ``None`` if it is beyond the searched range.
         label: The same in words.
     """
 
@@ -157,14 +157,14 @@ class Chart:
     """Step times of devices along one axis.
 
     Args:
-        title: What is shown.
-        note: What is held, and what else a reader must know; may be empty.
+        title: Title of the chart.
+        note: Held settings and other remarks for the reader; may be empty.
         x: The axis along which the devices are compared.
         y: Time of one step.
-        x_labels: Each ``x`` that has a point, in words, ascending.
+        x_labels: Label of each ``x`` that has a point, ascending.
         series: One per device.
-        crossovers: Where GPUs begin to win.
-        is_by_device: Each series is one point, with its own place on ``x``.
+        crossovers: The values from which GPUs win.
+        is_by_device: Whether each series is a single point, with its own place on ``x``.
     """
 
     title: str
@@ -190,13 +190,13 @@ def step_chart(
     """Return a chart of step times.
 
     Args:
-        title: What is shown.
+        title: Title of the chart.
         x: The horizontal axis.
-        x_labels: Each value on it that has a point, in words.
+        x_labels: Label of each value on ``x`` that has a point.
         series: Name, kind and points of each device.
-        crossovers: Each with what tells it from others of the same chart.
-        note: What is held.
-        is_by_device: Each series is one point.
+        crossovers: Crossovers, each with a remark that distinguishes it from others of the chart.
+        note: Held settings.
+        is_by_device: Whether each series is a single point.
     """
     ordered = sorted(series, key=lambda named: named[1] is not DeviceKind.CPU)
     style_by_name = {name: number for number, (name, _, _) in enumerate(ordered)}
@@ -248,13 +248,13 @@ def chart_point(timed: DeviceResult | SweepPoint | CurvePoint, x: float, row: in
 
 
 def crossover_interval(crossover: Crossover) -> str:
-    """Return ``410–1,300``, or ``410 or more`` if the end was not searched."""
+    """Return ``410–1,300``, or ``410 or more`` if the upper end is beyond the searched range."""
     high = crossover.high
     return f"{crossover.low:,} or more" if high is None else f"{crossover.low:,}–{high:,}"
 
 
 def axis_word(name: str) -> str:
-    """Return the name of an axis as a person writes it: ``batch size``."""
+    """Return the name of an axis for a person: ``batch size``."""
     return _AXIS_WORDS.get(name) or printable(name.replace("_", " "), 60)
 
 
@@ -271,12 +271,12 @@ def settings_text(settings: Mapping[str, AxisValue]) -> str:
 
 
 def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], str]) -> ChartAxis:
-    """Return an axis that holds all values: logarithmic if they span enough.
+    """Return an axis that contains all values, logarithmic if their range is wide.
 
     Args:
-        label: What is on the axis.
+        label: The quantity on the axis.
         values: At least one, none of them infinite.
-        as_text: Writes a value.
+        as_text: Formats a value.
     """
     every = _distinct(values)
     low, high = every[0], every[-1]
@@ -285,10 +285,10 @@ def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], s
         low, high = low / stretch, high * stretch
         places, scale = _log_ticks(low, high, every), Scale.LOG
     else:
-        # From 0, unless the values are far from it, as the years of a calendar are.
+        # Start at 0, unless the values are far from it, such as calendar years.
         starts_at_zero = 0 <= low <= _FAR_FROM_ZERO * high
         span = high if starts_at_zero else high - low
-        # Of values that are all but equal, the ticks are numbers that can be told apart.
+        # If values are nearly equal, keep the ticks distinguishable.
         span = max(span, _LEAST_SPAN * abs(high)) if low < high else abs(high) or 1.0
         rough = span / _FEWEST_STEPS
         power = 10.0 ** math.floor(math.log10(rough))
@@ -317,17 +317,17 @@ def _log_ticks(low: float, high: float, every: list[float]) -> list[float]:
 
 
 def size_axis(label: str, values: Iterable[float]) -> ChartAxis:
-    """Return an axis of what was chosen: of few values on a linear scale, each is a tick.
+    """Return an axis of chosen values; few values on a linear scale each get a tick.
 
     Args:
-        label: What is on the axis.
+        label: The quantity on the axis.
         values: At least one, none of them infinite.
     """
     every = _distinct(values)
     axis = value_axis(label, every, _size_text)
     if axis.scale is Scale.LOG:
         return axis
-    # Sizes have no natural zero, as times have.
+    # Unlike times, sizes have no natural zero.
     margin = _MARGIN * (every[-1] - every[0]) or 0.5
     low, high = every[0] - margin, every[-1] + margin
     if len(every) <= _MAX_SIZE_TICKS:
@@ -361,9 +361,9 @@ def _distinct(values: Iterable[float]) -> list[float]:
 
 PAPER_LIGHT = "#ffffff"
 PAPER_DARK = "#15181d"
-# Okabe and Ito's colours, which people with any colour vision can tell apart, darkened or
-# lightened where one would be too faint on its paper: for light, and for dark paper. The number of
-# dashes and markers has no common divisor with that of colours, so the pattern repeats late.
+# Okabe and Ito's colours, which people with any colour vision can distinguish, darkened or
+# lightened if too faint: for light and for dark paper. The numbers of dashes and markers share no
+# divisor with the number of colours, so the pattern repeats late.
 COLOURS = (
     ("#1f2328", "#f0f3f6"),
     ("#0072b2", "#56b4e9"),
@@ -374,7 +374,7 @@ COLOURS = (
     ("#6a4fc4", "#b9a8ff"),
 )
 _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
-# By their names in matplotlib, and as paths around (0, 0), about 9 units wide.
+# Names in matplotlib, and paths around (0, 0), about 9 units wide.
 _MARKERS = (
     ("o", "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z"),
     ("s", "M-3.5,-3.5h7v7h-7z"),
@@ -389,9 +389,9 @@ class SeriesStyle:
     """One way to draw a series.
 
     Args:
-        colour: Number of its colour.
+        colour: Index of its colour.
         light: Colour on ``PAPER_LIGHT``, at a contrast of 3 or more.
-        dark: Colour on ``PAPER_DARK``, the same.
+        dark: Colour on ``PAPER_DARK``, at the same contrast.
         dashes: Lengths of dash and gap in points; none for a solid line.
         marker: Its name in matplotlib.
         path: The marker as an SVG path.
@@ -406,7 +406,7 @@ class SeriesStyle:
 
 
 def style_of(number: int) -> SeriesStyle:
-    """Return the style of the series with a number, counted from 0."""
+    """Return the style of series ``number``, counted from 0."""
     colour = number % len(COLOURS)
     light, dark = COLOURS[colour]
     marker, path = _MARKERS[number % len(_MARKERS)]

@@ -1,4 +1,4 @@
-"""Charts as a PNG file, by matplotlib; for the same figures the bytes are the same."""
+"""Charts as a PNG file, drawn by matplotlib; equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from breakeven.report.chart import Chart, Scale, style_of
 from breakeven.report.text import printable, shorten
 from breakeven.timing import Source
 
-# An image taller than that is read no more; a page and an SVG hold any number of charts.
+# A taller image is unreadable; pages and SVG can have any number of charts.
 MAX_CHARTS = 6
 _SETTINGS = {
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    # Names of devices and files may hold what would be read as a formula.
+    # Names of devices and files may look like formulas.
     "text.parse_math": False,
 }
 
 
 def ensure_can_draw() -> None:
-    """Check that matplotlib is there, before the work whose charts it draws.
+    """Check that matplotlib is installed, before the measurement to be drawn.
 
     Raises:
-        BreakevenError: It is not.
+        BreakevenError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise BreakevenError(
@@ -39,17 +39,17 @@ def ensure_can_draw() -> None:
 
 
 def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
-    """Return charts below one another as a PNG.
+    """Return a PNG with the charts stacked vertically.
 
     Args:
-        charts: At least one; those after the first six are left out, and the heading says so.
-        heading: What was run.
+        charts: At least one chart; only the first six are drawn, and the heading says so.
+        heading: The command or target of the run.
 
     Raises:
         BreakevenError: matplotlib is not installed.
     """
     ensure_can_draw()
-    # An optional dependency without which everything else must work, types included.
+    # An optional dependency: everything else must work without it, types included.
     matplotlib: Any = importlib.import_module("matplotlib")
     figures: Any = importlib.import_module("matplotlib.figure")
     shown = charts[:MAX_CHARTS]
@@ -59,7 +59,7 @@ def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
     with matplotlib.rc_context(_SETTINGS):
         figure = figures.Figure(figsize=(9.5, height))
         figure.suptitle(printable(heading, 100), x=0.01, ha="left", fontsize="medium")
-        # Not by a layout that is solved for: its last digits differ from run to run.
+        # Avoid matplotlib's solved layouts: their last digits differ from run to run.
         place = {"left": 0.09, "right": 0.7, "bottom": 0.6 / height, "top": 1 - 1.1 / height}
         figure.subplots_adjust(**place, hspace=0.4)
         for number, chart in enumerate(shown, start=1):

@@ -1,6 +1,6 @@
-"""Charts and timelines as SVG: the places of their parts, for the templates.
+"""Charts and timelines as SVG: coordinates of their parts, for the templates.
 
-Places are in the units of the view box, which is `WIDTH` wide.
+Coordinates are in units of the view box, which is `WIDTH` wide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH = 880
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50
 _PLOT_HEIGHT = 380
 _STRIP_ROW = 21
-# About how wide a character is, to keep a label within the drawing.
+# Approximate width of a character, to keep labels within the drawing.
 _CHARACTER = 6.4
 _ENOUGH_TURNED_CHARACTERS = 100
 
@@ -29,12 +29,12 @@ class StripMark:
     """A row above the plot: a crossover with its interval.
 
     Args:
-        style: That of its series.
-        y: Place of the row.
-        x: Place of the crossover.
-        low: Where its interval begins.
-        high: Where that ends.
-        label: What it is, as far as it has room.
+        style: Style number of its series.
+        y: Vertical position of the row.
+        x: Position of the crossover.
+        low: Left end of its interval.
+        high: Right end of its interval.
+        label: Its text, shortened to the available room.
     """
 
     style: int
@@ -46,15 +46,15 @@ class StripMark:
 
     @property
     def is_label_left(self) -> bool:
-        """There is more room for the label on the left."""
+        """Whether the left side has more room for the label."""
         return self.low > WIDTH - self.high
 
 
 class SvgChart:
-    """A chart with the places of its parts.
+    """A chart with the coordinates of its parts.
 
     Args:
-        chart: What to draw.
+        chart: The chart to draw.
     """
 
     left, right = _LEFT, WIDTH - _RIGHT
@@ -67,22 +67,22 @@ class SvgChart:
         labels = sum(len(tick.label) for tick in chart.x.ticks)
         self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
         self.height = self.bottom + _BOTTOM + (60 if self.are_x_labels_turned else 0)
-        # Nothing lies between two words or devices, so no line joins them.
+        # Categories have no values in between, so no line joins them.
         self.has_lines = chart.x.scale is not Scale.CATEGORY
-        # Text, series, and what the mark beside it shows.
+        # Text, series, and kind of the mark in front of it.
         self.legend: list[tuple[str, ChartSeries | None, str]] = []
         if not chart.is_by_device:
             self.legend += [(series.name, series, "series") for series in chart.series]
         self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
         self.legend.append(("bands and bars: 90 % interval", None, ""))
-        # In words, for those who do not see it.
+        # A description for screen readers.
         names = ", ".join(series.name for series in chart.series)
         marks = "; ".join(mark.label for mark in self.strip)
         self.description = (
             f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}."
             + (f" {marks}." if marks else "")
         )
-        # Each value of the horizontal axis in words, with the points of all series.
+        # Each value of the horizontal axis as text, with the points of all series.
         by_row = [{point.row: point for point in series.points} for series in chart.series]
         self.rows = [
             (label, [points.get(row) for points in by_row])
@@ -97,15 +97,15 @@ class SvgChart:
         return StripMark(mark.style, y, self.x(mark.x), low, high, label)
 
     def x(self, value: float) -> float:
-        """Return the place of a value along the horizontal axis."""
+        """Return the horizontal coordinate of a value."""
         return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
 
     def y(self, step_ns: float) -> float:
-        """Return the place of a step time."""
+        """Return the vertical coordinate of a step time."""
         return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
 
     def line(self, points: Sequence[ChartPoint]) -> str:
-        """Return the path from point to point."""
+        """Return the path through the points."""
         return _path((self.x(point.x), self.y(point.step_ns)) for point in points)
 
     def band(self, points: Sequence[ChartPoint]) -> str:
@@ -115,7 +115,7 @@ class SvgChart:
         return _path([*highs, *reversed(lows)]) + "Z"
 
     def whiskers(self, points: Sequence[ChartPoint]) -> str:
-        """Return the path of intervals that no band joins."""
+        """Return the path of single intervals, without a band."""
         return "".join(
             f"M{self.x(point.x):g},{self.y(point.low_ns):g}V{self.y(point.high_ns):g}"
             for point in points
@@ -128,18 +128,18 @@ def _path(places: Iterable[tuple[float, float]]) -> str:
 
 _TRACK_LEFT, _TRACK_RIGHT = 60, 12
 _TRACK_HEIGHT, _TRACK_GAP = 36, 26
-# A narrower box can neither be seen nor pointed at alone: those of one colour are one path.
+# A narrower box can be neither seen nor pointed at: boxes of one colour share a path.
 _LEAST_TITLED_WIDTH = 1.5
 _LEAST_WIDTH = 0.3
 _NUM_TICKS = 4
-# Corners of the line that tells which side the end waits for.
+# Corners of the line that shows which side the end waits for.
 _NUM_CRITICAL_CELLS = 220
 _MAX_TITLE_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class SvgSpan:
-    """A span that is wide enough to be pointed at."""
+    """A span wide enough to point at."""
 
     x: float
     y: float
@@ -149,10 +149,10 @@ class SvgSpan:
 
 
 class SvgTimeline:
-    """Both timelines with the places of their parts.
+    """Both timelines with the coordinates of their parts.
 
     Args:
-        timeline: What happens on both.
+        timeline: The spans of both sides.
     """
 
     width, row_height = WIDTH, _TRACK_HEIGHT
@@ -182,17 +182,17 @@ class SvgTimeline:
         self.rows = [(track, self.row_y(track) + _TRACK_HEIGHT / 2) for track in TRACKS]
 
     def x(self, time_ns: float) -> float:
-        """Return the place of a point in time."""
+        """Return the horizontal coordinate of a point in time."""
         share = time_ns / self._strip.end_ns
         return round(_TRACK_LEFT + share * (WIDTH - _TRACK_LEFT - _TRACK_RIGHT), 1)
 
     def row_y(self, track: str) -> int:
-        """Return the upper end of a track."""
+        """Return the upper edge of a track."""
         return 6 + TRACKS.index(track) * (_TRACK_HEIGHT + _TRACK_GAP)
 
     @property
     def critical(self) -> str:
-        """A line below the host or above the device, whichever the end waits for."""
+        """The path of a line next to the side that the end waits for: host above, device below."""
         middle = 6 + _TRACK_HEIGHT + _TRACK_GAP / 2
         cell_ns = self._strip.end_ns / _NUM_CRITICAL_CELLS
         path, last = "", ""

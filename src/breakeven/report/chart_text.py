@@ -1,7 +1,7 @@
 """Charts and timelines in a terminal: curves in braille dots, points as letters.
 
-All is readable without colour. Our own, since plotille has no logarithmic axes, no round ticks and
-nothing for terminals without Unicode, and plotext changed its whole interface in version 6.
+All parts are readable without colour. This is our own code: plotille has no logarithmic axes, no
+round ticks and no output without Unicode, and plotext changed its whole interface in version 6.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from breakeven.units import format_duration
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("cyan", "green", "magenta", "yellow", "blue", "red")
-# Letters of one curve closer than this hide its course.
+# Letters closer than this hide the shape of the curve.
 _LETTER_GAP = 4
 _LABEL_CHARACTERS = 9
 _STRIP_CELLS = (8, 160)
@@ -33,15 +33,15 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     """Return ``chart`` as lines of text.
 
     Args:
-        chart: What to draw; at most as many series as the alphabet has letters.
-        num_columns: Width, with the labels of the axis.
-        num_rows: Height of the plot alone.
-        is_ascii: Draw without braille and lines of boxes.
+        chart: The chart to draw, with at most 26 series.
+        num_columns: Width, including the labels of the axis.
+        num_rows: Height of the plot without axis and legend.
+        is_ascii: Draw without braille and box-drawing characters.
     """
-    # What does not fit a device has no time that it could be compared by.
+    # If the step does not fit the device, its time cannot be compared.
     curves = [[one for one in series.points if not one.is_too_big] for series in chart.series]
     times_ns = [point.step_ns for points in curves for point in points]
-    if times_ns:  # intervals have no room here
+    if times_ns:  # a terminal has no room for intervals
         y = value_axis(chart.y.label, times_ns, lambda ns: format_duration(ns) if ns else "0")
         chart = dataclasses.replace(chart, y=y)
     across, down = (1, 1) if is_ascii else (2, 4)
@@ -122,7 +122,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
 
 
 def _height_ns(chart: Chart, points: Sequence[ChartPoint], x: float) -> float:
-    """Return the step time at ``x`` on the line between two points, as it is drawn."""
+    """Return the step time at ``x`` on the drawn line between two points."""
     for left, right in itertools.pairwise(points):
         if left.x <= x <= right.x:
             start, end = chart.x.position(left.x), chart.x.position(right.x)
@@ -132,7 +132,7 @@ def _height_ns(chart: Chart, points: Sequence[ChartPoint], x: float) -> float:
 
 
 def _flowing(entries: Iterable[Text], width: int) -> list[Text]:
-    """Return entries of a legend in lines that are broken between entries only."""
+    """Return entries of a legend as lines, broken only between entries."""
     lines = [Text(overflow="fold")]
     for entry in entries:
         gap = 3 if lines[-1].cell_len else 0
@@ -144,14 +144,14 @@ def _flowing(entries: Iterable[Text], width: int) -> list[Text]:
 
 
 def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = False) -> list[Text]:
-    """Return both timelines as rows of letters, with their axis and legend.
+    """Return both timelines as rows of letters, with axis and legend.
 
-    A cell has the letter and colour of what takes the most of it, in lower case if less than half
-    of it is busy.
+    A cell has the letter and colour of its longest cause, in lower case if less than half of it is
+    busy.
 
     Args:
-        spans: At least one that ends after 0.
-        width: Of the terminal.
+        spans: Spans, at least one of which ends after 0.
+        width: Width of the terminal.
         is_ascii: Draw without arrows.
     """
     least, most = _STRIP_CELLS
@@ -168,7 +168,7 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
     arrows = {HOST_TRACK: up, DEVICE_TRACK: down, "": " "}
     marks = "".join(arrows[side] for side in strip.critical)
     lines.append(Text("critical".ljust(_LABEL_CHARACTERS) + marks, style="dim"))
-    # 0, the middle and the end, as far as there is room for them.
+    # 0, the middle and the end, if there is room for them.
     end, middle = format_duration(strip.end_ns, 2), format_duration(strip.end_ns / 2, 2)
     axis, at_middle = "0", num_cells // 2 - len(middle) // 2
     if at_middle > 2 and at_middle + len(middle) + 2 < num_cells - len(end):

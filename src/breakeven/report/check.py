@@ -73,10 +73,10 @@ from breakeven.verdict import (
     cpu_result,
 )
 
-# An axis shorter than a decade would show a difference of 5 % as wide as one of 500 %.
+# A shorter axis would exaggerate: a difference of 5 % would look like one of 500 %.
 _SHORTEST_AXIS = 10.0
 _MAX_FINDINGS = 8
-# A fix that saves less than this part of the step is not worth the reader's time.
+# A fix that saves a smaller share of the step is not worth reading about.
 _LEAST_GAIN = 0.005
 _MAX_SIZES = 9
 _MOST_BREAKS = 3
@@ -117,7 +117,7 @@ def check_document(report: CheckReport) -> Document:
 
 
 def check_charts(report: CheckReport) -> tuple[Chart, ...]:
-    """Return the chart along the sizes, or else of the devices; none without a step time."""
+    """Return the chart along the sizes, or of the devices if there are no curves."""
     curves = [curve for curve in report.curves if curve.points]
     if curves:
         sizes = sorted({point.size for curve in curves for point in curve.points})
@@ -159,7 +159,7 @@ def check_charts(report: CheckReport) -> tuple[Chart, ...]:
 
 
 def _generated_result(report: CheckReport) -> DeviceResult | None:
-    """Return this CPU's step as generated code; None if that gains too little to be shown."""
+    """Return this CPU's step as generated code; None if the gain is too small to show."""
     step, cpu = report.generated, reference_cpu(report.results)
     if step is None or cpu is None or not step.is_worth_it:
         return None
@@ -231,7 +231,7 @@ def _at_best_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _compiled_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield the compiled step's time and cost on the GPU of the verdict."""
+    """Yield the compiled step's time and cost on the verdict's GPU."""
     steps = report.compiled
     if steps is None or not steps.results:
         return
@@ -241,7 +241,7 @@ def _compiled_sentences(report: CheckReport) -> Iterator[str]:
     pays = "which it never makes up for"
     if one.pays_after_steps is not None:
         pays = f"paid for after {format_count(one.pays_after_steps, 2)} steps"
-    # The verdict of a script that compiles its model is about the step without that.
+    # If the script compiles its model, the verdict is still about the step without compiling.
     compared = "without it, as the verdict takes it" if steps.is_asked_for_by_script else "written"
     yield (
         f"Compiled by torch.compile{mode}, a step on {printable(one.device)} is predicted to take "
@@ -258,7 +258,7 @@ def _compiled_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _absent_cpu_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield each absent CPU's step time against this CPU and the fastest GPU."""
+    """Yield each absent CPU's step time relative to this CPU and the fastest GPU."""
     others = [reference_cpu(report.results), _fastest_gpu(report.results)]
     for absent in report.absent_cpus:
         against = [_speed_text(absent, other) for other in others if other is not None]
@@ -271,7 +271,7 @@ def _absent_cpu_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _crossover_sentences(report: CheckReport) -> Iterator[str]:
-    """Yield the crossover or the reason for none; then the same against generated code."""
+    """Yield the crossover or the reason for none, first for the step, then for generated code."""
     cpu = reference_cpu(report.results)
     for found, rival in (
         (report.crossover, "the CPU" if cpu is None else device_label(cpu)),
@@ -286,7 +286,7 @@ def _crossover_sentences(report: CheckReport) -> Iterator[str]:
                     f"(searched {first:,} to {last:,})."
                 )
             case NoCrossover():
-                # What was not searched may well be there.
+                # A crossover may exist outside the searched range.
                 what = "Crossover not known: " if found.searched is None else "No crossover: "
                 is_first = found is report.crossover
                 yield f"{what if is_first else ''}{printable(found.none_because, 600)}"
@@ -295,7 +295,7 @@ def _crossover_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
-    """Return the ends of an axis that holds every interval and is at least a decade long."""
+    """Return the ends of an axis that contains every interval and spans at least a decade."""
     low = min(max(result.low_ns, 1.0) for result in results)
     high = max(max(result.high_ns, 1.0) for result in results)
     stretch = math.sqrt(max(_SHORTEST_AXIS / (high / low), 1.0))
@@ -304,7 +304,7 @@ def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
 
 def _result_table(report: CheckReport) -> Table:
     best = (_generated_result(report), report.captured and report.captured.result)
-    # Of the same devices, and not what the verdict is about.
+    # Other variants of the same devices, which the verdict does not compare.
     others = (*_compiled_results(report), *report.absent_cpus, *filter(None, best))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
@@ -373,7 +373,7 @@ def _ratio_cell(result: DeviceResult, cpu: DeviceResult, verdict: Verdict) -> Ce
     if not _is_usable(result):
         return ""
     if verdict.choice is Choice.UNDECIDED and result is not cpu:
-        # Nothing tells where in its interval the CPU's time is.
+        # The CPU's time may be anywhere in its interval.
         _, low, high = speed_against(result, cpu)
         return _styled(f"{ratio_alone(low).removesuffix('×')}–{ratio_alone(high)}", low, high)
     ratio = cpu.step_ns / result.step_ns
@@ -385,7 +385,7 @@ def _styled(text: str, low: float, high: float) -> Cell:
 
 
 def _times_section(report: CheckReport) -> Iterator[Section]:
-    """Yield the time of the whole training by device, the fastest first, if its length is known."""
+    """Yield the time of the whole training by device, fastest first, if its length is known."""
     program = report.program
     if program is None or not program.times:
         return
@@ -406,7 +406,7 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
 
 
 def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
-    """Return the crossover, and the GPU's speed against the CPU's at each size."""
+    """Return the crossover, and the GPU's speed relative to the CPU at each size."""
     first, *others = sentences
     found = report.crossover if isinstance(report.crossover, Crossover) else None
     lines = [Line(first), *map(Line, others)]
@@ -414,8 +414,8 @@ def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section
         place = f"{axis_word(found.axis)} {found.value:,}"
         before, _, after = first.partition(place)
         lines[0] = Line((before, (place, "bold"), after))
-    # Of the GPU that the crossover, or else the verdict, is about. While the verdict is open, the
-    # ratios at each size are of times as uncertain.
+    # Show the GPU of the crossover, or else of the verdict. If the verdict is open, leave the
+    # ratios out: their times are just as uncertain.
     verdict = report.verdict
     name = verdict.over if verdict.choice is Choice.CPU else verdict.device
     name = found.device if found else name
@@ -434,7 +434,7 @@ def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section
         columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
         for number, (size, ratio) in enumerate(shown):
             is_end = number in (0, len(shown) - 1)
-            # Both ends always, then halves, then what lies between them.
+            # Keep both ends always, then halves, then quarters and so on.
             optional = 0 if is_end else len(shown) - (number & -number)
             cell = _styled(ratio_alone(ratio), ratio, ratio)
             columns.append(Column(f"{size:,}", (cell,), is_number=True, optional=optional))
@@ -444,11 +444,11 @@ def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section
 
 
 def _finding_section(report: CheckReport) -> Iterator[Section]:
-    """Yield the findings; a terminal has those whose fix saves a noticeable amount."""
+    """Yield the findings; a terminal shows those whose fix saves a noticeable amount."""
     findings = report.findings
     if not findings:
         return
-    # One without a share of time is about more than time.
+    # A finding without a share of time is not only about time.
     is_small = [
         (one.share_fraction > 0 or one.gain_fraction > 0) and one.gain_fraction < _LEAST_GAIN
         for one in findings

@@ -1,6 +1,6 @@
-"""The answer to `breakeven check`, as values: what the JSON document and every renderer show.
+"""The answer to `breakeven check`, as values: the content of its JSON and of every renderer.
 
-The JSON schema is generated from these types, so a changed key is a changed contract: raise
+The JSON schema is generated from these types, so a changed key breaks the contract: raise
 ``SCHEMA_VERSION`` with it.
 """
 
@@ -29,34 +29,34 @@ SCHEMA_VERSION = 3
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven check` found out.
+    """The result of `breakeven check`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        target: What was checked, as it was given.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        target: The script or module, as given.
         host: The machine that feeds the devices.
         step: The recorded step.
-        results: One for each device, those that are here first.
+        results: One result for each device; devices of this machine come first.
         verdict: Where to train.
-        crossover: From which batch size on a GPU wins, or why that is not told.
-        findings: What costs time on a GPU, lines that would raise first, then by gain.
-        caveats: Reasons to trust all figures less; those of one device are in its result.
-        curves: Step times along the batch size; empty where it was not varied.
-        recording: The step itself, in stored runs only: `explain` reads it.
+        crossover: The batch size from which a GPU wins, or the reason why there is none.
+        findings: Lines that cost time on a GPU; lines that would raise an error come first, then by
+            gain.
+        caveats: Reasons to trust all figures less; each result has its own.
+        curves: Step times along the batch size; empty if it was not varied.
+        recording: The recorded step, for `explain`; only in stored runs.
         program: The whole training, which is more than its steps; null in older reports.
-        writes: What a run of the script wrote, and what became of that; null where it did not run,
-            and in older reports.
-        generated: This CPU's step as generated code; null where there is none, and in older
-            reports. The verdict does not count it: the script is judged as it is.
-        generated_crossover: From which batch size on a GPU wins against that; null where it gains
-            nothing, and where no DataLoader sets the size.
-        absent_cpus: The step on CPUs that were named and are not here, predicted from this one's;
-            empty in older reports. The verdict does not count them: GPUs are compared with this
-            CPU.
-        compiled: The step as ``torch.compile`` would make it; null where nobody asked for that, and
-            in older reports. The verdict does not count it.
-        captured: The step of the fastest GPU as one CUDA graph, where the host decides how long it
-            takes; else null, as in older reports. The verdict does not count it.
+        writes: Files that a run of the script wrote, and what happened to them; null if it did not
+            run, and in older reports.
+        generated: This CPU's step as generated code; null if there is none, and in older reports.
+            The verdict ignores it: it judges the unchanged script.
+        generated_crossover: The batch size from which a GPU beats generated code; null if generated
+            code gains nothing, or if no DataLoader sets the size.
+        absent_cpus: The step on the requested CPUs of other machines, predicted from this CPU;
+            empty in older reports. The verdict ignores them: it compares GPUs with this CPU.
+        compiled: The step under ``torch.compile``; null if not requested, and in older reports. The
+            verdict ignores it.
+        captured: The step of the fastest GPU as one CUDA graph, if the step is host-bound; else
+            null, as in older reports. The verdict ignores it.
     """
 
     schema_version: int

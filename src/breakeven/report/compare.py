@@ -1,4 +1,4 @@
-"""The document of a comparison of two runs: what else differs comes first."""
+"""The document of a comparison of two runs: differences in their circumstances come first."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def comparison_document(
     """Return the document of a comparison.
 
     Args:
-        report: What was found out.
-        names: Of the first and the second run, such as their files'.
+        report: The comparison.
+        names: Names of the first and the second run, such as file names.
     """
     before, after = (printable(name, 120) for name in names)
     facts = [
@@ -139,7 +139,7 @@ def _device_name(one: DeviceChange | PointName, most: int = 120) -> str:
 
 
 def _point_lines(report: ComparisonReport) -> Iterator[str]:
-    """Yield the single points that changed most; each device's own line tells the rest."""
+    """Yield the points that changed most; the device table summarizes the rest."""
     shown = [t for t in report.times if t.change is not Change.NOT_SHOWN and t.point.settings]
     shown.sort(key=lambda time: max(time.ratio, 1 / time.ratio), reverse=True)
     for time in shown[:_MAX_POINTS]:
@@ -206,7 +206,7 @@ def _claim_lines(report: ComparisonReport) -> Iterator[str]:
 
 
 def _name_lines(points: Sequence[PointName]) -> Iterator[str]:
-    """Yield devices with their points, as many points as can be read."""
+    """Yield devices with a readable number of points."""
     by_device: dict[tuple[str, str, str], list[PointName]] = {}
     for point in points:
         by_device.setdefault(_key(point), []).append(point)

@@ -1,6 +1,6 @@
-"""Two stored runs of one kind, compared: what is faster, what is slower, what is not shown.
+"""Compares two stored runs of one kind: faster, slower, or no difference shown.
 
-The JSON document is made from these types, so a changed key is a changed contract: raise
+The JSON document is generated from these types, so a changed key breaks the contract: raise
 ``COMPARISON_SCHEMA_VERSION`` with it.
 """
 
@@ -43,7 +43,7 @@ COMPARISON_SCHEMA_VERSION = 1
 
 
 class Change(StrEnum):
-    """How a time differs between two runs."""
+    """The change of a time between two runs."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -52,7 +52,7 @@ class Change(StrEnum):
 
 
 class CrossoverShift(StrEnum):
-    """How a crossover differs between two runs."""
+    """The change of a crossover between two runs."""
 
     EARLIER = "earlier"
     LATER = "later"
@@ -67,13 +67,13 @@ class CrossoverShift(StrEnum):
 
 
 class PointName(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells one step time of a run from the others.
+    """The identity of one step time within a run.
 
     Args:
-        group: The system, where a run has several; else empty.
-        device: Name of the device; of a table, what its row is about.
-        settings: The value of every axis; of a table, its title and column.
-        variant: ``compiled`` for the step as ``torch.compile`` would make it; else empty.
+        group: The system, if a run has several; else empty.
+        device: Name of the device; for a table, the subject of its row.
+        settings: The value of every axis; for a table, its title and column.
+        variant: ``compiled`` for the step under ``torch.compile``; else empty.
     """
 
     group: str
@@ -83,7 +83,7 @@ class PointName(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> PointKey:
-        """Return the same as a key of a dictionary, whatever the order of the axes."""
+        """Return the same as a dictionary key, independent of the order of the axes."""
         return self.group, self.device, self.variant, _settings_key(self.settings)
 
 
@@ -91,9 +91,9 @@ class FactChange(msgspec.Struct, frozen=True, kw_only=True):
     """A circumstance of the runs that differs.
 
     Args:
-        name: What it is.
-        before: Of the first run.
-        after: Of the second run.
+        name: Name of the circumstance.
+        before: Its value in the first run.
+        after: Its value in the second run.
     """
 
     name: str
@@ -106,8 +106,8 @@ class CountChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: Its key in the report.
-        before: Of the first run; null where it is not known.
-        after: Of the second run; the same.
+        before: Its value in the first run; null if unknown.
+        after: Its value in the second run; null if unknown.
     """
 
     name: str
@@ -116,15 +116,15 @@ class CountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A published claim that both runs looked at.
+    """A published claim that both runs checked.
 
     Args:
         system: Name of the system.
         claim: The statement.
         before: Whether the first run agrees.
-        after: Whether the second does.
+        after: Whether the second run agrees.
         before_ours: The figure of the first run.
-        after_ours: That of the second.
+        after_ours: The figure of the second run.
     """
 
     system: str
@@ -139,15 +139,15 @@ class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
     """One step time in both runs.
 
     Args:
-        point: Which one.
+        point: The step time's identity.
         before_ns: Time in the first run.
         after_ns: Time in the second run.
-        before_source: Whether the first was measured.
-        after_source: Whether the second was measured.
-        ratio: The second time divided by the first: below 1 is faster.
-        low: Lower end of its 90 % interval, from both times' own, as if independent.
+        before_source: Whether the first was measured or predicted.
+        after_source: Whether the second was measured or predicted.
+        ratio: The second time divided by the first; below 1 means faster.
+        low: Lower end of its 90 % interval, derived from both times' intervals as if independent.
         high: Upper end.
-        change: Whether the difference is more than the interval.
+        change: The change, if it is beyond the interval.
     """
 
     point: PointName
@@ -165,16 +165,16 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
     """All step times of a device in both runs.
 
     Args:
-        group: The system, where a run has several; else empty.
+        group: The system, if a run has several; else empty.
         device: Name of the device.
-        num_points: Times that both runs have.
-        num_faster: Of these, those that became faster by more than their interval.
-        num_slower: Those that became slower.
+        num_points: Number of step times in both runs.
+        num_faster: Number of times that became faster beyond their interval.
+        num_slower: Number of times that became slower beyond their interval.
         ratio: Median of the ratios.
         low: Median of the lower ends of their intervals.
         high: Median of the upper ends.
-        change: What these three say.
-        variant: As in the names of its points.
+        change: The change according to ``ratio``, ``low`` and ``high``.
+        variant: See `PointName`.
     """
 
     group: str
@@ -193,8 +193,8 @@ class VerdictChange(msgspec.Struct, frozen=True, kw_only=True):
     """The verdicts of both runs.
 
     Args:
-        before: Of the first run.
-        after: Of the second run.
+        before: Verdict of the first run.
+        after: Verdict of the second run.
     """
 
     before: Verdict
@@ -205,13 +205,13 @@ class CrossoverChange(msgspec.Struct, frozen=True, kw_only=True):
     """A crossover in both runs.
 
     Args:
-        group: The system, where a run has several; else empty.
-        device: The GPU; empty for the crossover of a check, which may be of another GPU.
-        axis: What is varied.
+        group: The system, if a run has several; else empty.
+        device: The GPU; empty for a check, whose GPU may differ between the runs.
+        axis: The varied quantity.
         held: The value of every other axis.
-        before: In the first run; null where that did not search for it.
-        after: In the second run; the same.
-        shift: How they differ; null where one run did not search for it.
+        before: The crossover in the first run; null if it was not searched.
+        after: The crossover in the second run; null if it was not searched.
+        shift: The difference; null if one run did not search.
     """
 
     group: str
@@ -224,22 +224,22 @@ class CrossoverChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven compare` found out.
+    """The result of `breakeven compare`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        facts: What differs between the runs besides their answers.
-        verdicts: Of two checks; else null.
-        devices: Median change of each device that both runs have.
-        times: Change of each step time that both have.
-        only_before: Step times that only the first run has.
-        only_after: Those that only the second has.
-        incomparable: Step times of which one is 0 or outside its own interval.
-        crossovers: From where on GPUs win.
-        steps: Numbers of the traced step that differ, of two checks.
-        findings_gone: What only the first run found.
-        findings_new: What only the second found.
-        claims: Published claims of which the outcome or our figure differs.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        facts: Differences in the circumstances of the runs.
+        verdicts: Verdicts of two checks; else null.
+        devices: Median change of each device in both runs.
+        times: Change of each step time in both runs.
+        only_before: Step times of the first run only.
+        only_after: Step times of the second run only.
+        incomparable: Step times that are 0 or outside their own interval in one of the runs.
+        crossovers: Crossovers in both runs.
+        steps: Differing numbers of the traced step, for two checks.
+        findings_gone: Findings of the first run only.
+        findings_new: Findings of the second run only.
+        claims: Published claims whose outcome or measured figure differs.
     """
 
     schema_version: int
@@ -258,11 +258,10 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
-    """Return how the second run differs from the first.
+    """Return the differences of the second run from the first.
 
-    A step time counts as changed only where the 90 % interval of its ratio leaves out 1. Two
-    predictions share errors of the model, which the interval cannot know: for them it is rather
-    too wide than too narrow.
+    A step time counts as changed only if the 90 % interval of its ratio excludes 1. Two predictions
+    share model errors, which the interval ignores: it is then more likely too wide than too narrow.
 
     Raises:
         ValueError: The runs are of different kinds.
@@ -315,7 +314,7 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
 
 
 def _time_change(before: NamedTime, after: NamedTime) -> TimeChange | None:
-    """Return how a time changed; None where one of them cannot be a divisor."""
+    """Return the change of a time; None if one of the times is invalid."""
     try:
         ratio = log_ratio(after.time, before.time)
         value, low, high = (math.exp(part) for part in (ratio.value, ratio.low, ratio.high))
@@ -414,28 +413,28 @@ def _shift(before: Crossover | NoCrossover, after: Crossover | NoCrossover) -> C
 
 
 Comparable = CheckReport | SweepReport | SystemsReport
-# Of columns on the left of a table, those that say what a row is about.
+# Kinds of the leading table columns that name the subject of a row.
 _NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
 PointKey = tuple[str, str, str, tuple[tuple[str, AxisValue], ...]]
 
 
 def _settings_key(settings: Mapping[str, AxisValue]) -> tuple[tuple[str, AxisValue], ...]:
-    """Return settings as a key of a dictionary, whatever the order of the axes."""
+    """Return settings as a dictionary key, independent of the order of the axes."""
     return tuple(sorted(settings.items(), key=lambda item: item[0]))
 
 
 class NamedTime(NamedTuple):
-    """A step time, and by what another run's is found."""
+    """A step time, and the name that matches it with the other run."""
 
     name: PointName
     time: DeviceResult | SweepPoint | CurvePoint
 
 
 def _times(report: Comparable, group: str) -> Iterator[NamedTime]:
-    """Yield every step time of a report that has an interval.
+    """Yield every step time of a report, if it has an interval.
 
-    A check has those of its devices, eager and compiled; systems have those of their sweeps, and
-    the estimates of their tables.
+    A check has step times of its devices, eager and compiled. Systems have those of their sweeps
+    and the estimates of their tables.
     """
     match report:
         case CheckReport():
@@ -480,7 +479,7 @@ def _of_table(table: SystemTable, group: str) -> Iterator[NamedTime]:
 
 
 def _about(row: TableRow, table: SystemTable) -> Iterator[str]:
-    """Yield what a row is about: texts and sizes left of its figures, which runs may change."""
+    """Yield the subject of a row: texts and sizes left of its figures, which may vary by run."""
     columns = takewhile(lambda column: column.kind in _NAMING, table.columns)
     for column, cell in zip(columns, row.cells, strict=False):
         if isinstance(cell, str | int):
@@ -491,10 +490,9 @@ def _about(row: TableRow, table: SystemTable) -> Iterator[str]:
 def _finding_changes(
     before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the findings that are gone and those that are new.
+    """Return the disappeared and the new findings.
 
-    A line that moved is no change: findings of one rule in one file are paired, those of the
-    same line first.
+    A moved line is no change: findings of one rule in one file are paired, the same line first.
     """
     gone, new = list(before), list(after)
     for same_line in (True, False):
@@ -508,7 +506,7 @@ def _finding_changes(
 
 
 def _claim_changes(before: SystemsReport, after: SystemsReport) -> Iterator[ClaimChange]:
-    """Yield the claims of which the outcome or our figure differs."""
+    """Yield the claims whose outcome or figure of ours differs."""
     theirs = {(s.name, claim.claim): claim for s in after.systems for claim in s.claims}
     for system in before.systems:
         for mine in system.claims:

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and kinds of machines: as tables, one of them in full, and as stored."""
+"""GPUs, CPUs and kinds of machines: as tables, as sheets of a single one, and as stored."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class DevicesDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The catalogue of GPUs, or one of them.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        devices: In the order of the catalogue.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        devices: Devices in catalogue order.
     """
 
     schema_version: int
@@ -33,20 +33,20 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: Stable lower-case identifier: ``epyc-7742``.
-        name: What people call it.
+        name: Common name.
         vendor: ``amd``, ``intel``, ``apple`` or ``arm``.
         core: Its microarchitecture: ``Zen 2``.
         num_cores: Physical cores of one socket.
         boost_hz: Highest clock of one core.
         release_year: Year of release.
-        single_thread_speed: How many times as fast as the reference host one of its threads is.
-        is_virtual: Whether it is what a virtual machine shows.
+        single_thread_speed: Speed of one thread, relative to the reference host.
+        is_virtual: Whether it is a name that virtual machines report.
         aliases: Other names for it.
-        source: Where its figures are from.
-        vector_flop_per_clock: fp32 FLOP of one core and clock; null where it is not known, as the
-            two below, and no step is predicted for this CPU then.
-        sustained_hz: Base clock, which all cores keep.
-        memory_bytes_per_s: Of all channels of one socket.
+        source: Source of its figures.
+        vector_flop_per_clock: fp32 FLOP per core and clock. If it or one of the two below is null
+            (unknown), no step is predicted for this CPU.
+        sustained_hz: Base clock, which all cores sustain.
+        memory_bytes_per_s: Memory bandwidth of all channels of one socket.
     """
 
     id: str
@@ -69,9 +69,9 @@ class HostsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The table of CPUs, or one of them.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        hosts: In the order of the table.
-        kinds: Kinds of machines; empty where one CPU was asked for.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        hosts: CPUs in table order.
+        kinds: Kinds of machines; empty if one CPU was requested.
     """
 
     schema_version: int
@@ -95,7 +95,7 @@ def stored_hosts(cpus: Sequence[HostCpu], kinds: Sequence[HostKind] = ()) -> Hos
 def devices_document(devices: Sequence[DeviceSpec]) -> Document:
     """Return one line per device, in the order given."""
     columns = (
-        # In a narrow terminal names are cut, then the architecture goes; never a figure.
+        # In a narrow terminal, cut names first, then drop the architecture; never cut a figure.
         Column("device", [one.name for one in devices], least=18),
         Column("architecture", [one.architecture for one in devices], optional=1),
         Column("year", [str(one.release_year) for one in devices], is_number=True),
@@ -114,13 +114,13 @@ def devices_document(devices: Sequence[DeviceSpec]) -> Document:
 
 
 def device_document(device: DeviceSpec) -> Document:
-    """Return everything that the catalogue knows about one device, with its sources."""
+    """Return everything in the catalogue about one device, with its sources."""
     labels, values = zip(*_sheet(device), strict=True)
     table = Table(
         (Column("figure", labels, style="dim"), Column("value", values, least=12)),
         has_header=False,
     )
-    # One piece each, to be clicked or copied.
+    # Keep each URL whole, so that it can be clicked or copied.
     sources = (Line(f"  {source}", is_whole=True) for source in device.sources)
     return Document(
         title=device.name,
@@ -158,7 +158,7 @@ def _with_unit(count: float, unit: str) -> str:
 
 
 def _memory(device: DeviceSpec) -> str:
-    # GPU memory is sold in GiB, whatever the box says.
+    # GPU memory comes in GiB, even if it is labelled GB.
     return f"{format_digits(device.memory_bytes / BYTES_PER_GIB)} GiB"
 
 

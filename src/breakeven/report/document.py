@@ -1,6 +1,6 @@
-"""A report as values that a terminal and a page lay out.
+"""A report as values, laid out by a terminal or a page.
 
-A module for each kind of report makes its document. What only one medium has says so by ``only``.
+Each kind of report has a module that makes its document. ``only`` restricts a part to one medium.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _Item = TypeVar("_Item")
 
 
 class Medium(Enum):
-    """Where a document is read."""
+    """The place where a document is read."""
 
     TERMINAL = "terminal"
     PAGE = "page"
 
 
-# Text, or parts of it, each plain or with a style of the terminal.
+# Text or parts of it, each plain or with a terminal style.
 Phrase = str | tuple[str | tuple[str, str], ...]
 
 
@@ -39,11 +39,11 @@ class Line:
     """A sentence or fact of its own.
 
     Args:
-        phrase: What it says.
-        style: At a terminal.
-        indent: Characters before it there.
-        only: The one medium that has it.
-        is_whole: Never break it, as an address.
+        phrase: Its text.
+        style: Style in a terminal.
+        indent: Indentation in a terminal, in characters.
+        only: The only medium that shows it; None for both.
+        is_whole: Whether to never break it, as for a URL.
     """
 
     phrase: Phrase
@@ -55,13 +55,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What was run, or where.
+    """A fact about the run or its machine.
 
     Args:
-        name: Of the fact.
-        text: What it is.
-        is_bare: At a terminal the text stands without the name.
-        only: The one medium that has it.
+        name: Name of the fact.
+        text: Its value.
+        is_bare: Whether a terminal shows the text without the name.
+        only: The only medium that shows it; None for both.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Fact:
 
 
 def fact_lines(facts: Iterable[Fact]) -> Iterator[Line]:
-    """Yield facts as a terminal has them."""
+    """Yield facts as lines for a terminal."""
     for fact in facts:
         text = fact.text if fact.is_bare else f"{fact.name}: {fact.text}"
         yield Line(text, "dim", only=fact.only)
@@ -79,12 +79,12 @@ def fact_lines(facts: Iterable[Fact]) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar, in parts of the longest.
+    """A bar, relative to the longest one.
 
     Args:
-        start: Where it begins, 0 to 1.
-        length: How long it is, 0 to 1.
-        style: Its colour at a terminal.
+        start: Its left end, 0 to 1.
+        length: Its length, 0 to 1.
+        style: Its colour in a terminal.
         css_class: Its colour in a page.
     """
 
@@ -96,14 +96,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value within its interval, drawn on a logarithmic axis at a terminal.
+    """A value within its interval, drawn on a logarithmic axis in a terminal.
 
     Args:
         low: Lower end, above 0.
         value: The value.
         high: Upper end.
         axis: Both ends of the axis, and a value to mark on it.
-        mark: Sign of the value.
+        mark: Character that marks the value.
         style: Its colour.
     """
 
@@ -117,12 +117,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell with a style, or with another text in a page.
+    """A cell with a style, or with a different text in a page.
 
     Args:
-        phrase: At a terminal.
-        style: Of all of it there.
-        page: In a page; None for the same.
+        phrase: Its text in a terminal.
+        style: Style of the whole cell in a terminal.
+        page: Its text in a page; None for the same text.
     """
 
     phrase: Phrase
@@ -135,7 +135,7 @@ AnyCell = str | Cell | Bar | Interval
 
 
 def cell_text(cell: AnyCell, medium: Medium = Medium.TERMINAL) -> str:
-    """Return a cell without styles; empty for one that is drawn."""
+    """Return the text of a cell without styles; empty for a drawn cell."""
     if isinstance(cell, Cell):
         is_same = cell.page is None or medium is Medium.TERMINAL
         return plain(cell.phrase) if is_same else cell.page or ""
@@ -149,13 +149,14 @@ class Column:
     Args:
         header: Its heading.
         cells: One for each row.
-        page_header: Its heading in a page, if that is another.
-        is_number: Align it as numbers.
-        only: The one medium that has it.
-        optional: 0 for always; the others are shown if a terminal has room, the lowest first.
-        least: Long cells go on in a further line, in at least so many characters; 0 for never.
-        is_cut: They end in an ellipsis instead.
-        style: At a terminal.
+        page_header: Its heading in a page, if different.
+        is_number: Whether to align it as numbers.
+        only: The only medium that shows it; None for both.
+        optional: 0 to show it always; other columns are shown if a terminal has room, lowest number
+            first.
+        least: Minimum width in characters to which long cells are wrapped; 0 for no wrapping.
+        is_cut: Whether long cells end in an ellipsis instead of wrapping.
+        style: Style in a terminal.
     """
 
     header: str
@@ -172,17 +173,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. If a terminal is too narrow for it, its last columns stand below the first ones.
+    """A table. If the terminal is too narrow, the last columns are put below the first ones.
 
     Args:
-        columns: From left to right; the first names the rows.
-        caption: What it shows, in a page.
-        note: What a reader of a page must know.
-        legend: What signs mean, at a terminal.
-        marks: A word for each row that the style sheet knows; empty for none.
-        has_header: Show headings at a terminal.
-        most: Rows that a terminal shows.
-        only: The one medium that has it.
+        columns: Columns from left to right; the first names the rows.
+        caption: Caption in a page.
+        note: Remark for readers of a page.
+        legend: Meaning of signs, in a terminal.
+        marks: CSS class of each row; empty for none.
+        has_header: Whether to show headings in a terminal.
+        most: Maximum number of rows in a terminal.
+        only: The only medium that shows it; None for both.
     """
 
     columns: Sequence[Column]
@@ -202,9 +203,9 @@ def columns_of(
     """Return columns from rows.
 
     Args:
-        headings: Of the columns.
-        rows: As many cells each.
-        numbers: For each column ``n`` if it holds numbers, a space if not.
+        headings: Headings of the columns.
+        rows: Rows with one cell for each heading.
+        numbers: One character for each column: ``n`` for numbers, else a space.
     """
     columns = list(zip(*rows, strict=True)) or [()] * len(headings)
     return tuple(
@@ -216,7 +217,7 @@ def columns_of(
 
 
 def evenly_spread(items: Sequence[_Item], most: int) -> Sequence[_Item]:
-    """Return at most so many items, evenly spread, the first and the last among them."""
+    """Return at most ``most`` evenly spaced items, including the first and the last."""
     if len(items) <= most:
         return items
     last = len(items) - 1
@@ -225,14 +226,14 @@ def evenly_spread(items: Sequence[_Item], most: int) -> Sequence[_Item]:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines of a change of a file."""
+    """Lines of a diff."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """Text of our own in Markdown, for a terminal."""
+    """Markdown text of our own, for a terminal."""
 
     text: str
 
@@ -242,8 +243,8 @@ class Timeline:
     """Both timelines of a step.
 
     Args:
-        spans: What happens on them; the last ends after 0.
-        description: What they show, for those who do not see it.
+        spans: Spans on both; the last ends after 0.
+        description: Description for screen readers.
     """
 
     spans: tuple[TimelineSpan, ...]
@@ -252,16 +253,16 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a document; at a terminal a blank line stands before it.
+    """A part of a document; a terminal shows a blank line before it.
 
     Args:
         title: Its heading.
-        blocks: What is in it.
-        heading: Its heading at a terminal, if that is another; empty for none.
-        style: Of the heading there.
-        is_list: Its lines are items of a list, in a page.
-        level: Of the heading in a page.
-        only: The one medium that has it.
+        blocks: Its content.
+        heading: Its heading in a terminal, if different; empty for none.
+        style: Style of the heading in a terminal.
+        is_list: Whether its lines are list items in a page.
+        level: Heading level in a page.
+        only: The only medium that shows it; None for both.
     """
 
     title: str
@@ -282,14 +283,14 @@ class Document:
     """A report.
 
     Args:
-        title: Of the page.
+        title: Title of the page.
         answers: The answer in words, the most important sentence first.
-        before: What must be known before the answer is read.
-        warnings: What may turn the answer itself.
-        facts: What was run, and where.
+        before: Blocks to read before the answer.
+        warnings: Warnings that may reverse the answer.
+        facts: The run and its machine.
         blocks: Everything else.
-        charts: Its charts, for an image of them; None for a kind that has none.
-        interval_percent: What intervals hold.
+        charts: Its charts, for an image; None for a kind of report without charts.
+        interval_percent: Coverage of the intervals, in percent.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The document of an explanation: both timelines, where the time goes, findings, plan, modules."""
+"""The document of an explanation: timelines, causes, findings, plan and modules."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ _CHOICE_WORDS = {
 _MAX_CAUSES = 9
 _LEAST_FRACTION = 0.01
 _MAX_LINES = 20
-# Below one line, of what a framework does there.
+# Frames of a framework shown below one line.
 _MAX_FRAMES = 6
 _MAX_MODULES = 60
-# Of these, a terminal shows the first.
+# Number of rows in a terminal.
 _MAX_LINE_ROWS = 9
 _MAX_MODULE_ROWS = 14
 _MAX_FINDINGS = 10
 _MAX_NOTES = 6
-# The device that is explained and the CPU.
+# The explained device and the CPU.
 _MAX_DEVICES = 2
-# Levels of a tree: the style sheet knows six, and a path of 10,000 dots must not become 10,000.
+# Levels of a tree: the style sheet has six, and a path with 10,000 dots must not add 10,000.
 _MAX_DEPTH = 6
 _MAX_NAME_CHARACTERS = 36
 _MAX_CODE_CHARACTERS = 90
@@ -102,13 +102,13 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
     """Return the document of an explanation.
 
     Args:
-        report: What was found out.
-        shows_evidence: Say with each finding what shows it, at a terminal too.
+        report: The explanation.
+        shows_evidence: Whether a terminal shows the evidence of each finding too.
     """
     target = shorten(printable(report.target, None), 60)
     step = duration_with_interval(report.step_ns, report.low_ns, report.high_ns)
     device_busy, host_busy = (
-        # What is busy and what the step takes are rounded apart: 100.3 % would puzzle a reader.
+        # Busy time and step time are rounded separately; 100.3 % would puzzle a reader.
         format_percent(min(busy_ns / report.step_ns, 1.0) if report.step_ns > 0 else 0.0)
         for busy_ns in (report.device_busy_ns, report.host_busy_ns)
     )
@@ -151,7 +151,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
 
 
 def _cause_table(report: ExplainReport, medium: Medium) -> Table:
-    """Return the causes, the longest first; at a terminal the shortest are summed up."""
+    """Return the causes, longest first; a terminal sums up the shortest."""
     shares = cause_shares(report.attribution)
     num_shown = min(sum(fraction >= _LEAST_FRACTION for _, _, fraction, _ in shares), _MAX_CAUSES)
     rest = shares[num_shown:]
@@ -181,7 +181,7 @@ def _cause_table(report: ExplainReport, medium: Medium) -> Table:
 
 
 def _bar(start: float, length: float, group: CauseGroup | None) -> Bar:
-    # Shares are rounded apart, and a bar must end within its cell.
+    # Shares are rounded separately, and a bar must end within its cell.
     start = min(max(start, 0.0), 1.0)
     length = round(min(max(length, 0.0), 1.0 - start), 4)
     style, css_class = ("dim", "c0") if group is None else (group.style, group.css_class)
@@ -189,7 +189,7 @@ def _bar(start: float, length: float, group: CauseGroup | None) -> Bar:
 
 
 def _line_table(report: ExplainReport) -> Table:
-    """Return the lines that take the most time, with the parts of those left to a framework."""
+    """Return the lines that take the most time, with the framework frames below them."""
     every = line_shares(report.attribution, report.recording)
     shares = every[:_MAX_LINES]
     names = short_names(share.file for share in shares)
@@ -231,7 +231,7 @@ def _line_table(report: ExplainReport) -> Table:
 
 
 def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[Line]:
-    """Yield the findings in full; at a terminal those of little or unknown gain in a line each."""
+    """Yield the findings in full; a terminal shows one line for each of little or unknown gain."""
     large = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     notes = [finding for finding in report.findings if finding.severity is Severity.INFO]
     if not report.findings:
@@ -277,7 +277,7 @@ def _finding_lines(report: ExplainReport, *, shows_evidence: bool) -> Iterator[L
 
 
 def gain_text(finding: Finding) -> str:
-    """Return ``saves 24 % (18–27 %)``, or the share of the step, or nothing if none is known."""
+    """Return ``saves 24 % (18–27 %)``, or the share of the step, or nothing if neither is known."""
     whose = " of the CPU's step" if finding.side is Side.CPU else ""
     gain = finding.gain_fraction
     if gain > 0:
@@ -290,7 +290,7 @@ def gain_text(finding: Finding) -> str:
 
 
 def _plan_section(report: ExplainReport) -> Iterator[Section]:
-    """Yield the step on each device after one fix after another, in a sentence and a table."""
+    """Yield the step on each device as fixes are added, in a sentence and a table."""
     plan = report.plan
     if not plan:
         return
@@ -304,8 +304,8 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
         text = f"{number} {printable(step.code, 20)} {place_text(name, step.line, 30)}".rstrip()
         fixes.append(Cell(text) if step.code else Cell("  as it is", page="as it is"))
     columns = [Column("one fix after another", fixes, page_header="fix", least=18)]
-    # The device that is explained, the CPU, then by their last step. A device keeps its column if
-    # it was measured at first and is predicted later.
+    # The explained device, the CPU, then the others by their last step. A device keeps its column
+    # even if it is measured at first and predicted later.
     order = sorted(
         sort_results(plan[-1].results),
         key=lambda result: (result.device != report.device, result.kind is not DeviceKind.CPU),
@@ -350,9 +350,9 @@ def _plan_section(report: ExplainReport) -> Iterator[Section]:
 
 
 def plan_sentence(plan: Sequence[PlanStep]) -> str:
-    """Return the number of fixes after which the verdict turns, in a sentence."""
+    """Return a sentence with the number of fixes after which the verdict changes."""
     after = plan[-1].verdict.choice
-    # By the results of the first step: there the CPU is the one that was measured, "this CPU".
+    # Use the results of the first step: there the measured CPU is labelled "this CPU".
     end = verdict_sentence(plan[-1].verdict, plan[0].results)
     fixes = len(plan) - 1
     if plan[0].verdict.choice is after:
@@ -364,7 +364,7 @@ def plan_sentence(plan: Sequence[PlanStep]) -> str:
 
 
 def _result_of(step: PlanStep, kind: DeviceKind, device: str) -> DeviceResult | None:
-    """Return a device's result, the predicted one if a GPU is measured too."""
+    """Return a device's result; for a GPU, prefer the predicted one."""
     found = [one for one in step.results if one.kind is kind and one.device == device]
     if kind is DeviceKind.GPU:
         found.sort(key=lambda result: result.source is not Source.PREDICTED)
@@ -372,7 +372,7 @@ def _result_of(step: PlanStep, kind: DeviceKind, device: str) -> DeviceResult | 
 
 
 def _result_cell(first: DeviceResult | None, result: DeviceResult | None) -> AnyCell:
-    """Return the time of a step, and how many times as fast as at first that is."""
+    """Return the step time, and its speed relative to the first step."""
     if result is None:
         return ""
     if result.fits is False:
@@ -391,7 +391,7 @@ def _result_cell(first: DeviceResult | None, result: DeviceResult | None) -> Any
 
 
 def _module_section(report: ExplainReport) -> Iterator[Section]:
-    """Yield the modules as a tree, each with its bar below its parent's."""
+    """Yield the module tree; each bar is below its parent's."""
     shares = module_shares(report.attribution, least_fraction=_LEAST_FRACTION, max_depth=_MAX_DEPTH)
     if not shares:
         return

@@ -19,19 +19,20 @@ DEVICE_TRACK = "device"
 
 
 class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What happens on one of the two timelines, from when to when.
+    """A span of one of the two timelines.
 
     Args:
         track: ``host`` or ``device``.
         name: Operator, copy, wait or kind of host work: ``aten.addmm.default``.
-        cause: As in an attribution: ``dispatcher``, ``device-gemm``, ``sync``, ...
+        cause: Cause, as in an attribution: ``dispatcher``, ``device-gemm``, ``sync``, ...
         phase: Part of the step.
-        module: Dotted path of the module; empty outside of modules.
-        file: The user's file; null where there is none.
+        module: Dotted path of the module; empty outside modules.
+        file: File of the user's code; null if none.
         line: Its line.
-        start_ns: Since the step began on the host; a device may lag behind into the next step.
-        end_ns: End.
-        is_critical: Whether the end of the step waits for some of it.
+        start_ns: Start, relative to the step's start on the host; a device may lag into the next
+            step.
+        end_ns: End, on the same scale.
+        is_critical: Whether part of it is on the critical path of the step.
     """
 
     track: str
@@ -47,16 +48,16 @@ class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The step on every device after one more fix; the first entry is the step as it is.
+    """The step on every device after one more fix; the first entry is the unchanged step.
 
     Args:
-        code: Rule of the finding that was fixed; empty for the step as it is.
-        title: What was fixed, in one line.
-        file: The user's file; null where the finding has no line.
+        code: Rule of the fixed finding; empty for the unchanged step.
+        title: The fix, in one line.
+        file: File of the user's code; null if the finding has no line.
         line: Its line.
-        side: Whose step the fix changes.
-        results: One for each device, as in a check.
-        verdict: Where to train then.
+        side: The side whose step the fix changes.
+        results: One result for each device, as in a check.
+        verdict: Where to train after the fix.
     """
 
     code: str
@@ -69,33 +70,33 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven explain` found out.
+    """The result of `breakeven explain`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        target: What was explained, as it was given.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        target: The script or module, as given.
         host: The machine that feeds the devices.
         step: The recorded step.
-        device: The GPU whose step is taken apart.
-        results: One for each device, those that are here first.
+        device: The GPU whose step is broken down.
+        results: One result for each device; devices of this machine come first.
         verdict: Where to train.
-        step_ns: The step on ``device``, predicted.
+        step_ns: Predicted step time on ``device``.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
-        bound: What limits it.
+        bound: The bottleneck of the step.
         host_busy_ns: The host's own work within the step.
-        device_busy_ns: Kernels and copies within it.
-        attribution: The step taken apart; its parts add up to it.
-        timeline: Both timelines of one step, in the order of the start; long steps are cut to the
-            longest spans, and a caveat says so.
-        findings: What costs time, lines that would raise first, then by gain.
-        plan: The step on every device after one fix after another.
-        num_suppressed: Findings left out because other rules than those asked for found them.
+        device_busy_ns: Time of kernels and copies within the step.
+        attribution: The breakdown of the step; its parts add up to the step time.
+        timeline: Both timelines of one step, by start; a long step keeps only its longest spans,
+            and a caveat says so.
+        findings: Lines that cost time; lines that would raise an error come first, then by gain.
+        plan: The step on every device as fixes are added one by one.
+        num_suppressed: Findings left out because their rules were not requested.
         caveats: Reasons to trust all figures less.
-        recording: The step itself, in stored runs only.
+        recording: The recorded step; only in stored runs.
         program: The whole training, which is more than its steps; null in older reports.
-        writes: What a run of the script wrote, and what became of that; null where it did not run,
-            and in older reports.
+        writes: Files that a run of the script wrote, and what happened to them; null if it did not
+            run, and in older reports.
     """
 
     schema_version: int

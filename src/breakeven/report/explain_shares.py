@@ -1,4 +1,4 @@
-"""The time of a step summed up by cause, phase, line and module."""
+"""The time of a step, summed by cause, phase, line and module."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NO_MODULE = "outside of modules"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one line of the user takes of the step, or what a framework does below it.
+    """The share of the step of one user line, or of a framework's functions below it.
 
     Args:
         time_ns: Nanoseconds of the step.
-        fraction: The same as a part of the step.
+        fraction: The same as a fraction of the step.
         name: The functions of a framework, outermost first: ``training_step → backward``; empty
             for a line.
-        file: The user's file; None for what no line of the user stands for.
+        file: File of the user's code; None for work without a user line.
         line: Its line.
-        source: The text of the line; empty if it is not known.
-        cause: What takes the most of a line.
-        frames: What a training framework does below a line, the longest first; empty if the line
-            does its work itself.
+        source: The text of the line; empty if unknown.
+        cause: The cause with the largest share of the line.
+        frames: Shares of a training framework below the line, longest first; empty if the line
+            itself does the work.
     """
 
     time_ns: int
@@ -48,13 +48,13 @@ class ModuleShare:
     """A module in the flame view, its children after it.
 
     Args:
-        name: Its path below its parent's: ``layers.0``.
+        name: Its path relative to its parent's: ``layers.0``.
         depth: 0 for modules without a parent.
-        start_fraction: Where its bar begins, as a part of the step: after its siblings, within
+        start_fraction: Left end of its bar, as a fraction of the step: after its siblings, within
             its parent.
-        fraction: Length of the bar: the module with all that it contains.
-        forward_fraction: Part of the step that is its forward pass.
-        backward_fraction: The same of its backward pass.
+        fraction: Length of the bar: the module with all its children.
+        forward_fraction: Fraction of the step in its forward pass.
+        backward_fraction: Fraction of the step in its backward pass.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ModuleShare:
 
 
 def cause_shares(attribution: Attribution) -> list[tuple[str, int, float, CauseGroup | None]]:
-    """Return the step by cause, the longest first: words, nanoseconds, share and group."""
+    """Return the step by cause, longest first: words, nanoseconds, share and group."""
     shares: list[tuple[str, int, float, CauseGroup | None]] = []
     for cause, time_ns in attribution.by(lambda part: part.cause).items():
         if time_ns > 0:
@@ -76,7 +76,7 @@ def cause_shares(attribution: Attribution) -> list[tuple[str, int, float, CauseG
 
 
 def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
-    """Return the step by phase, in the order of a step; what is of no phase comes last."""
+    """Return the step by phase, in step order; time without a phase comes last."""
     by_phase = attribution.by(lambda part: part.phase)
     order = {phase.value: number for number, phase in enumerate(Phase)}
     return tuple(
@@ -87,11 +87,11 @@ def phase_shares(attribution: Attribution) -> tuple[tuple[str, float], ...]:
 
 
 def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tuple[Share, ...]:
-    """Return the step by line of the user, the longest first.
+    """Return the step by user line, longest first.
 
     Args:
         attribution: The step.
-        recording: Holds the user's files; None if it was not kept.
+        recording: The recording with the user's files; None if it was not kept.
     """
     sources = () if recording is None else recording.sources
     texts = {source.path: source.text.splitlines() for source in sources}
@@ -119,7 +119,7 @@ def line_shares(attribution: Attribution, recording: RecordedStep | None) -> tup
 
 
 def _frame_shares(parts: Sequence[TimePart], attribution: Attribution) -> tuple[Share, ...]:
-    """Return the parts that a framework does below a line, if there is more than one."""
+    """Return the framework's shares below a line, if there is more than one."""
     by_name: dict[str, list[TimePart]] = {}
     for part in parts:
         by_name.setdefault(frames_text(part.frames), []).append(part)
@@ -146,13 +146,13 @@ def _main_cause(parts: Iterable[TimePart]) -> str:
 
 
 def frames_text(frames: Sequence[str]) -> str:
-    """Return functions of a framework as its users call them: ``training_step → backward``.
+    """Return functions of a framework by their short names: ``training_step → backward``.
 
-    The first is what the user's line calls, which that line says already. The class of a method
-    is named only if the method's name is one of Python's own, such as ``__next__``.
+    The first function is left out: the user's line already names it. The class of a method is named
+    only for special methods, such as ``__next__``.
 
     Args:
-        frames: As an attribution has them: ``accelerate.accelerator:Accelerator.backward``.
+        frames: Functions as in an attribution: ``accelerate.accelerator:Accelerator.backward``.
     """
     qualified = [frame.rpartition(":")[2] for frame in frames[1:] or frames]
     functions = [name.rpartition(".")[2] for name in qualified]
@@ -164,10 +164,10 @@ def frames_text(frames: Sequence[str]) -> str:
 
 
 def short_names(files: Iterable[str | None]) -> dict[str, str]:
-    """Return files by their path below the folder that all of them are in.
+    """Return files with their paths relative to the folder that contains them all.
 
     Args:
-        files: Paths as a report has them; None for none.
+        files: Paths as in a report; None entries are skipped.
     """
     paths = {file: file.split("/") for file in files if file is not None}
     levels = zip(*(path[:-1] for path in paths.values()), strict=False)
@@ -178,12 +178,12 @@ def short_names(files: Iterable[str | None]) -> dict[str, str]:
 def module_shares(
     attribution: Attribution, *, least_fraction: float, max_depth: int
 ) -> tuple[ModuleShare, ...]:
-    """Return the modules as a tree, from above to below, each level by time.
+    """Return the module tree, parents first, each level by time.
 
     Args:
         attribution: The step.
-        least_fraction: Modules that take less of the step are left out.
-        max_depth: Levels shown; what is below counts for the lowest one shown.
+        least_fraction: Modules with a smaller share of the step are left out.
+        max_depth: Levels shown; deeper modules count towards the lowest level shown.
     """
     root = _Node(name="")
     for part in attribution.parts:
@@ -214,7 +214,7 @@ def _rows(
 ) -> Iterator[ModuleShare]:
     for node in sorted(parent.children.values(), key=lambda child: -child.time_ns):
         name = node.name
-        # A module that holds nothing but another is one row with it.
+        # Merge a module with its only child, if the child takes all its time.
         while len(node.children) == 1:
             (child,) = node.children.values()
             if child.time_ns < node.time_ns:

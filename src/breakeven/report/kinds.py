@@ -1,4 +1,4 @@
-"""The kinds of documents that commands print, one row each."""
+"""The kinds of documents that commands print, one entry each."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from breakeven.verdict import SWEEP_SCHEMA_VERSION, TUNE_SCHEMA_VERSION, SweepRe
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of document. All of its schema versions so far are read.
+    """A kind of document. All of its schema versions so far can be read.
 
     Args:
         schema: Name of its schema, and of the command that prints it with ``--json``.
-        type: Of the report.
-        version: Of its schema.
-        units: How its figures are to be read.
-        build: Makes the document to be shown of a report.
-        parts: Makes those that a terminal shows one after the other.
-        key: A key that no kind after it has, which tells a stored one; empty if it is not read
-            back.
-        rerun: What writes a stored one again, after ``breakeven``.
-        command: The command, if its name is not that of the schema.
-        options: Of the command, besides ``--json``.
-        title: What it is, if that is not the report of the command.
-        stored: Its type in JSON, if that is not the report's.
-        write: Turns a report into what is stored.
+        type: Type of the report.
+        version: Version of its schema.
+        units: Units and meaning of its figures.
+        build: Builds the document that shows a report.
+        parts: Builds the documents that a terminal shows in turn.
+        key: A key that identifies it in a stored file: no later kind in `KINDS` has it; empty if it
+            is not read back.
+        rerun: Arguments of ``breakeven`` that write the file again.
+        command: The command, if its name differs from the schema's.
+        options: Options of the command, besides ``--json``.
+        title: Title, if it is not the report of the command.
+        stored: Its type in JSON, if different from the report's.
+        write: Converts a report to the stored type.
     """
 
     schema: str
@@ -84,7 +84,7 @@ class Kind:
 
     @property
     def description(self) -> str:
-        """What prints it, and how its figures are to be read."""
+        """The command that prints it, and the units of its figures."""
         return f"What `breakeven {self.command}{self.options} --json` prints{self.units}"
 
 
@@ -92,7 +92,7 @@ _FRACTIONS = "shares between 0 and 1; low and high bound a 90 % interval."
 _OF_A_STEP = f". Times are in nanoseconds, sizes in bytes, {_FRACTIONS}"
 
 KINDS = (
-    # Before check, since an explanation has a verdict too.
+    # Must precede check: an explanation has a verdict too.
     Kind(
         "explain",
         ExplainReport,

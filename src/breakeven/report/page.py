@@ -1,4 +1,4 @@
-"""A document as one page, or its charts as an SVG: all they need is within, none asks a network."""
+"""A document as one page, or its charts as an SVG, both without external resources."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ svg .heading, svg .title { font-size: 15px; }
 def render_page(document: Document) -> bytes:
     r"""Return a document as HTML in UTF-8.
 
-    Every text is escaped. Control characters, marks of text direction and bytes that are not UTF-8
-    are written out as ``\x1b``. The page's own policy lets its one script and style sheet run, by
-    their digests, and nothing else.
+    Every text is escaped. Control characters, text-direction marks and bytes that are not UTF-8 are
+    written as escapes such as ``\x1b``. The page's content security policy allows only its own
+    script and style sheet, by their digests.
 
     Args:
-        document: What to show.
+        document: The document to show.
     """
     dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
     style = _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
@@ -60,13 +60,13 @@ def render_page(document: Document) -> bytes:
 
 
 def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
-    """Return charts below one another as one image, the same for the same figures.
+    """Return one image with the charts stacked vertically; equal figures give equal bytes.
 
-    It is drawn on light paper, and without what only browsers know, such as variables of a style.
+    It is drawn on light paper, without browser-only features such as CSS variables.
 
     Args:
-        charts: At least one.
-        heading: What was run.
+        charts: At least one chart.
+        heading: The command or target of the run.
     """
     places: list[tuple[float, SvgChart]] = []
     height = 40.0
@@ -90,7 +90,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
 
 
 def _render(template: str, **values: object) -> bytes:
-    # Not with the module: a command without a page must not wait for it.
+    # Create it on use: commands without a page must not wait for it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -106,7 +106,7 @@ def _render(template: str, **values: object) -> bytes:
 
 
 class _Verbatim:
-    """Our own style sheet or script, which escaping would break."""
+    """Our own style sheet or script, which must not be escaped."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -116,7 +116,7 @@ class _Verbatim:
 
 
 def _visible(value: object) -> object:
-    """Return a value of the template as it may be shown; markup of our own as it is."""
+    """Return a template value with control characters escaped; our own markup unchanged."""
     if hasattr(value, "__html__"):
         return value
     text = str(value)
@@ -124,7 +124,7 @@ def _visible(value: object) -> object:
 
 
 def _has_long_word(text: str) -> bool:
-    """A word must be broken, lest one name makes a table too wide to read."""
+    """Return whether a word must be broken, because it would make a table too wide."""
     return any(len(word) > _MAX_WORD_CHARACTERS for word in text.split())
 
 
@@ -133,5 +133,5 @@ def _source(name: str) -> str:
 
 
 def _series_css(*, is_dark: bool) -> str:
-    """Return the colours of the series on light or on dark paper."""
+    """Return the colours of the series, on light or on dark paper."""
     return "".join(f".c{number}{{--c:{pair[is_dark]}}}\n" for number, pair in enumerate(COLOURS))

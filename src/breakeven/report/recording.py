@@ -1,4 +1,4 @@
-"""The recorded step within a stored run: what it takes to explain the run again."""
+"""The recorded step in a stored run, from which the run can be explained again."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ RECORDING_VERSION = 1
 
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What `explain RUN.json` reads, to take the step apart on any device.
+    """The input of `explain RUN.json`, to break the step down on any device.
 
     Args:
-        version: Of the events: another one records other things.
-        trace: The step as a GPU would run it.
-        other_size: The same step at another batch size; null where it was recorded at one only.
-        host: What issues the work.
-        sources: The user's files.
-        cpu: What was measured on the CPU; null where nothing was.
-        sha256: Digest of all that, so that a change by hand does not go unnoticed.
+        version: Version of the format of the events.
+        trace: The step as a GPU runs it.
+        other_size: The same step at another batch size; null if it was recorded at only one.
+        host: The host that issues the work.
+        sources: Text of the user's files.
+        cpu: Measurements on the CPU; null if none.
+        sha256: Digest of all other fields, to detect manual edits.
     """
 
     version: int
@@ -36,7 +36,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether nothing was changed since it was recorded."""
+        """Return whether the recording is unchanged."""
         return self.sha256 == _digest(msgspec.structs.replace(self, sha256=""))
 
 
@@ -51,11 +51,11 @@ def record(
     """Return a recording, with its digest.
 
     Args:
-        trace: The step as a GPU would run it.
-        host: What issues the work.
+        trace: The step as a GPU runs it.
+        host: The host that issues the work.
         other_size: The same step at another batch size.
-        sources: The user's files.
-        cpu: What was measured on the CPU.
+        sources: Text of the user's files.
+        cpu: Measurements on the CPU.
     """
     bare = RecordedStep(
         version=RECORDING_VERSION,
@@ -66,7 +66,7 @@ def record(
         cpu=cpu,
         sha256="",
     )
-    # Whole numbers in float fields are read back as floats: the digest is of what will be read.
+    # Integers in float fields are read back as floats: take the digest after a round trip.
     bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)
     return msgspec.structs.replace(bare, sha256=_digest(bare))
 

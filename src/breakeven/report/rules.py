@@ -1,4 +1,4 @@
-"""Rules as a table, as pages of Markdown, and as stored."""
+"""Rules as a table, as Markdown pages, and as stored."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         code: Stable code: ``SYNC001``.
-        cause: Root cause that it detects: ``SYNC_ITEM``.
-        title: What it finds, in one sentence without its full stop.
-        page: All there is to know of it.
+        cause: Root cause of its findings: ``SYNC_ITEM``.
+        title: Its findings, in one sentence without a full stop.
+        page: The whole page of the rule.
     """
 
     code: str
@@ -34,7 +34,7 @@ class RuleEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plain_title(self) -> str:
-        """The title without marks around code."""
+        """The title without backticks."""
         return self.title.replace("`", "")
 
     @property
@@ -48,8 +48,8 @@ class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
     """All rules, or those of one code or cause.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        rules: By code.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        rules: Rules by code.
     """
 
     schema_version: int
@@ -58,7 +58,7 @@ class RulesDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def all_rule_pages() -> tuple[RuleEntry, ...]:
     """Return the page of every rule, by code."""
-    # Not with the module: what a report shows must not wait for the rules.
+    # Load rules on use: reports must not wait for them.
     from breakeven.advise import all_rules
 
     entries: list[RuleEntry] = []
@@ -70,7 +70,7 @@ def all_rule_pages() -> tuple[RuleEntry, ...]:
 
 
 def find_rule_pages(name: str) -> tuple[RuleEntry, ...]:
-    """Return the pages that a code or a cause means; several rules may detect one cause.
+    """Return the pages for a code or a cause; several rules may detect one cause.
 
     Args:
         name: ``SYNC001`` or ``SYNC_ITEM``, in any case.
@@ -97,12 +97,12 @@ def stored_rules(pages: Sequence[RuleEntry]) -> RulesDocument:
 
 
 def rules_document(pages: Sequence[RuleEntry]) -> Document:
-    """Return a line for each rule: its code, the cause that it detects, and what it finds."""
+    """Return one line for each rule: its code, its cause and its title."""
     titles = [page.plain_title for page in pages]
     columns = (
         Column("rule", [page.code for page in pages], style="bold magenta"),
         Column("cause", [page.cause for page in pages], style="dim", optional=1),
-        # With less room, the cause would squeeze the title.
+        # Keep enough width here: otherwise the cause would squeeze the title.
         Column("what it finds", titles, least=36),
     )
     return Document(title="Rules", blocks=(Table(columns),))

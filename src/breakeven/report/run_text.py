@@ -1,4 +1,4 @@
-"""What reports of several kinds share: facts of the run, side effects, fixes and caveats."""
+"""Shared parts of several kinds of reports: run facts, side effects, fixes and caveats."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from breakeven.trace import FileChange, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
 from breakeven.verdict import DeviceKind, Finding, HostSummary, ProgramSummary
 
-# Files that are named; all that are known are in the JSON report.
+# Number of files named here; the JSON report names all.
 _MAX_NAMES = 3
 _MAX_PLACE_CHARACTERS = 40
-# Of what lies between steps; less needs no name.
+# Smallest share of the work between steps that gets a name.
 _LEAST_SHARE = 0.05
 
 
 def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the fix of each finding, or for which line the same rule has said the same before."""
+    """Yield the fix of each finding, or the place where the same fix was given before."""
     said: dict[tuple[str, str], str] = {}
     for finding in findings:
         rule_and_fix, text = (finding.code, finding.fix), printable(finding.fix, 600)
         first = said.get(rule_and_fix)
-        # A short fix is said sooner than where it stands.
+        # If the fix is shorter than the reference to its place, repeat the fix.
         yield text if first is None or len(text) <= len(first) else first
         place = place_text(finding.file, finding.line, _MAX_PLACE_CHARACTERS)
         said.setdefault(rule_and_fix, f"as for {place}" if place else "as above")
@@ -59,7 +59,7 @@ def run_facts(report: CheckReport | ExplainReport) -> Iterator[Fact]:
         yield Fact("program", " · ".join(_program_parts(report.program)))
     yield from side_effect_facts(report.writes)
     yield from host_facts(report.host)
-    # In what kind of machine each predicted GPU is taken to be.
+    # The assumed kind of machine around each predicted GPU.
     fed: dict[str, list[str]] = {}
     for result in report.results:
         if result.fed_by:
@@ -91,13 +91,13 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
 
     Args:
         host: The machine.
-        threads: Those of the CPU's steps, if they are not the host's alone.
+        threads: Threads of the CPU's steps, if they differ from the host's.
     """
     parts = (
         printable(host.name, 80),
         threads or plural(host.num_threads, "thread"),
         f"torch {printable(host.torch_version)}",
-        # Further assumptions are in a page and in the JSON report.
+        # Pages and the JSON report have further assumptions.
         printable(host.calibration, 120),
     )
     yield Fact("host", " · ".join(parts))
@@ -106,7 +106,7 @@ def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
 
 
 def side_effect_facts(writes: FileWrites | None) -> Iterator[Fact]:
-    """Yield the files that the script wrote, and where they went, if there are any."""
+    """Yield the files that the script wrote and their destination, if there are any."""
     if writes is None:
         return
     if writes.protection is WriteProtection.NONE:
@@ -133,14 +133,14 @@ def busy_warnings(caveats: Iterable[Caveat]) -> tuple[str, ...]:
     messages = [caveat.message for caveat in caveats if caveat.code == BUSY_MACHINE]
     if not messages:
         return ()
-    # Each names its own load: the first stands for all.
+    # Each message names its own load: show the first for all.
     times = f" (so in {len(messages):,} measurements)" if len(messages) > 1 else ""
     quiet = "Run it again when the machine is quiet."
     return (f"Careful: {printable(messages[0])}{times}. {quiet}",)
 
 
 def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
-    """Return the caveats of a run with the devices that they hold for; empty for all."""
+    """Return the caveats of a run with the devices that they concern; empty for all devices."""
     results = report.results
     absent = report.absent_cpus if isinstance(report, CheckReport) else ()
     num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
@@ -150,7 +150,7 @@ def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, s
         for result in group:
             for caveat in result.caveats:
                 names.setdefault(caveat, {})[device_label(result)] = None
-        # Name the absent CPUs also if a caveat holds for all of them.
+        # Name absent CPUs even if a caveat concerns all of them.
         for caveat, own in names.items():
             if group is absent or caveat not in report.caveats:
                 held[caveat] = ", ".join(own) if len(own) < num_all else ""
@@ -162,11 +162,11 @@ def caveat_section(
 ) -> Iterator[Section]:
     """Yield the section of caveats, if there are any.
 
-    That of a busy machine is left out: ``busy_warnings`` puts it next to the answer.
+    The busy-machine caveat is left out: ``busy_warnings`` shows it next to the answer.
 
     Args:
-        caveats: With what each holds for; empty for everything.
-        most: Caveats that are shown.
+        caveats: Caveats, each with the devices that it concerns; empty for all.
+        most: Maximum number of caveats shown.
     """
     held = caveats if isinstance(caveats, Mapping) else dict.fromkeys(caveats, "")
     lines = [

@@ -1,7 +1,8 @@
 """Print the JSON Schema of a document.
 
-Run ``python -m breakeven.report.schema check > docs/schema/check.schema.json``, and the same with
-the names of the other documents, after a change of their types.
+After a change of a document's types, run
+``python -m breakeven.report.schema check > docs/schema/check.schema.json``, with the name of that
+document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A report as it is given out: at a terminal, as a page or charts, and as JSON with its schema."""
+"""Outputs of a report: in a terminal, as a page or charts, and as JSON with its schema."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 def show(
     report: msgspec.Struct, console: Console, *, hints: Sequence[str] = (), **options: object
 ) -> None:
-    """Write a report to a console, as wide as that is.
+    """Write a report to a console, at the console's width.
 
     Args:
-        report: What a command found out.
-        console: Where to; its size, colours and encoding are honoured.
-        hints: Lines at the end that say what to do next.
-        options: What the builder of its kind takes as well.
+        report: The report of a command.
+        console: The console; its size, colours and encoding are respected.
+        hints: Closing lines with next actions.
+        options: Further arguments of the kind's builder.
     """
     kind = kind_of(report)
     documents = list(kind.parts(report)) if kind.parts else []
@@ -44,14 +44,14 @@ def show(
 
 
 def ensure_can_chart(suffix: str) -> None:
-    """Check that a report can be written as such a file, before the work whose result it shows.
+    """Check that a report can be written as such a file, before the measurement.
 
     Args:
         suffix: ``.png``, ``.svg`` or ``.html``, in any case.
 
     Raises:
-        UsageError: Nothing is written with such a suffix.
-        BreakevenError: matplotlib is needed for it and not installed.
+        UsageError: The suffix is not supported.
+        BreakevenError: matplotlib is needed but not installed.
     """
     if suffix.lower() == ".png":
         ensure_can_draw()
@@ -63,15 +63,15 @@ def ensure_can_chart(suffix: str) -> None:
 
 
 def chart_document(report: Any, suffix: str) -> bytes:
-    """Return a report as the bytes of a file: charts alone as an image, everything as a page.
+    """Return a report as the bytes of a file: an image of its charts, or a full page.
 
     Args:
-        report: What a command found out.
+        report: The report of a command.
         suffix: ``.png``, ``.svg`` or ``.html``, in any case.
 
     Raises:
-        UsageError: Nothing, or nothing of this report, is written with such a suffix.
-        BreakevenError: matplotlib is needed and not installed, or there is nothing to draw.
+        UsageError: The suffix is not supported, or not for this report.
+        BreakevenError: matplotlib is needed but not installed, or there is nothing to draw.
     """
     kind = kind_of(report)
     if kind.build is None:
@@ -100,12 +100,12 @@ def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
     """Return a report as one indented JSON document in UTF-8, ending in a newline.
 
     Args:
-        report: Of any kind.
-        with_recording: Keep the recorded step, which is large: for files that are explained later.
+        report: A report of any kind.
+        with_recording: Whether to keep the recorded step, which is large, for a later `explain`.
 
     Raises:
-        msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that
-            is not a number), so the document could never be read back.
+        msgspec.ValidationError: The report breaks its own schema (a share above 1, a time that is
+            not a number), so the document could not be read back.
     """
     kind = kind_of(report)
     if not with_recording and hasattr(report, "recording"):
@@ -118,8 +118,8 @@ def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:
 def encode_document(value: object) -> bytes:
     """Return any value as an indented JSON document, ending in a newline.
 
-    A byte of a file name that is not UTF-8 reaches Python as a lone surrogate, which JSON cannot
-    hold: it comes out as U+FFFD.
+    A non-UTF-8 byte of a file name reaches Python as a lone surrogate, which JSON cannot contain:
+    it becomes U+FFFD.
     """
     try:
         encoded = msgspec.json.encode(value)
@@ -134,10 +134,10 @@ def encode_document(value: object) -> bytes:
 
 
 def json_schema(name: str = "check") -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a document, with what docstrings say of its keys.
+    """Return the JSON Schema (draft 2020-12) of a document, with key descriptions from docstrings.
 
     Args:
-        name: Of its kind, as `kinds_by_schema` has it.
+        name: Name of its kind in `kinds_by_schema`.
     """
     kind = kinds_by_schema()[name]
     described = msgspec.json.schema(kind.stored)
@@ -145,11 +145,11 @@ def json_schema(name: str = "check") -> dict[str, Any]:
     root = kind.stored.__name__
     _hide_recording(definitions, root)
     for definition in definitions.values():
-        # Move the ``Args`` of a type's docstring to the properties that they describe.
+        # Move the ``Args`` of a type's docstring to the properties.
         summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
         if summary:
             definition["description"] = summary
-        # An argument's first line is indented by four, the lines that go on with it by eight.
+        # The first line of an argument is indented by four, its continuation lines by eight.
         for argument in re.split(r"^ {4}(?! )", arguments, flags=re.MULTILINE)[1:]:
             key, _, text = argument.partition(": ")
             definition["properties"][key]["description"] = " ".join(text.split())
@@ -164,9 +164,9 @@ def json_schema(name: str = "check") -> dict[str, Any]:
 
 
 def _hide_recording(definitions: dict[str, Any], document: str) -> None:
-    """Leave open what a recorded step looks like, which is for breakeven alone to read.
+    """Leave the format of a recorded step open: only breakeven reads it.
 
-    Definitions that only the recording refers to go with it.
+    Definitions referenced only by the recording are removed too.
     """
     properties = definitions[document]["properties"]
     if "recording" not in properties:

@@ -1,4 +1,4 @@
-"""A stored run to hand on: without the text of the script, or where its files lie."""
+"""Removes the script's text and absolute paths from a stored run, to share it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Report = TypeVar("_Report", CheckReport, ExplainReport)
 def without_source(report: _Report) -> _Report:
     """Return a run without the text of the user's files, and with short names for them.
 
-    A file is named relative to the folder that holds all files that the run names: the script's
-    own, where the others lie in or below it. What the script wrote elsewhere has its last name
-    alone. Names of modules and functions, and numbers of lines, stay.
+    Paths become relative to the folder that contains all files of the run: the script's own if all
+    others are in or below it. A file written elsewhere keeps only its last name. Names of modules
+    and functions, and line numbers, stay.
     """
     found: dict[str, Any] = msgspec.to_builtins(report)
     written = [write.path for write in report.writes.files] if report.writes else []
@@ -43,11 +43,11 @@ def without_source(report: _Report) -> _Report:
 
 
 def _names(files: set[str], written: Sequence[str]) -> dict[str, str]:
-    """Return the name to show for each file that a run names by its absolute path.
+    """Return the short name of each file that a run names by its absolute path.
 
     Args:
-        files: Those of the user, by which the folder is known.
-        written: Those that the script wrote, anywhere.
+        files: The user's files, which determine the folder.
+        written: Files that the script wrote, anywhere.
     """
     folders = [str(PurePath(path).parent) for path in files]
     folder = os.path.commonpath(folders) if folders else ""
@@ -59,7 +59,7 @@ def _names(files: set[str], written: Sequence[str]) -> dict[str, str]:
 
 
 def _files(value: Any) -> Iterator[str]:
-    """Yield the absolute paths of the files that are known by a line, and of the target."""
+    """Yield the absolute paths of files with a finding or cause, and of the target."""
     if isinstance(value, dict):
         for key, member in cast("dict[str, Any]", value).items():
             if key in ("file", "target") and isinstance(member, str):
@@ -74,7 +74,7 @@ def _files(value: Any) -> Iterator[str]:
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value with every text in it changed."""
+    """Return a value with every text in it changed by ``change``."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A stored report, read back or refused with the reason."""
+"""Reads stored reports back, or refuses them with the reason."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from breakeven.verdict import (
 )
 
 _T = TypeVar("_T")
-# A year: no step takes so long.
+# Longest valid time: one year.
 _LONGEST_NS = 3.2e16
-# By so much the ends of an interval that has no width may pass its middle.
+# Tolerance by which the ends of a zero-width interval may pass its middle.
 _ROUNDING = 1 + 1e-9
 
 _RERUN = "write it again, with -o FILE --force"
@@ -40,8 +40,8 @@ def read_report(path: str | os.PathLike[str]) -> CheckReport:
     """Return the report in ``path``, as ``breakeven check TARGET -o FILE`` wrote it.
 
     Raises:
-        StoredDataError: The file cannot be read, is cut off, is no report, is one of another
-            command or schema version, or was edited so that it no longer fits the schema.
+        StoredDataError: The file cannot be read, is cut off, is not a report, comes from another
+            command or schema version, or was edited and no longer fits the schema.
     """
     report = read_document(path)
     if not isinstance(report, CheckReport):
@@ -56,8 +56,8 @@ def read_document(path: str | os.PathLike[str]) -> Any:
     """Return the report in ``path``, as any command wrote it with ``-o FILE``.
 
     Raises:
-        StoredDataError: The file cannot be read, is cut off, is no report, is of another schema
-            version, or was edited so that it no longer fits the schema.
+        StoredDataError: The file cannot be read, is cut off, is not a report, has another schema
+            version, or was edited and no longer fits the schema.
     """
     path = Path(path)
     try:
@@ -77,12 +77,12 @@ def read_document(path: str | os.PathLike[str]) -> Any:
             f"{path} was edited or damaged: it does not fit its schema: {error}", hint=again
         ) from error
     except msgspec.DecodeError as error:
-        # Such as a name that is not UTF-8, which the look at its keys has skipped.
+        # For example a name that is not UTF-8, which the check of the keys skips.
         raise StoredDataError(f"{path} is not JSON: {error}", hint=again) from error
 
 
 def report_command(report: msgspec.Struct) -> str:
-    """Return the command that finds out such a report."""
+    """Return the command that makes such a report."""
     return kind_of(report).command
 
 
@@ -119,7 +119,7 @@ def _kind(path: Path, document: bytes) -> Kind:
 
 
 def _decode(document: bytes, kind: type[_T]) -> _T:
-    """Decode JSON; whatever is wrong with it is a ``msgspec.DecodeError``."""
+    """Decode JSON; raise every failure as a ``msgspec.DecodeError``."""
     try:
         return msgspec.json.decode(document, type=kind)
     except (UnicodeDecodeError, RecursionError) as error:
@@ -127,10 +127,10 @@ def _decode(document: bytes, kind: type[_T]) -> _T:
 
 
 def _ensure_whole(report: Any) -> None:
-    """Check what the types do not tell, and every renderer relies on.
+    """Check invariants that the types do not express and every renderer needs.
 
     Raises:
-        msgspec.ValidationError: A part is missing.
+        msgspec.ValidationError: A part is missing or inconsistent.
     """
 
     def ensure(is_right: bool, message: str) -> None:
@@ -140,7 +140,7 @@ def _ensure_whole(report: Any) -> None:
     for found in _structs(report):
         times = None
         match found:
-            # 0 is a time, too, of a figure in a table.
+            # A figure in a table may also be a time of 0.
             case Estimate(value_ns=value) if value:
                 times = found.low_ns, value, found.high_ns
             case _ if {"low_ns", "step_ns", "high_ns"} <= set(found.__struct_fields__):
@@ -183,7 +183,7 @@ def _ensure_whole(report: Any) -> None:
 
 
 def _structs(value: object) -> Iterator[msgspec.Struct]:
-    """Yield a struct and all within it, but for the recorded step, which has a check of its own."""
+    """Yield a struct and all within it, except the recorded step, which has its own check."""
     if isinstance(value, msgspec.Struct):
         yield value
         for name in value.__struct_fields__:
@@ -195,7 +195,7 @@ def _structs(value: object) -> Iterator[msgspec.Struct]:
 
 
 def with_fields(report: Any) -> Any:
-    """Return a report with the fields that its version did not have, as far as its texts tell."""
+    """Return a report with fields that its older version lacked, as far as its texts allow."""
     match report:
         case SweepReport():
             return _sweep(report)

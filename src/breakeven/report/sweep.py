@@ -1,4 +1,4 @@
-"""The document of a sweep: from where on a GPU wins, the times behind it, and what went wrong."""
+"""The document of a sweep: the sizes from which GPUs win, the times behind them, and failures."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ from breakeven.verdict import (
 
 _MAX_BLOCKS = 3
 _MAX_CHARTS = 24
-# Sizes that a terminal shows of a curve, and settings that it shows of crossovers.
+# Maximum numbers of sizes of a curve, and of settings of crossovers, in a terminal.
 _MAX_ROWS = 20
 _MAX_CROSSOVERS = 12
 _MAX_FAILURES = 8
 _MAX_SETTINGS = 4
-# Values of an axis that are written out; of more, only the first and the last are.
+# If an axis has more values, show only the first and the last.
 _MAX_VALUES = 6
 _MAX_LABEL_CHARACTERS = 24
-# Axes whose values are counts of something: "2 threads", but "batch size 64".
+# Axes that count something: "2 threads", but "batch size 64".
 _COUNTED: Mapping[str, str] = {
     NUM_PARAMETERS: "parameters",
     "threads": "threads",
@@ -89,7 +89,7 @@ def sweep_document(report: SweepReport) -> Document:
 
 
 def sweep_warnings(report: SweepReport) -> tuple[str, ...]:
-    """Return the warnings that may turn the answer."""
+    """Return the warnings that may reverse the answer."""
     return busy_warnings(caveat for held in (*report.points, report) for caveat in held.caveats)
 
 
@@ -99,7 +99,7 @@ def sweep_facts(report: SweepReport) -> Iterator[Fact]:
     yield Fact("target", command, is_bare=True)
     yield Fact("over", " · ".join(_axis_text(axis) for axis in report.axes))
     yield Fact("step times", f"{len(report.points):,}", only=Medium.PAGE)
-    # Each point of the CPU has the threads that suit it best.
+    # Each CPU point uses its best number of threads.
     counts = sorted({point.num_threads for point in report.points if point.num_threads})
     threads = ""
     if counts and not any(axis.role is AxisRole.THREADS for axis in report.axes):
@@ -108,7 +108,7 @@ def sweep_facts(report: SweepReport) -> Iterator[Fact]:
             fewer = ", ".join(f"{count:,}" for count in counts[:-1])
             threads = f"{fewer} or {counts[-1]:,} threads, whichever suits a point"
     yield from host_facts(report.host, threads)
-    # With --host, or on a cluster, the step was measured on another processor.
+    # With --host, or on a cluster, another processor measured the step.
     cpus = dict.fromkeys(one.hardware for one in report.points if one.kind is DeviceKind.CPU)
     if cpus and set(cpus) != {report.host.name}:
         yield Fact("CPU", ", ".join(printable(name, 80) for name in cpus))
@@ -129,7 +129,7 @@ def headline(report: SweepReport) -> str:
     axis = report.axes[0].name
     along = [crossover for crossover in report.crossovers if crossover.outcome.axis == axis]
     if not along:
-        # Sizes have no order: say how often each kind has the shortest step.
+        # Without an order of sizes, count how often each kind has the shortest step.
         best: dict[tuple[tuple[str, AxisValue], ...], tuple[float, DeviceKind]] = {}
         for point in report.points:
             if point.fits is not False:
@@ -188,7 +188,7 @@ def _place_text(outcome: Crossover) -> str:
 
 
 def _start_of(crossover: SweepCrossover) -> float:
-    """Return the value from which on the GPU wins, for sorting: infinity for never."""
+    """Return the value from which the GPU wins, for sorting; infinity if it never wins."""
     outcome = crossover.outcome
     if isinstance(outcome, Crossover):
         return outcome.value
@@ -223,7 +223,7 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
 
 
 def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
-    """Return a sentence for each GPU, or a row for each setting of the other axes."""
+    """Return one sentence for each GPU, or one row for each setting of the other axes."""
     settings = _held_settings(group)
     if len(settings) == 1:
         ordered = sorted(group, key=_start_of)
@@ -258,7 +258,7 @@ def _crossover_phrase(crossover: SweepCrossover) -> Phrase:
         case Crossover():
             return ("from ", (_place_text(outcome), "bold"), f" on ({crossover_interval(outcome)})")
         case NoCrossover():
-            # The name stands before the sentence already.
+            # The sentence already follows the name.
             reason = printable(outcome.none_because, 600)
             return reason.removeprefix(f"{printable(crossover.device)} ")
         case _:
@@ -266,10 +266,11 @@ def _crossover_phrase(crossover: SweepCrossover) -> Phrase:
 
 
 def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
-    """Return the charts of a sweep, none without step times.
+    """Return the charts of a sweep; none if there are no step times.
 
-    There is one along its first axis for each setting of the others, CPU threads aside, which share
-    a chart; and the same along the number of parameters if that grows and something is known of it.
+    There is one chart along the first axis for each setting of the others; CPU threads share a
+    chart. Further charts are along the number of parameters, if it differs at each value and has a
+    crossover outcome.
     """
     if not report.axes:
         return ()
@@ -287,7 +288,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
         charts.append(_sweep_chart(report, first.name, held, points, places))
         pairs = {(point.settings[first.name], point.num_parameters) for point in points}
         numbers = {number for _, number in pairs}
-        # Each value of the axis has a number of parameters of its own, which crossovers are along.
+        # Each value of the axis has its own number of parameters, and crossovers use that number.
         if (
             0 not in numbers
             and len(pairs) == len(numbers) > 1
@@ -302,7 +303,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
 
 
 def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool:
-    """All settings that both have are equal."""
+    """Return whether all shared settings are equal."""
     return all(one[name] == value for name, value in other.items() if name in one)
 
 
@@ -317,9 +318,9 @@ def _sweep_chart(
 
     Args:
         report: The sweep.
-        axis: Along which.
-        held: The other axes.
-        points: With these settings.
+        axis: Name of that axis.
+        held: Settings of the other axes.
+        points: Points with these settings.
         places: The value of the axis for each point.
     """
     first, word, note = report.axes[0], axis_word(axis), settings_text(held)
@@ -334,8 +335,8 @@ def _sweep_chart(
         along = sorted(along, key=float)
         numbers = [float(value) for value in along]
         x = size_axis(word, numbers)
-    # A prediction of a GPU does not depend on the CPU's threads: it is drawn once. Along threads
-    # the CPU is one device all the same.
+    # A GPU prediction does not depend on the CPU's threads: draw it once. Along threads, the CPU is
+    # still one device.
     threads = next((one.name for one in report.axes[1:] if one.role is AxisRole.THREADS), None)
     by_device: dict[tuple[str, DeviceKind], dict[AxisValue | None, dict[int, ChartPoint]]] = {}
     for point, value in zip(points, places, strict=True):
@@ -360,7 +361,7 @@ def _sweep_chart(
         x=x,
         x_labels=map(value_text, along),
         series=series,
-        # With what tells crossovers from others of the same chart.
+        # Each crossover with the settings that distinguish it within the chart.
         crossovers=[
             (settings_text({k: v for k, v in one.held.items() if k not in held}), one.outcome)
             for one in report.crossovers
@@ -372,7 +373,7 @@ def _sweep_chart(
 
 
 def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Section]:
-    """Yield a table and a chart for each held setting, as many as a person reads."""
+    """Yield a table and a chart for each held setting, up to a readable number."""
     word = axis_word(report.axes[0].name)
     along = [chart for chart in charts if chart.x.label == word]
     samples = [p.num_samples for p in report.points if p.source is Source.MEASURED]
@@ -391,7 +392,7 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
 
 
 def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
-    """Return the chart with "CPU" for the name of the CPU, if there is only one kind of it."""
+    """Return the chart with the CPU's name replaced by "CPU", if there is only one kind."""
     cpus = [point for point in report.points if point.kind is DeviceKind.CPU]
     names, kinds = {point.device for point in cpus}, {point.hardware for point in cpus}
     if len(kinds) != 1:
@@ -408,7 +409,7 @@ def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
 
 
 def _step_table(chart: Chart, legend: str) -> Table:
-    """Return the sizes downwards and the devices across; the shortest step of a row is bold."""
+    """Return sizes as rows and devices as columns; the shortest step of a row is bold."""
     rows = _shown_rows(chart)
     by_row = [{point.row: point for point in series.points} for series in chart.series]
     shortest_ns = {
@@ -439,7 +440,7 @@ def _step_table(chart: Chart, legend: str) -> Table:
 
 
 def _shown_rows(chart: Chart) -> Sequence[int]:
-    """Return rows evenly spread, with both ends and those around the first crossover."""
+    """Return evenly spaced rows, plus both ends and those around the first crossover."""
     rows = range(len(chart.x_labels))
     if len(rows) <= _MAX_ROWS:
         return rows
@@ -454,7 +455,7 @@ def _shown_rows(chart: Chart) -> Sequence[int]:
 
 
 def _failure_section(report: SweepReport) -> Iterator[Section]:
-    """Yield each reason once, with the settings that it holds for."""
+    """Yield each reason once, with its settings."""
     by_message: dict[str, list[str]] = {}
     for failure in report.failures:
         settings = printable(settings_text(failure.settings), 120)
@@ -472,7 +473,7 @@ def _failure_section(report: SweepReport) -> Iterator[Section]:
 
 
 def _caveats(report: SweepReport) -> Mapping[Caveat, str]:
-    """Return each caveat once, with the devices and the number of points that it holds for."""
+    """Return each caveat once, with its devices and number of points."""
     points_by_caveat: dict[Caveat, list[SweepPoint]] = {caveat: [] for caveat in report.caveats}
     for point in report.points:
         for caveat in point.caveats:

@@ -1,6 +1,6 @@
-"""One of the systems with published figures, run here: tables, curves, and whether claims hold.
+"""A system with published figures, run on this machine: tables, curves, and checked claims.
 
-The JSON schema is generated from these types, so a changed key is a changed contract: raise
+The JSON schema is generated from these types, so a changed key breaks the contract: raise
 ``SYSTEMS_SCHEMA_VERSION`` with it.
 """
 
@@ -19,7 +19,7 @@ SYSTEMS_SCHEMA_VERSION = 2
 
 
 class ColumnKind(StrEnum):
-    """What the numbers of a column are; a renderer chooses their unit."""
+    """The quantity in a column; a renderer chooses its unit."""
 
     TEXT = "text"
     COUNT = "count"
@@ -35,7 +35,7 @@ class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: Its heading.
-        kind: What its numbers are.
+        kind: The quantity of its numbers.
     """
 
     name: str
@@ -46,7 +46,7 @@ Cell = str | int | float | Estimate | None
 
 
 class RowSource(StrEnum):
-    """Where the figures of a row come from."""
+    """The origin of a row's figures."""
 
     PUBLISHED = "published"
     MEASURED = "measured"
@@ -59,8 +59,8 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a table.
 
     Args:
-        source: Where its figures come from.
-        cells: One per column; null where there is no figure.
+        source: Origin of its figures.
+        cells: One cell per column; null if there is no figure.
     """
 
     source: RowSource
@@ -68,13 +68,13 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures side by side.
+    """A table of figures.
 
     Args:
-        title: What they show.
-        columns: Headings.
-        rows: Published rows stand above ours.
-        note: What a reader must know of them; may be empty.
+        title: Title of the table.
+        columns: Its columns.
+        rows: Its rows; published rows come first.
+        note: Remark for the reader; may be empty.
     """
 
     title: str
@@ -84,7 +84,7 @@ class SystemTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimOutcome(StrEnum):
-    """Whether ours agrees with what was published."""
+    """Whether our figure agrees with the published one."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
@@ -93,14 +93,14 @@ class ClaimOutcome(StrEnum):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A published statement beside what is found here.
+    """A published statement, compared with our figure.
 
     Args:
-        claim: The statement, with the band within which ours counts as agreeing.
+        claim: The statement, with the band in which our figure counts as agreeing.
         published: The published figure.
-        ours: The figure found here, with its interval and on which device and host.
+        ours: Our figure, with its interval, device and host.
         outcome: Whether they agree.
-        because: Why they do not, or what to know of the agreement; one or two sentences.
+        because: The reason for a disagreement, or a remark on the agreement; one or two sentences.
     """
 
     claim: str
@@ -111,17 +111,17 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One system: what was published of it, and what breakeven finds.
+    """One system: its published figures and ours.
 
     Args:
-        name: As given to ``breakeven workloads``.
-        title: What it is, in a line.
-        published_in: Where its figures were published.
-        script: The file name of its script; empty where it has none.
+        name: Name, as given to ``breakeven workloads``.
+        title: Description, in one line.
+        published_in: Publication of its figures.
+        script: File name of its script; empty if it has none.
         host: The machine that feeds the devices.
-        tables: Figures side by side.
-        sweeps: Curves, with the published figures that lie on their axes.
-        claims: What was claimed of it.
+        tables: Published figures and ours.
+        sweeps: Curves, with the published figures along their axes.
+        claims: Published claims about it.
         caveats: Reasons to trust all of its figures less.
     """
 
@@ -137,12 +137,12 @@ class SystemReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `breakeven workloads` found out.
+    """The result of `breakeven workloads`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        systems: Those that were run.
-        failures: Why a system could not be run, by its name.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        systems: The systems that were run.
+        failures: Reason for each system that could not be run, by name.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""A document at a terminal, as wide as that is."""
+"""Renders a document in a terminal, at the terminal's width."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _MAX_CURVES = 10
 _MANY_CURVES = 5
 _MAX_CODE_LINES = 80
 _CODE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
-# Longer lines of text are hard to read, however wide the terminal is.
+# Longer text lines are hard to read, even in a wide terminal.
 _MAX_TEXT_CHARACTERS = 100
 _BAR_CHARACTERS = (6, 44)
 _INTERVAL_CHARACTERS = (13, 28)
 _HEADER_CHARACTERS = 16
 _ROW_STYLES = {"chosen": "bold", "out": "dim"}
-# More than any terminal has.
+# More columns than any terminal has.
 _UNLIMITED = 100_000
 
 
@@ -62,9 +62,9 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
     """Write a document to ``console``.
 
     Args:
-        document: What to show.
-        console: Where to; its size, colours and encoding are honoured.
-        hints: Lines at the end that say what to do next.
+        document: The document to show.
+        console: The console; its size, colours and encoding are respected.
+        hints: Closing lines with next actions.
     """
     warnings = (Line(warning, "yellow") for warning in document.warnings)
     head = (document.before, (*document.answers, *warnings), tuple(fact_lines(document.facts)))
@@ -74,7 +74,7 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
         for renderable in _blocks(blocks, console):
             console.print(renderable)
     for renderable in _blocks(document.blocks, console):
-        # What is left in one piece is neither wrapped nor cropped.
+        # Neither wrap nor crop a whole line.
         is_whole = isinstance(renderable, Text) and renderable.overflow == "ignore"
         console.print(renderable, soft_wrap=is_whole)
     if hints:
@@ -84,7 +84,7 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
 
 
 def _text(phrase: Phrase, console: Console, style: str = "", indent: int = 0) -> RenderableType:
-    text = Text(style=style, overflow="fold")  # a long path is cut at the end, not dropped
+    text = Text(style=style, overflow="fold")  # fold a long path at the end; do not drop it
     for part in (phrase,) if isinstance(phrase, str) else phrase:
         words, own = (part, "") if isinstance(part, str) else part
         text.append(words.translate(_ASCII) if console.options.ascii_only else words, own)
@@ -117,7 +117,7 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
                 if num_hidden > 0:
                     yield _text(f"and {plural(num_hidden, 'more line')}", console, "dim", 2)
             case Markdown(text):
-                # Slow to import, and needed here only.
+                # Slow to import, and needed only here.
                 from rich.markdown import Markdown as RichMarkdown
 
                 grid = RichTable.grid()
@@ -136,7 +136,7 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
 
 def _chart(chart: Chart, console: Console) -> Iterator[RenderableType]:
     least_rows, most_rows = _CHART_ROWS
-    # Many curves close to each other need the height.
+    # Many close curves need the height.
     is_crowded = len(chart.series) >= _MANY_CURVES
     wanted_rows = most_rows if is_crowded else console.height // 2
     text = chart_text(
@@ -154,7 +154,7 @@ def _chart(chart: Chart, console: Console) -> Iterator[RenderableType]:
 
 
 def _table(table: Table, console: Console) -> Iterator[RenderableType]:
-    """Yield a table, without what is optional and has no room, in as many parts as it needs."""
+    """Yield a table without optional columns that do not fit, in as many parts as necessary."""
 
     def fits(columns: Sequence[Column]) -> bool:
         options = console.options.update(width=_UNLIMITED)
@@ -226,7 +226,7 @@ def _cell(cell: AnyCell, column: Column, console: Console) -> RenderableType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A bar or interval, as wide as its column has room."""
+    """A bar or interval, as wide as its column."""
 
     cell: Bar | Interval
 
@@ -261,7 +261,7 @@ def interval_plot(interval: Interval, num_characters: int) -> str:
 
 
 def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:
-    """Return a bar, right to an eighth of a character if it begins at 0."""
+    """Return a bar, accurate to an eighth of a character if it starts at 0."""
     begin = min(round(bar.start * num_characters), num_characters - 1)
     if bar.start or is_ascii:
         end = round((bar.start + bar.length) * num_characters)

@@ -8,19 +8,19 @@ from typing import Any
 
 from breakeven.units import format_digits, format_duration
 
-# Closer to 1 than this, two digits would call a difference "1×".
+# Closer to 1 than this, two digits would print a difference as "1×".
 _NEAR_ONE = 0.095
 
 
 def printable(text: str, max_characters: int | None = 300) -> str:
     r"""Return ``text`` in one line that cannot steer a terminal, shortened in the middle.
 
-    Escape sequences, line breaks, text-direction marks and bytes that are not UTF-8 come out as
+    Escape sequences, line breaks, text-direction marks and bytes that are not UTF-8 become
     ``\x1b``, a space, ``\u202e`` and ``\udcff``.
 
     Args:
         text: Any text.
-        max_characters: Where to cut; ``None`` for nowhere.
+        max_characters: Maximum length; ``None`` for no limit.
     """
     if not text.isprintable():
         text = "".join(
@@ -33,22 +33,22 @@ def printable(text: str, max_characters: int | None = 300) -> str:
 
 
 def shorten(text: str, max_characters: int) -> str:
-    """Return ``text``; if it is longer than allowed, with ``…`` for its middle."""
+    """Return ``text``; if it is too long, replace its middle by ``…``."""
     if len(text) <= max_characters:
         return text
     num_kept = max(max_characters - 1, 0)
-    # The end of a path says more than its beginning.
+    # The end of a path says more than its start.
     num_last = (num_kept + 1) // 2
     return text[: num_kept - num_last] + "…" + text[len(text) - num_last :]
 
 
 def place_text(file: str | None, line: int | None, room: int | None = None) -> str:
-    """Return ``file:line`` in one piece, which terminals make a link; empty without a file.
+    """Return ``file:line`` unbroken, so that terminals link it; empty without a file.
 
     Args:
-        file: Its path.
-        line: Its number, which is never cut; None for the whole file.
-        room: Characters to shorten to.
+        file: Path of the file.
+        line: Line number, never cut; None for the whole file.
+        room: Maximum length in characters.
     """
     if file is None:
         return ""
@@ -68,7 +68,7 @@ def listed(texts: Sequence[str], most: int) -> str:
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return nested lists and dictionaries with every text in them changed."""
+    """Return nested lists and dictionaries with every text changed by ``change``."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -105,9 +105,9 @@ def ratio_alone(value: float) -> str:
 def _with_digits(
     interval: tuple[float, float, float], as_text: Callable[..., str]
 ) -> tuple[str, ...]:
-    """Return value, low and high, all to the decimal place that the interval leaves sure.
+    """Return value, low and high, all to the last decimal place that the interval supports.
 
-    An end much larger than the value has three digits: its last ones would say nothing.
+    An end much larger than the value has only three digits.
     """
 
     def magnitude(figure: float) -> int:

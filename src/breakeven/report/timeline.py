@@ -1,4 +1,4 @@
-"""What takes the time of a step: names and colours of causes, and the timelines cut into cells."""
+"""Names and colours of the causes of step time, and the timelines cut into cells."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ARITHMETIC = frozenset(
 
 
 class CauseGroup(Enum):
-    """Causes that share a colour: more than six could not be told apart.
+    """Causes that share a colour: readers cannot distinguish more than six.
 
     Args:
-        word: What they are, in a legend.
-        letter: Stands for the group where there are no colours.
-        style: Colour at a terminal.
+        word: Name of the group in a legend.
+        letter: Letter of the group, for output without colours.
+        style: Colour in a terminal.
         css_class: Colour in a page.
     """
 
@@ -60,23 +60,23 @@ def group_and_words(cause: str) -> tuple[CauseGroup, str]:
     """Return the group of a cause, and the cause in words: ``GPU: batched gemm``.
 
     Args:
-        cause: As an attribution or a timeline names it.
+        cause: The cause, as in an attribution or a timeline.
     """
     if cause.startswith(_DEVICE_PREFIX) and cause != StepCause.DEVICE_IDLE:
         group = CauseGroup.ARITHMETIC if cause in _ARITHMETIC else CauseGroup.KERNELS
         return group, f"GPU: {printable(cause.removeprefix(_DEVICE_PREFIX).replace('_', ' '), 40)}"
     try:
         return _CAUSES[StepCause(cause)]
-    except ValueError:  # a stored run of a later version, or edited by hand
+    except ValueError:  # a stored run of a later version or a manual edit
         return CauseGroup.HOST_WORK, printable(cause, 40)
 
 
 class Strip:
-    """Two timelines, cut into cells of the same length.
+    """Two timelines, cut into cells of equal length.
 
     Args:
-        spans: What happens on both; at least one of them ends after 0.
-        num_cells: At least 1.
+        spans: Spans of both; at least one ends after 0.
+        num_cells: Number of cells, at least 1.
     """
 
     def __init__(self, spans: Sequence[TimelineSpan], num_cells: int) -> None:
@@ -100,7 +100,7 @@ class Strip:
                     group, _ = group_and_words(span.cause)
                     times_ns[span.track][number][group] += part_ns
                     critical_ns[number][span.track] += part_ns * span.is_critical
-        # For each track the group that takes the most of a cell, and the busy part of the cell.
+        # For each track and cell: the group with the largest share, and the busy fraction.
         self.tracks: dict[str, list[tuple[CauseGroup | None, float]]] = {
             track: [
                 (max(cell, key=cell.__getitem__), min(sum(cell.values()) / cell_ns, 1.0))
@@ -110,7 +110,7 @@ class Strip:
             ]
             for track, cells in times_ns.items()
         }
-        # For each cell the track that the end of the step waits for; empty for neither.
+        # For each cell: the track that the end of the step waits for; empty for neither.
         self.critical = [
             max(TRACKS, key=cell.__getitem__) if any(cell.values()) else "" for cell in critical_ns
         ]

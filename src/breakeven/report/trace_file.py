@@ -1,4 +1,4 @@
-"""Both timelines of a step in the trace format that Perfetto and Chrome read."""
+"""Both timelines of a step in the trace format of Perfetto and Chrome."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _PROCESS = 1
 def chrome_trace(report: ExplainReport) -> bytes:
     r"""Return the timelines as a JSON document, for ui.perfetto.dev or ``chrome://tracing``.
 
-    Times are in microseconds since the step began on the host. Every time is predicted, and the
-    document says so. Names are data: JSON escapes what could end a string, and a byte that is not
-    UTF-8 is written out as ``\udcff``.
+    Times are in microseconds since the step's start on the host. All times are predicted, and the
+    document says so. JSON escapes quotes in names; a byte that is not UTF-8 becomes ``\udcff``.
 
     Args:
-        report: The explanation; its timeline is what is written.
+        report: The explanation with the timeline to write.
 
     Source: "Trace Event Format", Google, JSON object format.
     """
@@ -41,13 +40,13 @@ def chrome_trace(report: ExplainReport) -> bytes:
         },
         "traceEvents": list(_events(report)),
     }
-    # JSON cannot hold a lone surrogate.
+    # JSON cannot contain a lone surrogate.
     encodable = with_texts(document, lambda text: text.encode("utf-8", "backslashreplace").decode())
     return msgspec.json.encode(encodable) + b"\n"
 
 
 def _events(report: ExplainReport) -> Iterator[dict[str, Any]]:
-    """Yield the names of process and threads, and the spans."""
+    """Yield the names of the process and threads, then the spans."""
 
     def metadata(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
         return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": arguments}
@@ -59,7 +58,7 @@ def _events(report: ExplainReport) -> Iterator[dict[str, Any]]:
     ):
         spans = [span for span in report.timeline if span.track == track]
         for lane, own in enumerate(_lanes(spans)):
-            # Lanes lie below one another in a viewer, those of the host above the device's.
+            # Viewers stack lanes vertically: the host's above the device's.
             thread = number * 1_000 + lane + 1
             more = f" ({lane + 1})" if lane else ""
             yield metadata("thread_name", thread, name=f"{track}{more}: {what}")
@@ -69,10 +68,10 @@ def _events(report: ExplainReport) -> Iterator[dict[str, Any]]:
 
 
 def _lanes(spans: Sequence[TimelineSpan]) -> list[list[TimelineSpan]]:
-    """Return spans in lanes: those of one lane follow one another.
+    """Return spans in lanes without overlap.
 
-    Viewers stack spans that overlap as calls within calls, which kernels and copies that run at
-    the same time are not.
+    Viewers draw overlapping spans as nested calls, but concurrent kernels and copies are not
+    nested.
     """
     lanes: list[list[TimelineSpan]] = [[]]
     for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
@@ -107,5 +106,5 @@ def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
 
 
 def _us(time_ns: float) -> float:
-    """Return microseconds to the nanosecond."""
+    """Return microseconds, rounded to the nanosecond."""
     return round(time_ns / NS_PER_US, 3)

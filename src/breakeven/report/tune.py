@@ -1,4 +1,4 @@
-"""The document of a tuning: the gain, what was tried, and what to do with it."""
+"""The document of a tuning: the gain, the trials, and the next actions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from breakeven.report.text import plural, printable, ratio_with_interval, shorte
 from breakeven.units import NS_PER_MS, format_duration
 from breakeven.verdict import Numerics, Outcome, Trial, TuneReport
 
-# Longer names go over the edge of their column: few are, and figures stay near short ones.
+# Longer names overflow their column: they are rare, and figures stay close to short names.
 _MAX_NAME_CHARACTERS = 28
-# A run that begins so much later is not felt, and not measured well either.
+# A smaller delay of the start is neither noticeable nor well measured.
 _LEAST_STARTUP_NS = 10 * NS_PER_MS
 OUTCOME_WORDS = {
     Outcome.KEPT: "kept",
@@ -98,9 +98,9 @@ def headline(report: TuneReport) -> str:
 
 
 def cost_sentence(report: TuneReport) -> str:
-    """Return the start-up that the settings add, and the step from which on they pay off.
+    """Return the start-up time that the settings add, and the steps until they pay off.
 
-    Empty if it begins as soon as before.
+    Empty if the start-up is not longer.
     """
     startup_ns = sum(trial.startup_ns for trial in report.trials if trial.outcome is Outcome.KEPT)
     if startup_ns < _LEAST_STARTUP_NS:
@@ -139,7 +139,7 @@ def _sections(report: TuneReport) -> Iterator[Section]:
         name = name.ljust(min(widths[0], _MAX_NAME_CHARACTERS))
         lines.append(Line((f"{name}  ", (word, style), figures), indent=2))
         reason, num_steps = printable(trial.reason, 600), trial.pays_off_after_steps
-        # The start-up has decided here.
+        # The start-up decided this outcome.
         is_for_steps = trial.outcome is Outcome.NOT_WORTH_IT and "pays off" not in reason
         if num_steps is not None and is_for_steps:
             reason = f"{reason}; {_pays_off_text(num_steps, report)}"
@@ -179,7 +179,7 @@ def trial_speedup(trial: Trial) -> str:
 
 
 def setting_text(name: str, value: bool | int | str) -> str:
-    """Return one setting as ``breakeven.toml`` has it: ``optimizer = "fused"``."""
+    """Return one setting as written in ``breakeven.toml``: ``optimizer = "fused"``."""
     if isinstance(value, bool):
         return f"{name} = {str(value).lower()}"
     return f"{name} = {value}" if isinstance(value, int) else f'{name} = "{printable(value, 60)}"'

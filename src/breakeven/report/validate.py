@@ -1,4 +1,4 @@
-"""A validation: errors by group, what is furthest off and what failed; and as it is stored."""
+"""A validation: errors by group, the worst rows and failures; and its stored form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROTOCOL_SENTENCES: Mapping[LeaveOut, str] = {
     LeaveOut.SOURCE: "Leave one source out: the steps of each source are predicted by a "
     "calibration made without any figure from it.",
 }
-# The groupings that a person reads; all of them are in the JSON document.
+# Groupings shown to a person; the JSON document has all of them.
 SHOWN_GROUPINGS = (
     "split", "precision", "era", "compile", "attention", "regime", "bound", "source", "num_devices",
 )  # fmt: skip
@@ -56,11 +56,11 @@ GROUPING_TITLES: Mapping[str, str] = {
     "phase": "phase",
 }
 HEADERS = ("rows", "median", "mean", "P90", "bias", "in 90 %", "right GPU")
-# Fewer rows than this have no 90th percentile worth the name.
+# Fewer rows have no meaningful 90th percentile.
 _LEAST_ROWS_FOR_P90 = 10
-# As many as a person reads one by one.
+# A number that a person reads one by one.
 _NUM_WORST = 10
-# Of rows that fail alike, as many are named.
+# Rows named for each common failure.
 _NUM_NAMED = 3
 _MAX_REASONS = 12
 _LEGEND = (
@@ -105,7 +105,7 @@ def accuracy_document(report: AccuracyReport) -> Document:
 
 
 def _row_sections(report: AccuracyReport) -> Iterator[Section]:
-    """Yield the rows that are furthest off, and why others have no prediction."""
+    """Yield the rows with the largest errors, and the reasons for missing predictions."""
     lines: list[Line] = []
     worst = worst_rows(report)
     for row in worst:
@@ -140,7 +140,7 @@ def _row_sections(report: AccuracyReport) -> Iterator[Section]:
 
 
 def is_shown(report: AccuracyReport, by: str) -> bool:
-    """A grouping says more than the line of all rows."""
+    """Return whether a grouping adds anything to the line for all rows."""
     return by == "split" or len(report.summary[by]) > 1
 
 
@@ -162,7 +162,7 @@ def headline(report: AccuracyReport) -> str:
 
 
 def warnings(report: AccuracyReport) -> tuple[str, ...]:
-    """Return warnings: rows that count nowhere, or that the calibration has seen."""
+    """Return warnings: invalid rows, and rows that are part of the calibration."""
     found: list[str] = []
     if report.unread:
         found.append(
@@ -194,7 +194,7 @@ def summary_cells(summary: AccuracySummary) -> tuple[str, ...]:
 
 
 def worst_rows(report: AccuracyReport, num_rows: int = _NUM_WORST) -> tuple[RowResult, ...]:
-    """Return the rows with the largest errors, by factor, so that 2× too slow and too fast tie."""
+    """Return the rows with the largest errors, by factor: 2× too slow and 2× too fast tie."""
 
     def factor(row: RowResult) -> float:
         ratio = 1.0 + (row.error_fraction or 0.0)
@@ -205,7 +205,7 @@ def worst_rows(report: AccuracyReport, num_rows: int = _NUM_WORST) -> tuple[RowR
 
 
 def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int], ...]:
-    """Return code, reason and number of the rows that have no prediction, most rows first."""
+    """Return code, reason and number of rows without a prediction, most rows first."""
     counts = Counter(
         (row.outcome.code, row.outcome.reason)
         for row in rows
@@ -215,7 +215,7 @@ def unpredicted_reasons(rows: Sequence[RowResult]) -> tuple[tuple[str, str, int]
 
 
 def unread_reasons(report: AccuracyReport) -> tuple[tuple[str, str, int], ...]:
-    """Return some rows, the cell and the number of rows that could not be read for it."""
+    """Return names of some rows, the invalid cell and the number of such rows."""
     names: dict[str, list[str]] = {}
     for row in report.unread:
         reason = f"{row.reason}; allowed: {row.allowed}"
@@ -228,27 +228,27 @@ def unread_reasons(report: AccuracyReport) -> tuple[tuple[str, str, int], ...]:
 
 
 def percent(fraction: float | None) -> str:
-    """Return a share or error as a percentage with two digits: ``9.1 %``; ``-`` without one."""
+    """Return a share or error as a percentage with two digits: ``9.1 %``; ``-`` for None."""
     if fraction is None:
         return "-"
-    # 96 % and 99.6 % of pairs are not the same; 0.3 % of error is as much as 0 %.
+    # 96 % and 99.6 % of pairs differ; an error of 0.3 % is as good as 0 %.
     digits = 1 if abs(fraction) < 0.01 else 3 if 0.95 <= fraction < 1.0 else 2
     return f"{format_digits(100 * fraction, digits)} %"
 
 
 def p90_percent(fraction: float | None, num_rows: int) -> str:
-    """Return a 90th percentile as a percentage; ``-`` of too few rows."""
+    """Return a 90th percentile as a percentage; ``-`` if there are too few rows."""
     return "-" if num_rows < _LEAST_ROWS_FOR_P90 else percent(fraction)
 
 
 def signed_percent(fraction: float | None) -> str:
-    """Return ``+9.1 %`` or ``-12 %``; ``-`` without one."""
+    """Return ``+9.1 %`` or ``-12 %``; ``-`` for None."""
     if not fraction:
         return percent(fraction)
     return f"{'-' if fraction < 0 else '+'}{percent(abs(fraction))}"
 
 
-# Of a row in both forms.
+# Fields of a row that are equal in both forms.
 _AS_THEY_ARE = (
     *("case_id", "source", "workload", "device", "architecture", "num_devices", "precision"),
     *("batch_size", "phase", "optimizer", "h2d", "host", "framework", "era", "split"),
@@ -257,39 +257,39 @@ _AS_THEY_ARE = (
 
 
 class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table, in its unit.
+    """One row of the table, in the table's unit.
 
     Args:
         case_id: Name of the row in its table.
-        predicted_ms: Predicted time of one step; null where there is none.
+        predicted_ms: Predicted time of one step; null if there is none.
         low_ms: Lower end of its 90 % interval.
         high_ms: Upper end.
         value_ms: Measured time of one step.
-        error_fraction: predicted / measured - 1, below 0 where the prediction is too fast.
+        error_fraction: predicted / measured - 1, negative if the prediction is too fast.
         caveats: Reasons to trust the prediction less.
-        reason: Why there is no prediction; null where there is one.
+        reason: Reason for a missing prediction; null if there is one.
         reason_code: The same as a stable identifier.
-        is_covered: Whether the interval holds the measured time.
-        is_calibrated_on: Whether the calibration has seen this very row.
-        bound: What limits the predicted step; null where that is unknown.
-        source: Who measured it.
+        is_covered: Whether the interval contains the measured time.
+        is_calibrated_on: Whether this row is part of the calibration.
+        bound: The bottleneck of the predicted step; null if unknown.
+        source: Publication or person that measured it.
         workload: Spec of the model.
-        device: Name in the catalogue, or that of the table where the catalogue has none.
-        architecture: Of the device; empty where the catalogue has none.
+        device: Name in the catalogue, or in the table if the catalogue lacks the device.
+        architecture: Architecture of the device; empty if the catalogue lacks the device.
         num_devices: Devices that share the step.
-        precision: How numbers are stored and multiplied.
+        precision: Number format of storage and multiplication.
         batch_size: Samples per device.
-        phase: What is timed.
+        phase: The timed phase.
         optimizer: ``none`` or its name.
-        h2d: Whether the batch is copied to the device inside the timed region, and from where.
-        host: Processor of the machine, as the table calls it.
-        framework: Software, as the table calls it.
-        era: Which years' software that is.
-        split: The table's own word for it, or else what the protocol makes of the row.
+        h2d: Host memory from which the timed region copies the batch; ``none`` if it copies none.
+        host: Processor of the machine, as named in the table.
+        framework: Software, as named in the table.
+        era: Period of that software.
+        split: Split as named in the table, or else as set by the protocol.
         memory_format: Of images: ``contiguous`` or ``channels_last``.
         compile: Mode of ``torch.compile``, or ``none``.
-        attention: How attention was computed; empty where the table does not say.
-        family: Model family of the workload: the models that are left out together.
+        attention: Implementation of attention; empty if the table does not name it.
+        family: Model family of the workload; its models are left out together.
     """
 
     case_id: str
@@ -328,23 +328,23 @@ class ValidationSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Errors by group.
 
     Args:
-        by: By grouping (``all``, ``split``, ``device``, or crossed, ``source,phase``), then by
-            group.
+        by: Accuracy by grouping (``all``, ``split``, ``device``, or crossed, ``source,phase``),
+            then by group.
     """
 
     by: dict[str, dict[str, AccuracySummary]]
 
 
 class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven validate` found out.
+    """The result of `breakeven validate`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        table: The table, as it was given.
-        protocol: What the calibration has not seen of a row that it predicts.
-        rows: In the order of the table, those without a prediction included.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        table: The table, as given.
+        protocol: The data excluded from the calibration that predicts a row.
+        rows: All rows in table order, including rows without a prediction.
         summary: Errors by group.
-        unread: Rows with a cell that is not understood, which count nowhere.
+        unread: Rows with an invalid cell, left out of all figures.
     """
 
     schema_version: int
@@ -356,7 +356,7 @@ class ValidationDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stored_validation(report: AccuracyReport) -> ValidationDocument:
-    """Return a validation as it is stored; times of rows in milliseconds."""
+    """Return a validation in its stored form; times of rows are in milliseconds."""
     return ValidationDocument(
         schema_version=VALIDATION_SCHEMA_VERSION,
         table=report.table,

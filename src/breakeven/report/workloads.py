@@ -1,4 +1,4 @@
-"""The documents of systems with published figures: each system's figures, and all claims."""
+"""The documents of systems with published figures: each system's figures, then all claims."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _ROW_MARKS = {
 
 
 def system_documents(report: SystemsReport) -> Iterator[Document]:
-    """Yield the documents that a terminal shows: of each system, then of all claims."""
+    """Yield the documents for a terminal: one of each system, then one of all claims."""
     yield from map(system_document, report.systems)
     if len(report.systems) + len(report.failures) > 1:
         yield claims_document(report)
 
 
 def system_document(system: SystemReport) -> Document:
-    """Return the document of one system, as a terminal shows it once that has run."""
+    """Return the document of one system, shown in a terminal when the system has run."""
     name = printable(system.name)
     answers = [
         Line(((name, "bold"), f": {printable(system.title)}")),
@@ -115,7 +115,7 @@ def _table(table: SystemTable) -> Table:
             if not number:
                 cells.append(Cell((_ROW_MARKS[row.source], f"  {text}")))
             elif isinstance(figure, Estimate) and figure.source.value != row.source.value:
-                # A row of a measured CPU and a predicted GPU has the source of one of them.
+                # A row with a measured CPU and a predicted GPU has the source of only one of them.
                 cells.append(f"{_ROW_MARKS[RowSource(figure.source)][0]} {text}")
             else:
                 cells.append(text)
@@ -126,7 +126,7 @@ def _table(table: SystemTable) -> Table:
 
 
 def cell_text(cell: Figure, kind: ColumnKind) -> str:
-    """Return a cell in the unit that a person would choose; an estimate with its interval."""
+    """Return a cell in a readable unit; an estimate with its interval."""
     if cell is None:
         return ""
     if isinstance(cell, str):
@@ -163,7 +163,7 @@ def _figure_text(figure: float, kind: ColumnKind) -> str:
 
 
 def claims_document(report: SystemsReport) -> Document:
-    """Return the table of all claims, and which systems were not run and why."""
+    """Return the table of all claims, and the systems that were not run, with reasons."""
     rows: list[tuple[str, str, str, Cell | str]] = []
     for system in report.systems:
         for number, claim in enumerate(system.claims):

@@ -1,6 +1,6 @@
-"""Python source, parsed once: nodes, names and scopes, where a value goes, and edits of lines.
+"""Python source, parsed once: nodes, names and scopes, data flow, and line edits.
 
-What a rule, or a change of a script, asks of the source is written on these.
+Rules and changes of scripts use these to query the source.
 """
 
 from breakeven.source.files import SourceFile as SourceFile

@@ -1,4 +1,4 @@
-"""The user's files, parsed: which loop, function and call a line is part of."""
+"""The user's files, parsed: the loop, function and call around each line."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from breakeven.source.nodes import (
 )
 from breakeven.trace import Location, SourceText
 
-# Magics of a notebook turned script: `%matplotlib inline`, `!pip install x`.
+# Magics of a notebook converted to a script: `%matplotlib inline`, `!pip install x`.
 _MAGIC = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 
-# Up to Python 3.11.8 two threads that parse at once can fail with "recursion depth mismatch".
+# Before Python 3.11.9, two threads that parse at once can fail with "recursion depth mismatch".
 _ONE_AT_A_TIME = threading.Lock()
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
 class Binding(NamedTuple):
-    """One target of an assignment, and what it is given."""
+    """One target of an assignment, and its value."""
 
     statement: ast.Assign | ast.AnnAssign
     target: ast.expr
@@ -42,7 +42,7 @@ class Binding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what the target is called."""
+        """Return the dotted name of the target."""
         return dotted_name(self.target)
 
 
@@ -58,8 +58,8 @@ class SyntaxTree:
         self._nodes_by_kinds: dict[tuple[type[ast.AST], ...], tuple[ast.AST, ...]] = {}
 
     def nodes(self, *kinds: type[_Node]) -> Iterator[_Node]:
-        """Yield all nodes of these kinds, in the order of the file."""
-        # Rules ask for few kinds, many times.
+        """Yield all nodes of these kinds, in file order."""
+        # Rules request few kinds, many times.
         found = self._nodes_by_kinds.get(kinds)
         if found is None:
             found = tuple(node for node in self._nodes if isinstance(node, kinds))
@@ -67,31 +67,31 @@ class SyntaxTree:
         yield from cast("tuple[_Node, ...]", found)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """Return what ``node`` is directly part of; None for the outermost."""
+        """Return the direct parent of ``node``; None for the outermost."""
         return self._parents.get(node)
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what ``node`` is part of, innermost first."""
+        """Yield the ancestors of ``node``, innermost first."""
         while (above := self.parent(node)) is not None:
             yield above
             node = above
 
     def scope_of(self, node: ast.AST) -> ast.AST:
-        """Return the function, class or module whose names a node uses."""
+        """Return the function, class or module whose scope a node is in."""
         above = self.parents(node)
         return next((one for one in above if isinstance(one, DEFINITIONS)), self.tree)
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """Return the innermost function that a node is part of; None at the module's level."""
+        """Return the innermost function around a node; None at module level."""
         return next((one for one in self.parents(node) if isinstance(one, FUNCTIONS)), None)
 
     def is_in_loop(self, node: ast.AST) -> bool:
-        """Return whether a node is part of a loop, of whatever function."""
+        """Return whether a node is in a loop, even of another function."""
         return any(isinstance(above, LOOP_STATEMENTS) for above in self.parents(node))
 
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
-        """What is assigned, target by target."""
+        """The assignments, one entry per target."""
         return tuple(
             Binding(node, target, node.value)
             for node in self.nodes(ast.Assign, ast.AnnAssign)
@@ -101,7 +101,7 @@ class SyntaxTree:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """What is imported, as dotted names by the name that it has in the file."""
+        """The imported dotted names, by their names in the file."""
         found: dict[str, str] = {}
         for node in self.nodes(ast.Import, ast.ImportFrom):
             for alias in node.names:
@@ -113,10 +113,10 @@ class SyntaxTree:
         return found
 
     def names_for(self, known: frozenset[str]) -> frozenset[str]:
-        """Return what the file calls some functions: ``now`` for ``now = time.perf_counter``.
+        """Return the file's names for some functions: ``now`` for ``now = time.perf_counter``.
 
         Args:
-            known: Dotted names of the functions, as their libraries have them.
+            known: Dotted names of the functions in their libraries.
         """
         names = {
             own + function.removeprefix(stands_for)
@@ -130,7 +130,7 @@ class SyntaxTree:
         return frozenset(names)
 
     def reads_of(self, name: str) -> list[ast.Name | ast.Attribute]:
-        """Return where a dotted name is read."""
+        """Return the nodes that read a dotted name."""
         return [
             node
             for node in self.nodes(ast.Name, ast.Attribute)
@@ -150,7 +150,7 @@ class SourceFile(SyntaxTree):
     """One file.
 
     Args:
-        text: The file; one that Python cannot parse has no statements.
+        text: The file; if Python cannot parse it, it has no statements.
     """
 
     def __init__(self, text: SourceText) -> None:
@@ -161,14 +161,13 @@ class SourceFile(SyntaxTree):
         self._passed: dict[tuple[_Test, int], bool] = {}
 
     def location(self, node: ast.AST) -> Location:
-        """Return the line at which ``node`` begins."""
+        """Return the first line of ``node``."""
         return Location(file=self.path, line=getattr(node, "lineno", 1))
 
     def loops_around(self, line: int) -> tuple[Loop, ...]:
-        """Return the loops and comprehensions whose body holds ``line``, innermost first.
+        """Return the loops and comprehensions whose body contains ``line``, innermost first.
 
-        The header of a loop is not part of it, and loops outside of the function that holds the
-        line are not either.
+        This excludes the header of a loop, and loops outside the function of the line.
         """
         if line not in self._loops_by_line:
             function = self.function_around(line)
@@ -181,16 +180,16 @@ class SourceFile(SyntaxTree):
         return self._loops_by_line[line]
 
     def function_around(self, line: int) -> Function | None:
-        """Return the innermost function that holds ``line``; None at the level of the module."""
+        """Return the innermost function that contains ``line``; None at module level."""
         around = [node for node in self.nodes(*FUNCTIONS) if spans(node, line)]
         return min(reversed(around), key=_size, default=None)
 
     def scope_around(self, line: int) -> ast.AST:
-        """Return the innermost function that holds ``line``, else the module."""
+        """Return the innermost function that contains ``line``, or else the module."""
         return self.function_around(line) or self.tree
 
     def passes(self, test: _Test, line: int) -> bool:
-        """Return whether a line passes a test, which is made once: many events have one line."""
+        """Return whether a line passes a test, cached because many events share a line."""
         if (test, line) not in self._passed:
             self._passed[test, line] = test(self, line)
         return self._passed[test, line]
@@ -204,7 +203,7 @@ class SourceFile(SyntaxTree):
         return next((call for call in self.calls(*names) if spans(call, line)), None)
 
     def calls_on(self, line: int) -> Iterator[ast.Call]:
-        """Yield the calls that span ``line``, in the order of the file."""
+        """Yield the calls that span ``line``, in file order."""
         return (call for _, call in self._calls if spans(call, line))
 
     @cached_property
@@ -212,7 +211,7 @@ class SourceFile(SyntaxTree):
         return tuple((dotted_name(call.func), call) for call in self.nodes(ast.Call))
 
 
-# Of a line of a file.
+# A test of a line of a file.
 _Test = Callable[[SourceFile, int], bool]
 
 
@@ -221,7 +220,7 @@ class Sources:
     """All files of the user.
 
     Args:
-        files: By path.
+        files: Files by path.
     """
 
     files: dict[str, SourceFile] = field(default_factory=dict[str, SourceFile])
@@ -232,16 +231,16 @@ class Sources:
         return Sources({text.path: SourceFile(text) for text in texts})
 
     def find(self, location: Location | None) -> SourceFile | None:
-        """Return the file that holds a location; None where it is not known."""
+        """Return the file of a location; None if unknown."""
         return None if location is None else self.files.get(location.file)
 
     def is_at(self, location: Location | None, test: _Test) -> bool:
-        """Return whether a line passes a test; an unknown one does not."""
+        """Return whether a line passes a test; False for an unknown line."""
         source = self.find(location)
         return source is not None and location is not None and source.passes(test, location.line)
 
     def call_at(self, location: Location | None, *names: str) -> ast.Call | None:
-        """Return the first call of one of ``names`` that spans a line; None also for no line."""
+        """Return the first call of one of ``names`` that spans a line; None also without a line."""
         source = self.find(location)
         return source.call_at(location.line, *names) if source and location else None
 
@@ -254,7 +253,7 @@ class Sources:
         return ((source, call) for source in self for call in source.calls(*names))
 
     def bindings(self) -> Iterator[tuple[SourceFile, Binding]]:
-        """Yield what is assigned, file by file."""
+        """Yield the assignments, file by file."""
         return ((source, binding) for source in self for binding in source.bindings)
 
     def __iter__(self) -> Iterator[SourceFile]:
@@ -268,7 +267,7 @@ def _parse(text: str) -> ast.Module:
                 return ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-    # What Python itself could not run shows nothing; the trace still does.
+    # A file that Python cannot run has nothing to show; the trace still does.
     return ast.Module(body=[], type_ignores=[])
 
 

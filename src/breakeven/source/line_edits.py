@@ -1,4 +1,4 @@
-"""Changes of the text of a script that leave every other line as it is."""
+"""Edits of a script's text that keep every other line unchanged."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 
 class NoEditError(Exception):
-    """The text is not laid out in a way that a change is known to be right for.
+    """The text has a layout that cannot be changed safely.
 
     Args:
-        reason: Why, in words for the user.
+        reason: The reason, for the user.
     """
 
     def __init__(self, reason: str) -> None:
@@ -20,10 +20,10 @@ class NoEditError(Exception):
 
 
 class LineEdits:
-    """Changes of whole lines; all other lines stay as they are, byte by byte.
+    """Edits of whole lines; all other bytes stay the same.
 
     Args:
-        lines: The script, with ends of lines.
+        lines: Lines of the script, with line endings.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -33,9 +33,9 @@ class LineEdits:
         self._within: list[tuple[int, int, str]] = []
 
     def replace(self, statements: Sequence[ast.stmt], place: ast.stmt, text: str) -> None:
-        """Put ``text`` where ``place`` is, and take out the other statements.
+        """Put ``text`` in place of ``place``, and remove the other statements.
 
-        Blank lines and comments between two of them go too: they were about them.
+        Blank lines and comments between two of them are removed too: they belong to them.
 
         Raises:
             NoEditError: A statement shares its line with another.
@@ -52,19 +52,19 @@ class LineEdits:
         self._replaced[first] = self._indent(first) + text
 
     def insert_before(self, statement: ast.stmt, text: str) -> None:
-        """Put ``text`` on a line before a statement, as far to the right."""
+        """Put ``text`` on a line before a statement, with the same indentation."""
         first, _ = self._span(statement)
         self._before[first] = self._indent(first) + text
 
     def insert_import(self, tree: ast.Module, text: str, beside: str) -> None:
-        """Put an import beside that of the library ``beside``, or else where imports may begin."""
+        """Put an import next to that of the library ``beside``, or else on the first free line."""
         libraries = (s for s in tree.body if beside in _libraries(s) and not s.col_offset)
         statement = next(libraries, None)
         number = self._first_free_line(tree) if statement is None else statement.lineno - 1
         self._before[number] = text + self._before.get(number, "")
 
     def insert_argument(self, call: ast.Call, text: str) -> None:
-        """Give a call one more argument, after all others."""
+        """Add an argument to a call, after all others."""
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         end = (call.end_lineno or 0, call.end_col_offset or 0)
         if given:
@@ -74,15 +74,15 @@ class LineEdits:
             self._within.append((end[0], end[1] - 1, text))
 
     def insert_parameter(self, parameters: ast.arguments, name: str) -> None:
-        """Give a function with plain parameters one more, by keyword alone."""
+        """Add a keyword-only parameter to a function with plain parameters."""
         ends, is_inside = self._ends([parameters.args[-1], *parameters.defaults[-1:]])
-        # The last parenthesis is that of the function itself, where no comma comes before it.
+        # Without a comma before it, the last parenthesis is the function's own.
         self._within.append((*ends[-1 if is_inside else -2], f", *, {name}"))
 
     def _ends(self, nodes: Sequence[ast.expr | ast.arg]) -> tuple[list[tuple[int, int]], bool]:
-        """Return where the last of some nodes ends, and where parentheses that follow it do.
+        """Return the end of the last of some nodes, and of the parentheses that follow it.
 
-        Whether a comma comes next, too: then these are all around that node.
+        Also returns whether a comma follows: then all these parentheses surround that node.
         """
         line, column = max((node.end_lineno or 0, node.end_col_offset or 0) for node in nodes)
         ends = [(line, column)]
@@ -102,9 +102,9 @@ class LineEdits:
         return "".join(line for line, _, _ in self.numbered())
 
     def numbered(self) -> list[tuple[str, int, bool]]:
-        """Return its lines, the number of the line that each is from, and whether that is the same.
+        """Return the new lines, each with its original line number and whether it is unchanged.
 
-        What is added is from the line that it stands before.
+        An added line has the number of the line that it precedes.
         """
         lines = list(self._lines)
         for number, column, added in self._within:
@@ -128,7 +128,7 @@ class LineEdits:
         raise NoEditError("the script has no statements")
 
     def _span(self, statement: ast.stmt) -> tuple[int, int]:
-        """Return the lines of a statement, first and past the last, counted from 0."""
+        """Return the lines of a statement, from the first to past the last, counted from 0."""
         decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
         first = min(node.lineno for node in (statement, *decorators))
         end = statement.end_lineno or statement.lineno
@@ -146,12 +146,12 @@ class LineEdits:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Return the lines as Python counts them, with their ends.
+    r"""Return the lines as Python counts them, with line endings.
 
-    ``str.splitlines`` would also split at form feeds and the like.
+    Unlike ``str.splitlines``, this does not split at form feeds and similar characters.
 
     Raises:
-        NoEditError: They end as those of no system of today.
+        NoEditError: Lines end in lone carriage returns.
     """
     if re.search(r"\r(?!\n)", text):
         raise NoEditError("lines end in carriage returns alone")
@@ -159,7 +159,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def _libraries(statement: ast.stmt) -> list[str]:
-    """Return the library that an import takes first."""
+    """Return the first library of an import."""
     match statement:
         case ast.Import(names=[alias, *_]):
             return [alias.name.partition(".")[0]]

@@ -1,4 +1,4 @@
-"""What a piece of Python source reads and writes by name, and where that goes."""
+"""Names that a piece of Python source reads and writes, and the flow of their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from breakeven.source.nodes import (
 
 
 def mentions(node: ast.AST, *names: str) -> bool:
-    """Return whether ``node`` holds one of these dotted names, or an attribute of it."""
+    """Return whether ``node`` contains one of these dotted names, or an attribute of it."""
     return any(plain_name(part) in names for part in ast.walk(node))
 
 
@@ -29,7 +29,7 @@ def read_names(node: ast.AST) -> set[str]:
 
 
 def used_names(*nodes: ast.AST) -> set[str]:
-    """Return the dotted names within nodes: ``self.hist``, and ``self`` for nothing but that."""
+    """Return the dotted names in nodes: ``self.hist``; a lone ``self`` does not count."""
     found: set[str] = set()
     for node in nodes:
         for part in nodes_in(node, ast.Attribute, ast.Name):
@@ -41,9 +41,9 @@ def used_names(*nodes: ast.AST) -> set[str]:
 
 
 def written_names(node: ast.AST) -> set[str]:
-    """Return what is bound anywhere in ``node``: plain names, and dotted ones such as ``self.x``.
+    """Return the names bound anywhere in ``node``: plain ones, and dotted ones such as ``self.x``.
 
-    Names of nested functions count as well: too many rather than too few.
+    Names in nested functions count too: better too many than too few.
     """
     written: set[str] = set()
     for part in ast.walk(node):
@@ -68,14 +68,14 @@ def written_names(node: ast.AST) -> set[str]:
 
 
 def is_written(name: str, written: set[str]) -> bool:
-    """Return whether a dotted name, or what it hangs on, or a part of it, is among ``written``."""
+    """Return whether ``written`` contains a dotted name, an owner of it, or an attribute of it."""
     return any(f"{name}.".startswith(f"{w}.") or w.startswith(f"{name}.") for w in written)
 
 
 def written_part(expression: ast.AST, written: set[str]) -> str:
-    """Return a name in an expression that is among ``written``; empty where none is.
+    """Return a name in an expression that is among ``written``; empty if there is none.
 
-    Names of its own parameters, as a ``lambda`` has them, are not looked at.
+    Its own parameters, such as those of a ``lambda``, are ignored.
     """
     own = parameters_of(expression)
     names = filter(None, map(plain_name, ast.walk(expression)))
@@ -84,19 +84,19 @@ def written_part(expression: ast.AST, written: set[str]) -> str:
 
 
 def declared_names(node: ast.AST) -> set[str]:
-    """Return the names that ``global`` and ``nonlocal`` declare to be those of another scope."""
+    """Return the names that ``global`` and ``nonlocal`` assign to another scope."""
     return {name for part in nodes_in(node, ast.Global, ast.Nonlocal) for name in part.names}
 
 
 def all_identifiers(node: ast.AST) -> set[str]:
-    """Return every plain name that occurs in ``node``, in whatever role."""
+    """Return every plain name in ``node``, in any role."""
     return written_names(node) | read_names(node) | declared_names(node) | parameters_of(node)
 
 
 def reads_in_scope(scope: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Yield where ``name`` of ``scope`` must have a value: is read, deleted or added to.
+    """Yield the nodes that need a value of ``name``: it is read, deleted or augmented.
 
-    Functions within that have no such name of their own are looked through too.
+    Nested functions are searched too, unless they have their own such name.
     """
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, ast.Name):
@@ -117,9 +117,9 @@ def _has_own(function: ast.AST, name: str) -> bool:
 
 
 def reached_by(source: SourceFile, line: int) -> Iterator[tuple[ast.AST, set[str]]]:
-    """Yield the statement at ``line`` and those that use what it makes, with the names of that.
+    """Yield the statement at ``line`` and the users of its results, with the result names.
 
-    Each block is gone through once, and no call is followed.
+    Each block is visited once, and calls are not followed.
     """
     made: set[str] = set()
     for statement in statements_of(source.scope_around(line)):
@@ -129,7 +129,7 @@ def reached_by(source: SourceFile, line: int) -> Iterator[tuple[ast.AST, set[str
 
 
 def _changed_names(statement: ast.AST) -> set[str]:
-    """Return the names that a statement writes, those that it appends to included."""
+    """Return the names that a statement writes or appends to."""
     match statement:
         case ast.Assign(targets=targets):
             return used_names(*targets)
@@ -144,12 +144,12 @@ def _changed_names(statement: ast.AST) -> set[str]:
 def substituted(
     expression: ast.expr, replacement: Callable[[ast.expr], ast.expr | None]
 ) -> ast.expr:
-    """Return an expression with others in place of its parts.
+    """Return an expression with some parts replaced.
 
     Args:
-        expression: Is left as it is.
-        replacement: What takes the place of a part; None where it stays. A part that is replaced
-            is not looked into.
+        expression: The expression, which stays unchanged.
+        replacement: Returns the replacement of a part; None to keep it. Replaced parts are not
+            searched further.
     """
     changed = _Substitution(replacement).visit(copy.deepcopy(expression))
     assert isinstance(changed, ast.expr)
@@ -157,7 +157,7 @@ def substituted(
 
 
 def with_values(expression: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
-    """Return an expression with others in place of the names that it reads."""
+    """Return an expression with the names that it reads replaced by ``values``."""
 
     def value(part: ast.expr) -> ast.expr | None:
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
@@ -177,10 +177,10 @@ class _Substitution(ast.NodeTransformer):
 
 
 def free_name(names: tuple[str, ...], taken: set[str]) -> str:
-    """Return the first of some names that is not in use.
+    """Return the first unused one of some names.
 
     Raises:
-        NoEditError: All of them are.
+        NoEditError: All names are in use.
     """
     for name in names:
         if name not in taken:

@@ -1,4 +1,4 @@
-"""Nodes of Python source: their kinds, their names, and what they are made of."""
+"""Nodes of Python source: their kinds, names and parts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LOOP_STATEMENTS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LOOPS = (*LOOP_STATEMENTS, *COMPREHENSIONS)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-# What has names of its own. Names of a class's body are not those of its methods.
+# Nodes with a scope of their own. Names of a class body are not visible in its methods.
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def nodes_in(node: ast.AST, *kinds: type[_Node]) -> Iterator[_Node]:
-    """Yield all nodes of these kinds in ``node``, itself among them, outermost first."""
+    """Yield all nodes of these kinds in ``node``, including itself, outermost first."""
     return (part for part in ast.walk(node) if isinstance(part, kinds))
 
 
 def own_nodes(scope: ast.AST, *kinds: type[_Node]) -> Iterator[_Node]:
-    """Yield what a scope runs itself, not the functions that it defines; in no order."""
+    """Yield the nodes that a scope runs itself, without functions defined in it; in no order."""
     waiting = [scope]
     while waiting:
         for child in ast.iter_child_nodes(waiting.pop()):
@@ -54,7 +54,7 @@ def blocks_of(node: ast.AST) -> list[list[ast.stmt]]:
 
 
 def headers_of(node: ast.AST) -> list[ast.expr]:
-    """Return what a compound statement evaluates outside of its blocks."""
+    """Return the expressions that a compound statement evaluates outside its blocks."""
     match node:
         case ast.For() | ast.AsyncFor():
             return [node.iter]
@@ -69,12 +69,12 @@ def headers_of(node: ast.AST) -> list[ast.expr]:
 
 
 def statements_of(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield simple statements and headers of compound ones in order, not those of inner scopes."""
+    """Yield simple statements and headers of compound ones in order, without inner scopes."""
     for node in chain.from_iterable(blocks_of(scope)):
         if isinstance(node, DEFINITIONS):
             continue
         if isinstance(node, (ast.For, ast.AsyncFor)):
-            # Its own lines alone, not those of its body.
+            # Only the lines of its header, without its body.
             yield ast.copy_location(ast.Assign([node.target], node.iter), node.iter)
         elif blocks_of(node):
             yield from headers_of(node)
@@ -89,7 +89,7 @@ def methods_of(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
 
 
 def dotted_name(node: ast.AST) -> str:
-    """Return ``a.b.c`` of names and attributes; calls and indices within are left out."""
+    """Return ``a.b.c`` for names and attributes, without calls and indices."""
     parts: list[str] = []
     while True:
         match node:
@@ -108,12 +108,12 @@ def dotted_name(node: ast.AST) -> str:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return ``c`` of ``a.b.c``, and of a call or an index of it."""
+    """Return ``c`` for ``a.b.c``, and for a call or an index of it."""
     return dotted_name(node).rpartition(".")[2]
 
 
 def plain_name(node: ast.AST) -> str:
-    """Return ``self.model`` for such a chain of names, and nothing for any other expression."""
+    """Return ``self.model`` for such a chain of names, and "" for any other expression."""
     if isinstance(node, ast.Attribute):
         owner = plain_name(node.value)
         return f"{owner}.{node.attr}" if owner else ""
@@ -126,17 +126,17 @@ def is_named(name: str, *endings: str) -> bool:
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword argument; None where it is not given."""
+    """Return the value of a keyword argument; None if it is not given."""
     return next((given.value for given in call.keywords if given.arg == name), None)
 
 
 def arguments_of(call: ast.Call) -> list[ast.expr]:
-    """Return all that a call is given, by position and by keyword."""
+    """Return all arguments of a call, by position and by keyword."""
     return [*call.args, *(given.value for given in call.keywords)]
 
 
 def parameters_of(node: ast.AST) -> set[str]:
-    """Return the names of the parameters of a node's functions, such as the lambdas in it."""
+    """Return the parameter names of all functions in a node, including lambdas."""
     return {part.arg for part in nodes_in(node, ast.arg)}
 
 
@@ -159,6 +159,6 @@ def spans(node: ast.AST, line: int) -> bool:
 
 
 def lines_of(node: ast.AST) -> range:
-    """Return the lines of a node; none of one that has no place, as a module."""
+    """Return the lines of a node; empty for a node without a position, such as a module."""
     first: int = getattr(node, "lineno", 0)
     return range(first, (getattr(node, "end_lineno", None) or first) + 1) if first else range(0)

@@ -1,4 +1,4 @@
-"""The step as ``torch.compile``, or one CUDA graph, would make it, on GPUs: predicted."""
+"""The step under ``torch.compile``, or as one CUDA graph, predicted for GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from breakeven.simulate import Bound, CompiledStep, GraphBreak, StepPrediction
 from breakeven.verdict.results import DeviceResult, Nanoseconds
 
-# A smaller share of the step is no gain: predictions differ by rounding, and say no more than that.
+# Smaller savings count as no gain: predictions differ by rounding alone.
 _LEAST_SAVED = 1e-3
 
 
@@ -21,9 +21,9 @@ class CompiledResult(msgspec.Struct, frozen=True, kw_only=True):
         step_ns: Time of one step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
-        bound: What limits it.
+        bound: The bottleneck of the step.
         speedup: Time of the eager step on this GPU, divided by this one.
-        pays_after_steps: Steps after which the compilation is paid for; null where it never is.
+        pays_after_steps: Steps after which compiling has paid off; null if it never does.
     """
 
     device: str
@@ -40,11 +40,11 @@ class CompiledSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         mode: ``default``, ``reduce-overhead`` or ``max-autotune``.
-        is_asked_for_by_script: Whether the script compiles itself what is compiled here.
-        num_graphs: Graphs that are compiled: forward and backward count apart.
-        num_kernels: Kernels that are generated for them.
-        breaks: Lines that end a graph within the model, since the host needs a value there.
-        compile_ns: What the first steps take longer, with nothing cached.
+        is_asked_for_by_script: Whether the script itself calls ``torch.compile``.
+        num_graphs: Compiled graphs; forward and backward count separately.
+        num_kernels: Kernels generated for these graphs.
+        breaks: Lines inside the model that break the graph because the host needs a value.
+        compile_ns: Extra time of the first steps, with an empty compile cache.
         results: The compiled step on each GPU.
     """
 
@@ -64,13 +64,13 @@ def compiled_steps(
     *,
     is_asked_for_by_script: bool,
 ) -> CompiledSteps:
-    """Return what a report says of the compiled step.
+    """Return the report section on the compiled step.
 
     Args:
         step: The compiled step.
         eager: The eager step, on each GPU.
-        compiled: The compiled one, on the same.
-        is_asked_for_by_script: Whether the script compiles itself what is compiled here.
+        compiled: The compiled step, on the same GPUs.
+        is_asked_for_by_script: Whether the script itself calls ``torch.compile``.
     """
     return CompiledSteps(
         mode=step.mode.value,
@@ -101,12 +101,12 @@ def _result(eager: StepPrediction, compiled: StepPrediction, compile_ns: float) 
 
 
 class CapturedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the host decides, replayed from a CUDA graph by the GPU that does it fastest.
+    """A host-bound step, replayed as a CUDA graph on the GPU that is fastest at it.
 
     Args:
         result: The step, its update fused if OPT002 is found; null if no graph can replay it.
-        because: Why one graph cannot replay all of it; empty if one can. If there is a result all
-            the same, its model alone is compiled in mode ``reduce-overhead``.
+        because: Why one graph cannot replay the whole step; empty if it can. If ``result`` is set
+            too, it has only the model compiled, in mode ``reduce-overhead``.
     """
 
     result: DeviceResult | None = None

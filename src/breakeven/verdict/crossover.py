@@ -1,4 +1,4 @@
-"""From which size on the GPU wins: times with intervals, their ratio, and where it passes 1."""
+"""The smallest size from which the GPU wins, from time ratios with their intervals."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _WORDS = {"num_parameters": "number of parameters", "num_devices": "number of GP
 def find_crossover(cpu: Curve, gpu: Curve) -> Crossover | NoCrossover:
     """Return the smallest size from which the GPU is faster at all larger sizes searched.
 
-    Between measured times on the CPU, a `SizeCurve` tells the time, with the wider interval of
-    what was not measured; between all others, it is interpolated linearly in the logarithms of
-    size and time. The interval is where the crossover would be if the ratio were at the ends of
-    its own interval. A dip below 1 that stays within the interval, with clear wins on both sides,
-    is noise and moves the crossover's upper end only. A tie is no win.
+    A `SizeCurve` gives times between measured ones, with a wider interval than measurements. All
+    other times are interpolated linearly in the logarithms of size and time. The interval's ends
+    are the crossovers at the ends of the ratio's interval. A dip below 1 within the interval,
+    between clear wins, is noise: it moves only the crossover's upper end. A tie is no win.
 
     Args:
         cpu: Times on the CPU.
@@ -75,7 +74,7 @@ class _SizedRatio:
 
 
 def _ratios(cpu: Curve, gpu: Curve) -> list[_SizedRatio]:
-    """Return the ratio at each size of either curve that lies within both."""
+    """Return the ratio at each size of either curve within their common range."""
     if not cpu.points or not gpu.points:
         return []
     ours, theirs = _sorted(cpu), _sorted(gpu)
@@ -90,9 +89,10 @@ def _ratios(cpu: Curve, gpu: Curve) -> list[_SizedRatio]:
 
 
 def _filled(points: Sequence[CurvePoint], wanted: Sequence[int]) -> list[CurvePoint]:
-    """Return the points with those between two measured ones: wanted sizes, and one halfway.
+    """Return the points, plus wanted sizes and a midpoint between neighbouring measured sizes.
 
-    Without one the crossover between two measured sizes would be as certain as the measurements.
+    Without the midpoint, a crossover between two measured sizes would look as certain as the
+    measurements.
     """
     measured = {point.size: point.estimate for point in points if point.source is Source.MEASURED}
     filled = list(points)
@@ -113,7 +113,7 @@ def _sorted(curve: Curve) -> list[CurvePoint]:
 
 
 def _at(points: Sequence[CurvePoint], size: int) -> CurvePoint:
-    """Return the point at ``size``, interpolated in logarithms where there is none."""
+    """Return the point at ``size``, interpolated in logarithms if ``points`` has none."""
     for left, right in itertools.pairwise(points):
         if left.size < size < right.size:
             share = math.log(size / left.size) / math.log(right.size / left.size)
@@ -132,7 +132,7 @@ def _at(points: Sequence[CurvePoint], size: int) -> CurvePoint:
 
 
 def _noise_dips(ratios: Sequence[_SizedRatio]) -> frozenset[int]:
-    """Return the positions at which the GPU seems to lose between clear wins, by noise alone."""
+    """Return the positions of apparent GPU losses that are only noise between clear wins."""
     dips: set[int] = set()
     position = 0
     while position < len(ratios):
@@ -153,7 +153,7 @@ def _win_start(
     *,
     skipped: frozenset[int],
 ) -> int | None:
-    """Return the size from which ``value`` is positive for good; None if it is not at the end."""
+    """Return the size from which ``value`` stays positive; None if it ends at or below 0."""
     lost = [i for i, sized in enumerate(ratios) if value(sized.ratio) <= 0 and i not in skipped]
     if not lost:
         return ratios[0].size
@@ -169,7 +169,7 @@ def _win_start(
 
 
 def _surely_from(ratios: Sequence[_SizedRatio]) -> str:
-    """Say from which size on the win is beyond the interval, where it is not from the first."""
+    """Say from which size the win is beyond the interval, unless it is from the first size on."""
     start = _win_start(ratios, lambda ratio: ratio.low, skipped=frozenset())
     if start is None:
         return ", though not everywhere by more than the intervals"
@@ -230,10 +230,9 @@ class LogRatio:
 
 
 def log_ratio(over: Timed, device: Timed) -> LogRatio:
-    """Return ln(time of ``over`` / time of ``device``): positive where ``device`` is faster.
+    """Return ln(time of ``over`` / time of ``device``): positive if ``device`` is faster.
 
-    Errors of the two times are independent, so their distances on a logarithmic scale add in
-    squares.
+    Errors of the two times are independent, so their logarithmic widths add in quadrature.
 
     Raises:
         ValueError: A time is not positive, or not within its interval.
@@ -250,7 +249,7 @@ def log_ratio(over: Timed, device: Timed) -> LogRatio:
 
 
 def rescaled(time: _Timed, *, factor: float) -> _Timed:
-    """Return a result or a point whose time and ends of the interval are changed alike."""
+    """Return a result or a point with its time and interval multiplied by ``factor``."""
     return replace(
         time,
         step_ns=time.step_ns * factor,

@@ -1,4 +1,4 @@
-"""Where to train, from what each device takes for a step."""
+"""Decides where to train, from each device's step time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from breakeven.verdict.crossover import log_ratio
 from breakeven.verdict.report import Choice, Verdict
 from breakeven.verdict.results import DeviceKind, DeviceResult
 
-# Step times of GPUs within this ratio are not told apart by a prediction.
+# A prediction cannot distinguish GPUs whose step times are within this ratio.
 _ALIKE = 1.2
-# What takes more of a step than this is what the step waits for.
+# A part that takes more than this fraction of a step is the bottleneck.
 _MOST_OF_STEP = 0.8
-# A time of the CPU whose interval is wider and reaches a GPU's says nothing.
+# If the interval of a CPU time is wider than this ratio and overlaps the GPU's, it says nothing.
 _WIDEST = 10.0
 
 
@@ -27,11 +27,11 @@ def decide(
 ) -> Verdict:
     """Compare the fastest GPU that fits the step with the fastest CPU.
 
-    Where no GPU fits, the CPU is chosen whatever the times are, and ``speedup`` may be below 1.
+    If no GPU fits the step, the CPU is chosen regardless of times, and ``speedup`` may be below 1.
 
     Args:
-        results: At least one CPU and one GPU. A result that does not say whether it fits does.
-        predictions: What is known of the GPUs' steps in detail, for the reason in the verdict.
+        results: At least one CPU and one GPU. A result whose ``fits`` is None counts as fitting.
+        predictions: Detailed predictions for the GPUs, which supply the verdict's reason.
 
     Raises:
         ValueError: There is no CPU or no GPU among the results, or a time is not positive.
@@ -40,7 +40,7 @@ def decide(
     gpus = [result for result in results if result.kind is DeviceKind.GPU]
     if not cpus or not gpus:
         raise ValueError("a verdict needs at least one result of a CPU and one of a GPU")
-    # Other work only ever adds time: a disturbed one is a bound, and the CPU is never slower.
+    # Other work only adds time. So a disturbed time is an upper bound on the CPU's.
     cpu = replace(min(cpus, key=_step_ns), high_ns=min(cpu.high_ns for cpu in cpus))
     fitting = [gpu for gpu in gpus if gpu.fits is not False]
     gpu = min(fitting or gpus, key=_step_ns)
@@ -54,7 +54,7 @@ def decide(
     is_open = not (ratio.is_won or ratio.is_lost)
     if is_open and (cpu.is_disturbed or cpu.high_ns > _WIDEST * cpu.low_ns):
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(cpu))
-    # On other threads the CPU may be faster than on those that were left alone.
+    # The CPU may be faster with a number of threads whose measurement was disturbed.
     rival = next((each for each in cpus if each.is_disturbed and each.low_ns < gpu.high_ns), None)
     if ratio.is_won and rival is not None:
         return _verdict(Choice.UNDECIDED, gpu, cpu, because=_because_undecided(rival))
@@ -84,7 +84,7 @@ def _verdict(choice: Choice, device: DeviceResult, over: DeviceResult, *, becaus
 
 
 def _because_alike(gpus: Sequence[DeviceResult]) -> str:
-    """Say that the choice among the GPUs is open, where it is."""
+    """Say that any GPU will do, if all are about equally fast."""
     slowest = max(map(_step_ns, gpus))
     if len(gpus) < 2 or slowest > _ALIKE * min(map(_step_ns, gpus)):
         return ""
@@ -144,7 +144,7 @@ def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
 
 
 def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
-    """Say what the GPU's step consists of, where that is not its work."""
+    """Say what dominates the GPU's step, unless it is the GPU's own work."""
     own_work = "the host's own work makes"
     launching = f"launching {detail.num_kernels} kernels makes"
     if _waits_for_loader(detail):
@@ -209,5 +209,5 @@ def _range(result: DeviceResult) -> str:
 
 
 def _about(duration_ns: float) -> str:
-    # Two digits: no prediction is surer, and the table has the rest.
+    # Two digits: no prediction is more precise, and the table shows the rest.
     return format_duration(duration_ns, 2)

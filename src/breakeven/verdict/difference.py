@@ -1,4 +1,4 @@
-"""The numbers of a training's first steps, and the first difference that is more than allowed."""
+"""The numbers of a training's first steps, and the first difference beyond the tolerance."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class DifferenceKind(StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first difference between two runs that is more than allowed.
+    """The first difference between two runs that exceeds the tolerance.
 
     Args:
-        kind: What differs.
-        step: In which step, from 1 on; for random numbers, after how many steps.
-        tensor: Its name, with what it is: ``the gradient of layers.0.weight``.
-        baseline: Its norm, a loss's value, or a count, in the script as it is.
-        candidate: The same, with the change.
-        difference_fraction: Size of the difference beside the baseline's.
-        allowed_fraction: How large it may be; 0 where not one bit may differ.
-        is_own: The script itself differs so from one run to the next, so nothing can be checked.
+        kind: Kind of the difference.
+        step: Number of the step, counted from 1; for random numbers, the number of steps before.
+        tensor: Kind and name of the tensor: ``the gradient of layers.0.weight``.
+        baseline: Norm, loss value or count in the unchanged script.
+        candidate: The same quantity in the changed script.
+        difference_fraction: Size of the difference, relative to the baseline.
+        allowed_fraction: The tolerance; 0 if not one bit may differ.
+        is_own: Whether two runs of the unchanged script differ this much, so no check is possible.
     """
 
     kind: DifferenceKind
@@ -50,13 +50,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Return what a person reads."""
+        """Return the difference as a sentence for a person."""
         if self.is_own:
             return f"cannot be checked: two runs of the script as it is differ ({self._what})"
         return self._what
 
     def as_own(self) -> Difference:
-        """Return the same as one between two runs of the same script."""
+        """Return the same difference, marked as one between two runs of the same script."""
         return msgspec.structs.replace(self, is_own=True)
 
     @property
@@ -111,14 +111,15 @@ class TensorNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """A loss or a gradient: all of it as a digest, some of it as numbers.
 
     Args:
-        key: What pairs it with its like in another run: ``loss1``, ``optimizer0.group0.3``.
-        name: What a person calls it: ``layers.0.weight``.
+        key: Key that matches it with the same tensor of another run: ``loss1``,
+            ``optimizer0.group0.3``.
+        name: Name for a person: ``layers.0.weight``.
         dtype: As torch names it: ``float32``.
         shape: Its shape.
-        digest: SHA-256 of its bytes in the order of its elements, whatever its memory layout.
+        digest: SHA-256 of its bytes in element order, independent of memory layout.
         norm: Root of the sum of the squares of its finite elements.
         num_not_finite: Elements that are NaN or infinite.
-        elements: Evenly spread elements, as many as are kept, as bytes of the machine's float64.
+        elements: A sample of evenly spaced elements, as bytes of native float64.
     """
 
     key: str
@@ -142,7 +143,7 @@ class TensorNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_elements(self) -> int:
-        """Return how many elements the whole tensor has."""
+        """Return the number of elements of the whole tensor."""
         count = 1
         for size in self.shape:
             count *= size
@@ -153,8 +154,8 @@ class StepNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """One update of the weights.
 
     Args:
-        losses: On which the script called ``backward`` since the update before.
-        gradients: Of the parameters that have one, just before the update.
+        losses: Losses on which the script called ``backward`` since the previous update.
+        gradients: Gradients just before the update, of the parameters that have one.
     """
 
     losses: tuple[TensorNumbers, ...]
@@ -165,10 +166,9 @@ class RecordedNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The first steps of a run.
 
     Args:
-        steps: In their order.
+        steps: Their numbers, in order.
         rng_digest: SHA-256 of the states of the random number generators after them.
-        arithmetic: The format of 16 bits that the script's own autocast asks for; empty where
-            tensors are computed in their own.
+        arithmetic: The 16-bit format of the script's own autocast; empty if there is no autocast.
     """
 
     steps: tuple[StepNumbers, ...]

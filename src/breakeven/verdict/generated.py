@@ -1,4 +1,4 @@
-"""A step of which forward, backward and update are generated code: measured, as the rest is."""
+"""A step whose forward, backward and update are generated code, measured like other steps."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import msgspec
 from breakeven.timing import Estimate, Source
 from breakeven.verdict.results import Nanoseconds
 
-# What a call of `fast_step` takes beside the generated code, and how far that varies: checks,
-# addresses, numbers of the update.
-# Source: a call less its code, docs/fast-step.md and benchmarks/fast_step.py; 3.5 us on that
+# Low, typical and high time of a `fast_step` call without the generated code: checks, addresses,
+# numbers of the update.
+# Source: a call minus its code, docs/fast-step.md and benchmarks/fast_step.py; 3.5 us on that
 # machine for a network of five layers, more for deeper ones and slower Pythons.
 CALL_NS = (2_500.0, 4_000.0, 8_000.0)
 
 
 class GeneratedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run measured of generated code for its step.
+    """Measurements of the generated code for a step.
 
     Args:
-        code: The generated code; null where there is none.
-        kept: What the loop does beside forward, backward and update: its data, what it logs.
-        compile_ns: What it took to generate and compile it.
-        because: Why there is none; empty where there is.
+        code: Time of the generated code; null if there is none.
+        kept: Time of the rest of the loop: data, logging.
+        compile_ns: Time to generate and compile it.
+        because: Why there is no generated code; empty if there is.
     """
 
     code: Estimate | None = None
@@ -46,18 +46,18 @@ class GeneratedRun(msgspec.Struct, frozen=True, kw_only=True):
 class GeneratedStep(msgspec.Struct, frozen=True, kw_only=True):
     """This CPU's step with forward, backward and update as generated code.
 
-    The code is made from a recording of the unchanged loop, and was held against its numbers.
-    `breakeven.fast_step` does a step so.
+    The code is generated from a recording of the unchanged loop, and its results were checked
+    against it. `breakeven.fast_step` runs a step this way.
 
     Args:
-        step_ns: Time of one step: the parts below, added up.
+        step_ns: Time of one step, the sum of the parts below.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
         code_ns: The generated code, measured.
-        call_ns: The call of it, as it was measured elsewhere.
-        kept_ns: What the loop does besides, measured: its data, what it logs.
-        compile_ns: What it took to generate and compile the code.
-        speedup: Time of the CPU's best step as it is, divided by this one.
+        call_ns: The overhead of calling it, measured on another machine.
+        kept_ns: The rest of the loop, measured: data, logging.
+        compile_ns: Time to generate and compile the code.
+        speedup: Time of the CPU's best unchanged step, divided by this one.
     """
 
     step_ns: Nanoseconds
@@ -81,20 +81,20 @@ class GeneratedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether it is faster than the step as it is by more than a machine's moods."""
+        """Return whether it is faster than the unchanged step by more than machine noise."""
         return self.speedup >= _LEAST_GAIN
 
 
-# So many times as fast as the best step as it is, and it is shown.
+# A generated step is shown if it is at least this many times as fast as the best unchanged step.
 _LEAST_GAIN = 1.1
 
 
 def generated_step(run: GeneratedRun, step_ns: float) -> GeneratedStep | None:
-    """Return what a report says of a run's generated code; None where there is none.
+    """Return the report section on a run's generated code; None if there is none.
 
     Args:
-        run: What was measured.
-        step_ns: The CPU's best step as it is.
+        run: The measurements.
+        step_ns: The CPU's best unchanged step.
     """
     found = run.step
     if found is None or run.code is None or run.kept is None:

@@ -1,4 +1,4 @@
-"""Whether a change has changed what the training computes, by one table of what may differ."""
+"""Checks whether a change alters what the training computes, with a table of tolerances."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from faststep.tolerance import (
     scale_of,
 )
 
-# From this difference on, a sign that is wrong (2.0), another tensor (1.4) or one that is missing
-# (1.0) could not be told from what rounding grows to.
+# From this difference on, a wrong sign (2.0), another tensor (1.4) or a missing one (1.0) looks
+# like grown rounding errors.
 _MOST_GROWTH = {Numerics.REORDERED: 0.5, Numerics.LOWER_PRECISION: 0.9}
 
 
@@ -36,18 +36,18 @@ def compare_numbers(
     repeat: RecordedNumbers | None = None,
     perturbed: Sequence[RecordedNumbers] = (),
 ) -> Difference | None:
-    """Return the first difference that is more than ``numerics`` allows; None where there is none.
+    """Return the first difference beyond what ``numerics`` allows; None if there is none.
 
     Args:
-        baseline: The script as it is.
+        baseline: The unchanged script.
         candidate: The script with the change.
-        numerics: What the change may do.
-        repeat: The script as it is, once more. Where the two differ, nothing can be said about
-            single bits, and tolerances widen to three times that difference, as long as that is
-            not ten times as large as they are.
-        perturbed: Runs of the script as it is but for its weights, which differ by as much as the
-            class lets a number be off. Tolerances widen to three times the most that became of
-            that: training can multiply rounding a thousandfold in a single step.
+        numerics: The allowed effect of the change.
+        repeat: A second run of the unchanged script. If it differs from the first, single bits
+            cannot be compared, and tolerances widen to three times that difference. If that is ten
+            times the tolerance or more, the script's own difference is returned.
+        perturbed: Runs of the unchanged script whose initial weights are moved by the rounding
+            error of the class. Tolerances widen to three times the largest resulting difference:
+            training can multiply rounding a thousandfold in a single step.
     """
     if numerics is Numerics.TRAINING:
         return _first_not_finite(baseline, candidate)
@@ -66,7 +66,7 @@ def compare_numbers(
             return found
     if found := _other_num_steps(baseline, candidate):
         return found
-    # A random decision that hangs on a computed number may turn out differently.
+    # A random decision that depends on a computed number may turn out differently.
     is_lower = numerics is Numerics.LOWER_PRECISION
     return None if is_lower else _other_random_numbers(baseline, candidate)
 
@@ -84,8 +84,8 @@ def _difference_in_step(
     repeats = _by_key(repeat, number)
     moved = [_by_key(run, number) for run in perturbed]
     norm = math.hypot(*(gradient.norm for gradient in step.gradients))
-    # A loss that cancels to zero, as that of a policy's first update, is off by rounding of its
-    # terms, which are as large as it becomes later.
+    # If a loss cancels to zero, as in a policy's first update, its error is rounding of its terms.
+    # The terms are as large as the loss becomes later.
     loss_scale = max((loss.norm for each in baseline.steps for loss in each.losses), default=0.0)
     undecided: list[float] = []
     num_decided = 0
@@ -99,7 +99,7 @@ def _difference_in_step(
         if own.shape != other.shape:
             return _missing(number, own, None)
         scale = loss_scale if is_loss else scale_of(own.norm, norm)
-        # Without an autocast region, numbers are computed in their own format.
+        # Outside autocast, numbers are computed in their own format.
         dtypes = (own.dtype, baseline.arithmetic or own.dtype)
         allowed = runs_tolerance(numerics, *dtypes)
         tolerance = allowed.loss if is_loss else allowed.tensor
@@ -136,7 +136,7 @@ def _first_unequal(baseline: RecordedNumbers, other: RecordedNumbers) -> Differe
 
 
 def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> Difference | None:
-    """Return where a run first leaves the finite numbers, if the baseline never does."""
+    """Return the first non-finite number of a run, if the baseline has none."""
     if any(tensor.num_not_finite for step in baseline.steps for tensor in _tensors(step)):
         return None
     for number, step in enumerate(candidate.steps, 1):
@@ -149,7 +149,7 @@ def _first_not_finite(baseline: RecordedNumbers, candidate: RecordedNumbers) -> 
 def _differing(
     step: int, own: TensorNumbers, other: TensorNumbers, fraction: float, allowed: float
 ) -> Difference:
-    """Return that two tensors differ by ``fraction``, of which ``allowed`` is allowed."""
+    """Return the difference of two tensors by ``fraction``, beyond ``allowed``."""
     return Difference(
         kind=DifferenceKind.LOSS if own.is_loss else DifferenceKind.GRADIENT,
         step=step,
@@ -162,7 +162,7 @@ def _differing(
 
 
 def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) -> Difference:
-    """Return that a tensor is in one of two runs alone."""
+    """Return the difference of a tensor that only one run has."""
     tensor = own or other
     assert tensor is not None
     return Difference(
@@ -175,7 +175,7 @@ def _missing(step: int, own: TensorNumbers | None, other: TensorNumbers | None) 
 
 
 def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> Difference:
-    """Return that a tensor has values that are not finite; ``own`` is None where it had none."""
+    """Return the difference in non-finite values; ``own`` is None if the baseline has none."""
     return Difference(
         kind=DifferenceKind.NOT_FINITE,
         step=step,
@@ -186,7 +186,7 @@ def _not_finite(step: int, own: TensorNumbers | None, other: TensorNumbers) -> D
 
 
 def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that one run has more steps, if so."""
+    """Return the difference in the number of steps, if any."""
     counts = len(baseline.steps), len(other.steps)
     if counts[0] == counts[1]:
         return None
@@ -199,7 +199,7 @@ def _other_num_steps(baseline: RecordedNumbers, other: RecordedNumbers) -> Diffe
 
 
 def _other_random_numbers(baseline: RecordedNumbers, other: RecordedNumbers) -> Difference | None:
-    """Return that one run has drawn other random numbers, if so."""
+    """Return the difference in the drawn random numbers, if any."""
     if baseline.rng_digest == other.rng_digest:
         return None
     return Difference(kind=DifferenceKind.RANDOM_NUMBERS, step=len(baseline.steps))
@@ -221,7 +221,7 @@ def _tensors(step: StepNumbers) -> Sequence[TensorNumbers]:
 def _pairs(
     baseline: StepNumbers, other: StepNumbers
 ) -> Iterator[tuple[TensorNumbers | None, TensorNumbers | None, bool]]:
-    """Yield what belongs together, and whether it is a loss; None where it has no like."""
+    """Yield pairs of matching tensors, and whether they are losses; None for a missing tensor."""
     for own, others, is_loss in (
         (baseline.losses, other.losses, True),
         (baseline.gradients, other.gradients, False),
@@ -240,7 +240,7 @@ def _by_key(numbers: RecordedNumbers | None, step: int) -> dict[str, TensorNumbe
 
 
 def _relative(baseline: TensorNumbers, other: TensorNumbers | None, scale: float) -> float:
-    """Return the norm of the difference beside ``scale``; 0 without another."""
+    """Return the norm of the difference relative to ``scale``; 0 without another tensor."""
     if other is None or baseline.digest == other.digest:
         return 0.0
     if baseline.shape != other.shape or other.num_not_finite:
@@ -249,7 +249,7 @@ def _relative(baseline: TensorNumbers, other: TensorNumbers | None, scale: float
     distance = math.dist(baseline.values, other.values) * math.sqrt(
         baseline.num_elements / max(1, kept)
     )
-    # The norm is that of all elements: it moves where those that are kept happen to agree.
+    # The norm covers all elements: it changes even if all sampled elements agree.
     distance = max(distance, abs(baseline.norm - other.norm))
     if not distance:
         return 0.0
@@ -257,29 +257,30 @@ def _relative(baseline: TensorNumbers, other: TensorNumbers | None, scale: float
 
 
 def _of_runs(tensor: float) -> Tolerance:
-    # A loss is an average of few operators' results: it has not the cancellation of gradients.
+    # A loss is an average of few operators' results, without the cancellation of gradients.
     return Tolerance(loss=tensor / 8, tensor=tensor)
 
 
 _TOLERANCES: Mapping[tuple[Numerics, str], Tolerance] = {
-    # The same n terms added up in another order differ by up to some sqrt(n) unit roundoffs of the
-    # sum of their magnitudes. Gradients sum over batch and positions, up to 10^6 terms: 10^3 of
-    # them, and terms cancel, which takes another factor: 2^12, 0.02 % in float32. Tried with one
-    # thread for two and channels last for first, on two linear networks, a convolutional one, a
-    # transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18 had 0.6 %, where an
-    # activation came out on the other side of zero: runs with moved weights widen it for such.
+    # The same n terms summed in another order differ by up to about sqrt(n) unit roundoffs of the
+    # sum of their magnitudes. Gradients sum over batch and positions, up to 10^6 terms, so 10^3
+    # roundoffs. Cancelling terms cost another factor: 2^12, 0.02 % in float32. Tried with two
+    # threads instead of one and channels last instead of first, on two linear networks, a
+    # convolutional one, a transformer and an LSTM: at most 0.01 % in the first step. A ResNet-18
+    # had 0.6 % because an activation fell on the other side of zero: runs with moved weights widen
+    # the tolerance for that.
     **{
         (Numerics.REORDERED, dtype): _of_runs(2.0**12 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float64", "complex128", "float32", "complex64")
     },
-    # Formats of 16 bits add up in float32: what differs is the last rounding, a few times in a row.
+    # 16-bit formats accumulate in float32: only the last rounding differs, a few times in a row.
     **{
         (Numerics.REORDERED, dtype): _of_runs(4.0 * UNIT_ROUNDOFFS[dtype])
         for dtype in ("float16", "bfloat16")
     },
-    # A bfloat16 operand is off by 2^-8 at most. Gradients of a batch cancel, which leaves an error
-    # of some 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had 40 %:
-    # it takes the comparison with moved weights to tell that this is its nature.
+    # A bfloat16 operand has an error of at most 2^-8. Gradients of a batch cancel, which leaves an
+    # error of about 1 to 20 % by layer (tried on the same networks): 2^6 roundoffs. A ResNet-18 had
+    # 40 %: only the runs with moved weights show that this is normal for it.
     **{
         (Numerics.LOWER_PRECISION, dtype): _of_runs(2.0**6 * UNIT_ROUNDOFFS["bfloat16"])
         for dtype in UNIT_ROUNDOFFS
@@ -288,18 +289,18 @@ _TOLERANCES: Mapping[tuple[Numerics, str], Tolerance] = {
 
 
 def runs_tolerance(numerics: Numerics, *dtypes: str) -> Tolerance:
-    """Return what losses and gradients of the first steps of two runs may differ by.
+    """Return the tolerance for losses and gradients of the first steps of two runs.
 
     Args:
-        numerics: What the change may do.
-        dtypes: Formats that take part, as torch names them: the coarsest counts.
+        numerics: The allowed effect of the change.
+        dtypes: Formats involved, as torch names them; the coarsest decides.
     """
     return _TOLERANCES[numerics, coarsest_format(dtypes)]
 
 
 def weight_noise_roundoffs(numerics: Numerics) -> float:
-    """Return by how many unit roundoffs weights are moved to see what becomes of a class's errors.
+    """Return the unit roundoffs by which weights are moved, to see how a class's errors grow.
 
-    A weight that is rounded from float32 to bfloat16 is off by 2^16 of them.
+    Rounding a weight from float32 to bfloat16 moves it by 2^16 of them.
     """
     return 2.0**16 if numerics is Numerics.LOWER_PRECISION else LAYER_ROUNDOFFS

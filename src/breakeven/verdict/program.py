@@ -1,4 +1,4 @@
-"""What becomes of a whole training, which is more than its steps."""
+"""Predicts the whole training, which is more than its steps."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from breakeven.verdict.program_summary import (
 from breakeven.verdict.report import Verdict
 from breakeven.verdict.results import DeviceKind, DeviceResult
 
-# What a process takes longer to its first step on a GPU: the CUDA context, the libraries and the
+# Extra time from process start to the first step on a GPU: the CUDA context, the libraries and the
 # first load of each kernel. Judgement, from 1-2 s (torch 1.3, RTX 2080 Ti: pytorch issue 39005) and
 # 4 s (torch 1.1: pytorch issue 22583) for the first tensor alone.
 _GPU_START_NS = (1.0 * NS_PER_S, 3.0 * NS_PER_S, 8.0 * NS_PER_S)
 
 
 class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script besides its steps, on this CPU.
+    """Observations of a script outside its steps, on this CPU.
 
     Args:
-        startup_ns: From its beginning to the end of its first step.
-        data_ns: Time of a step that it waits for its next batch.
-        other_ns: Time per step of what is done between some of the steps; None where that is not
-            known, as on a busy machine.
+        startup_ns: Time from its start to the end of its first step.
+        data_ns: Time per step that it waits for the next batch.
+        other_ns: Time per step of the work between some of the steps; None if unknown, as on a busy
+            machine.
         other_low_ns: Lower end of its 90 % interval.
         other_high_ns: Upper end.
-        parts: What that is.
-        between: What it takes on GPUs, where it was recorded.
-        unevenness: Mean step over the median one: more than 1 where some take longer.
+        parts: The parts of that work.
+        between: Time of that work on GPUs, if it was recorded.
+        unevenness: Mean step divided by the median one; above 1 if some steps take longer.
     """
 
     startup_ns: float = 0.0
@@ -56,23 +56,23 @@ def program_of(
     facts: ProgramFacts,
     num_steps: int | None = None,
 ) -> ProgramSummary:
-    """Return what becomes of the whole training.
+    """Return the prediction for the whole training.
 
-    What is no step takes a GPU what was predicted of its recording. Without one it is taken to stay
-    on the CPU, and to take as long there as it does.
+    Work outside the steps takes a GPU the time predicted from its recording. Without a recording,
+    it is assumed to stay on the CPU and to take as long as now.
 
     Args:
-        verdict: Of the step.
-        results: Those that it rests on.
-        facts: What there is besides the steps.
-        num_steps: Steps of the training; None where it is not known how long it is.
+        verdict: The verdict on the step.
+        results: The results behind that verdict.
+        facts: The work outside the steps.
+        num_steps: Steps of the training; None if its length is unknown.
     """
     named = {result.device: result for result in results}
     device, over = named[verdict.device], named[verdict.over]
     cpu = over if over.kind is DeviceKind.CPU else device
     other_ns = facts.other_ns or 0.0
     whole_ns = cpu.step_ns + other_ns
-    # What is not the step dampens the ratio by as much as it takes, and that is an estimate too.
+    # Work outside the steps moves the ratio towards 1, and its time is an estimate too.
     ratios = [
         log_ratio(_with_other(over, facts, added_ns), _with_other(device, facts, added_ns))
         for added_ns in (other_ns, facts.other_low_ns, facts.other_high_ns)
@@ -95,13 +95,13 @@ def program_of(
 
 
 def facts_of(program: ProgramSummary) -> ProgramFacts:
-    """Return what was seen of the script, to judge it again on other devices."""
+    """Return the observations of the script, to judge it again on other devices."""
     names = ProgramFacts.__struct_fields__
     return ProgramFacts(**{name: getattr(program, name) for name in names})
 
 
 def _with_other(result: DeviceResult, facts: ProgramFacts, other_ns: float) -> DeviceResult:
-    """Return a step with what lies between steps, which takes so long per step on this CPU."""
+    """Return a step plus the work between steps, which takes ``other_ns`` per step on this CPU."""
     found = next((each for each in facts.between if each.device == result.device), None)
     share = other_ns / facts.other_ns if facts.other_ns else 0.0
     low_ns, value_ns, high_ns = (
@@ -118,7 +118,7 @@ def _with_other(result: DeviceResult, facts: ProgramFacts, other_ns: float) -> D
 
 
 def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:
-    """Return the time of so many steps, from the beginning of the script."""
+    """Return the time of ``num_steps`` steps, from the start of the script."""
     start_ns = _GPU_START_NS if result.kind is DeviceKind.GPU else (0.0, 0.0, 0.0)
     step = rescaled(result, factor=facts.unevenness)
     others_ns = (facts.other_low_ns, facts.other_ns or 0.0, facts.other_high_ns)

@@ -1,4 +1,4 @@
-"""The script's whole training as reports show it."""
+"""The script's whole training, as shown in reports."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from breakeven.verdict.results import Nanoseconds
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the script does between some of its steps.
+    """Work of the script between some of its steps.
 
     Args:
-        file: The user's file.
+        file: File of the user's code.
         line: Its line.
-        function: What it calls there; empty where that has no name.
+        function: The function called there; empty if it has no name.
         time_ns: Time per step, on this CPU.
     """
 
@@ -24,12 +24,13 @@ class ProgramPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BetweenTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done between some of the steps, on a GPU.
+    """Work between some of the steps, on a GPU.
 
     Args:
         device: Name of the GPU, as among the results.
         time_ns: Time per step.
-        low_ns: Lower end of its 90 % interval; how often it comes is taken as it was seen.
+        low_ns: Lower end of its 90 % interval, which assumes that the work recurs as often as
+            observed.
         high_ns: Upper end.
     """
 
@@ -44,7 +45,7 @@ class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         device: Name of the device, as among the results.
-        total_ns: From the beginning of the script to its last step.
+        total_ns: Time from the start of the script to the end of its last step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
     """
@@ -56,29 +57,28 @@ class TrainingTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The script's whole training: what it does besides its steps, and what becomes of all of it.
+    """The script's whole training: the work outside its steps, and the total on each device.
 
     Args:
-        startup_ns: From the beginning of the script to the end of its first step, on this CPU,
+        startup_ns: Time from the start of the script to the end of its first step, on this CPU,
             without the import of torch.
-        data_ns: Time of a step that waits for the next batch, on this CPU; a part of the step.
-        other_ns: Time per step of what is done between some of the steps, on this CPU: rollouts,
-            evaluations, checkpoints. 0 where nothing was seen; null where that cannot be told, as
-            on a busy machine.
+        data_ns: Part of the step time spent waiting for the next batch, on this CPU.
+        other_ns: Time per step of the work between some of the steps, on this CPU: rollouts,
+            evaluations, checkpoints. 0 if there is none; null if unknown, as on a busy machine.
         other_low_ns: Lower end of its 90 % interval.
         other_high_ns: Upper end.
-        step_fraction: Share of the training that the steps are, on this CPU, start-up aside.
-        parts: What is done between the steps, the longest first.
-        unevenness: Mean step over the median one: more than 1 where some take longer.
+        step_fraction: Share of the training time spent in steps, on this CPU, without start-up.
+        parts: The work between the steps, longest first.
+        unevenness: Mean step divided by the median one; above 1 if some steps take longer.
         speedup: Time of the training on the verdict's ``over`` divided by that on its ``device``,
-            start-up aside.
+            without start-up.
         low: Lower end of its 90 % interval.
         high: Upper end.
-        num_steps: Steps of the training; null where they were not asked about.
-        times: Time of so many steps on each device that they fit, start-up included.
-        between: What is done between the steps on GPUs, predicted from a recording of a part. On
-            other devices, and without a recording, it is taken to stay on the CPU, and to take as
-            long there as it does.
+        num_steps: Steps of the training; null if the user gave no length.
+        times: Time of ``num_steps`` steps on each device that fits the step, with start-up.
+        between: The work between the steps on GPUs, predicted from a recording of part of it.
+            Without a recording, and on other devices, the work is assumed to stay on the CPU and to
+            take as long as now.
     """
 
     startup_ns: Nanoseconds

@@ -1,4 +1,4 @@
-"""What reports say of a step: where to train, from which size on, and on which host."""
+"""The findings about a step: where to train, from which size on, and on which host."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Choice(StrEnum):
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The step that was traced, in numbers.
+    """The figures of the traced step.
 
     Args:
-        num_ops: Operators that the dispatcher sees.
-        num_kernels: Kernels that a GPU would launch for them.
+        num_ops: Operators that pass the dispatcher.
+        num_kernels: Kernels that these operators launch on a GPU.
         num_syncs: Times the host waits for the device.
         h2d_bytes: Host to device, per step.
         d2h_bytes: Device to host, per step.
-        batch_size: Samples per step, or null when the script does not tell.
-        num_parameters: Elements of the parameters that are trained.
-        host_ns: Time that the host needs to issue the step, waiting for nothing.
+        batch_size: Samples per step; null if unknown.
+        num_parameters: Number of elements of the trained parameters.
+        host_ns: Host time to issue the step, without waiting.
     """
 
     num_ops: int
@@ -48,10 +48,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where to train.
 
     Args:
-        choice: ``cpu``, ``gpu``, ``too_close`` when the interval straddles 1, or ``undecided`` when
-            a time is too uncertain to tell, as on a machine that is too busy.
-        device: The device chosen; where there is none, the GPU that was compared.
-        over: The best device of the other kind, which it is compared with.
+        choice: ``cpu``, ``gpu``, ``too_close`` if the interval includes 1, or ``undecided`` if a
+            time is too uncertain, as on a busy machine.
+        device: The chosen device; if none is chosen, the GPU of the comparison.
+        over: The best device of the other kind, with which ``device`` is compared.
         speedup: Step time of ``over`` divided by that of ``device``.
         low: Lower end of its 90 % interval.
         high: Upper end.
@@ -68,24 +68,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Return the devices that are compared."""
+        """Return the two compared devices."""
         return self.device, self.over
 
     @property
     def is_settled(self) -> bool:
-        """Return whether it names a device to train on."""
+        """Return whether the verdict names a device to train on."""
         return self.choice in (Choice.CPU, Choice.GPU)
 
 
 class Crossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="found"):
-    """From which size on the GPU wins, for all larger sizes searched.
+    """The size from which the GPU wins at all larger sizes searched.
 
     Args:
-        axis: What is varied: ``batch_size``.
+        axis: The varied quantity: ``batch_size``.
         device: The GPU that wins from there on.
         value: The smallest size from which it wins.
         low: Lower end of its interval.
-        high: Upper end; null where the interval reaches past the largest size searched.
+        high: Upper end; null if it is beyond the largest size searched.
         searched: Smallest and largest size searched.
     """
 
@@ -101,9 +101,9 @@ class NoCrossover(msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome"
     """Why there is no crossover to report.
 
     Args:
-        none_because: One sentence for a person, with what to do next.
-        axis: What was varied, or would have been.
-        faster: Which kind wins at every size searched; null where nothing was searched.
+        none_because: One sentence for a person, with the next action.
+        axis: The quantity that was, or would have been, varied.
+        faster: The kind that wins at every size searched; null if no size was searched.
         searched: Smallest and largest size searched.
     """
 
@@ -119,11 +119,11 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: Processor.
         num_threads: Threads that torch uses for the CPU's step.
-        source: Where its costs per operator are from; then, after a semicolon, the assumption.
+        source: Source of its costs per operator; then, after a semicolon, the assumption.
         torch_version: torch that ran the script.
         python_version: Python that ran the script.
-        assumption: How a device's share of an operator is known, where that was not measured with
-            the rest; empty elsewhere.
+        assumption: How a device's share of an operator's cost is estimated; empty if it was
+            measured with the rest.
     """
 
     name: str
@@ -135,7 +135,7 @@ class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calibration(self) -> str:
-        """Return where its costs are from, without what was assumed."""
+        """Return the source of its costs, without the assumption."""
         return self.source.removesuffix(f"; {self.assumption}")
 
 
@@ -145,7 +145,7 @@ def host_summary(
     """Return a host as reports show it.
 
     Args:
-        host: What issues the work.
+        host: The host that issues the work.
         num_threads: Threads that torch uses for the CPU's step.
         torch_version: torch that ran the script.
         python_version: Python that ran the script.
@@ -164,7 +164,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Step time of one device at one size.
 
     Args:
-        size: Value on the axis; a batch size is that of the script's DataLoader.
+        size: Value on the axis; for batch sizes, the one of the script's DataLoader.
         step_ns: Time of one step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
@@ -202,8 +202,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         device: Name of the device.
         kind: CPU or GPU.
-        axis: What is varied: ``batch_size``.
-        points: By size.
+        axis: The varied quantity: ``batch_size``.
+        points: Its points, by size.
     """
 
     device: str

@@ -1,4 +1,4 @@
-"""What a device takes for the step, as every report shows it, and how a device is called."""
+"""A device's step time as shown in every report, and names of devices."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
         device: Name of the device.
         kind: CPU or GPU.
         source: Measured here, or predicted.
-        precision: Arithmetic of most of its FLOP.
+        precision: Number format of most of its FLOP.
         step_ns: Time of one step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
-        bound: What limits it; null where that was not worked out.
-        peak_memory_bytes: Largest memory in use; null where unknown.
-        fits: Whether that fits the device; null where unknown.
+        bound: The bottleneck of the step; null if it was not determined.
+        peak_memory_bytes: Peak memory in use; null if unknown.
+        fits: Whether the device has that much memory; null if unknown.
         caveats: Reasons to trust the figure less.
-        num_samples: Steps that a measurement rests on; 0 for a prediction.
-        is_disturbed: Whether other work disturbed the measurement so much that it says only a
-            bound.
-        setting: What sets it apart from other results of its device: ``1 thread``; empty where it
-            is the only one.
-        num_threads: torch's threads of a CPU's measured step; null elsewhere, and in older reports.
-        calibrated_on: Day on which `breakeven calibrate` measured the very GPU that is predicted;
-            empty where it did not.
-        fed_by: Kind of machine that a predicted GPU is in; empty where none was assumed, and in
+        num_samples: Number of measured steps; 0 for a prediction.
+        is_disturbed: Whether other load disturbed the measurement so much that it is only a bound.
+        setting: The setting that distinguishes it from other results of its device: ``1 thread``;
+            empty if there is only one.
+        num_threads: torch's threads in a measured CPU step; null for other results and in older
+            reports.
+        calibrated_on: Day on which `breakeven calibrate` measured the predicted GPU itself; empty
+            if it did not.
+        fed_by: Assumed kind of machine around a predicted GPU; empty if none was assumed, and in
             older reports.
     """
 
@@ -69,17 +69,17 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def threads_text(number: int) -> str:
-    """Return a number of threads for a person."""
+    """Return a number of threads as text."""
     return "1 thread" if number == 1 else f"{number} threads"
 
 
 def cpu_on_threads(processor: str, num_threads: int) -> str:
-    """Return the name of a CPU whose step was measured on so many threads."""
+    """Return the name of a CPU whose step was measured on ``num_threads`` threads."""
     return f"{processor} ({threads_text(num_threads)})"
 
 
 def cpu_on_cores(processor: str, num_cores: int) -> str:
-    """Return the name of a CPU whose step was predicted for so many cores."""
+    """Return the name of a CPU whose step was predicted for ``num_cores`` cores."""
     return f"{processor} (1 core)" if num_cores == 1 else f"{processor} ({num_cores} cores)"
 
 
@@ -111,15 +111,15 @@ def cpu_result(
     caveats: tuple[Caveat, ...] = (),
     setting: str = "",
 ) -> DeviceResult:
-    """Return the result for a CPU's step of which nothing but its time was worked out.
+    """Return the result for a CPU step with a known time, but no bound or memory.
 
     Args:
         device: Name of the CPU.
         step: Its time.
-        precision: As of the result, as what follows.
-        fits: As there.
-        caveats: As there.
-        setting: As there.
+        precision: See `DeviceResult`.
+        fits: See `DeviceResult`.
+        caveats: See `DeviceResult`.
+        setting: See `DeviceResult`.
     """
     return DeviceResult(
         device=device,

@@ -1,10 +1,9 @@
-"""The time of a step at sizes at which it was not measured.
+"""Estimates the time of a step at sizes that were not measured.
 
-A step takes a fixed time, for what is issued and updated whatever the size, and a time per
-sample. So between two measured sizes its time is a straight line in the size (not in its
-logarithm), and beyond them the line goes on. Real steps depart from that where the working set
-leaves a cache, where a library picks another algorithm, or where another thread joins: the
-intervals hold these.
+A step takes a fixed time, for launches and updates, plus a time per sample. So between two measured
+sizes its time is linear in the size (not in its logarithm), and beyond them the line is extended.
+Real steps deviate if the working set leaves a cache, a library picks another algorithm, or another
+thread joins: the intervals cover these.
 
 Widths are differences of natural logarithms of times.
 """
@@ -23,20 +22,20 @@ from breakeven.timing import Estimate, Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSpread:
-    """How far times at sizes not measured are from the lines, in 90 % of cases.
+    """The deviation of unmeasured times from the lines, in 90 % of cases.
 
-    Pairs are of the lower and the upper end, for a factor of e from the nearest measured size.
-    They grow with the square root of the logarithm of that factor, as errors do that may be met
-    anew at each size on the way.
+    Pairs hold the lower and the upper width, for a factor of e from the nearest measured size.
+    Widths grow with the square root of the logarithm of that factor, like the sum of independent
+    errors at each size in between.
 
     Args:
-        repeat: Width by which a measurement differs from one in another process; above 0.
+        repeat: Width of the difference between measurements in two processes; above 0.
         between: Between two measured sizes.
         larger: Beyond the largest.
         smaller: Beyond the smallest.
 
-    Source: ``repeat`` is the least spread that a measurement is given; the rates leave 5 % of the
-    times outside on either side, on the curves of ``benchmarks/data/cpu_sizes_*.csv``
+    Source: ``repeat`` is the minimum spread of a measurement; the rates leave 5 % of the times
+    outside on either side, on the curves of ``benchmarks/data/cpu_sizes_*.csv``
     (``python benchmarks/cpu_sizes.py report``).
     """
 
@@ -46,29 +45,29 @@ class SizeSpread:
     smaller: tuple[float, float] = (0.37, 0.36)
 
 
-# Beyond the measured sizes, of the time at the nearest one, the share that grows with the size.
-# Even a step that seems not to grow has samples to compute. One that grows faster than its size is
-# leaving a cache or starting to ask the system for memory, which does not go on; and some of a
-# step is always fixed.
+# Limits on the share of the nearest time that grows with the size, for sizes beyond the measured
+# ones. Even a step that seems constant has samples to compute. A step that grows faster than its
+# size is leaving a cache or starting to request memory from the system, and that growth ends. Some
+# of a step is always fixed.
 _LEAST_SHARE = 0.1
 _MOST_SHARE = 1.0
 _MOST_SHARE_BELOW = 0.95
-# The share is the mean of those that this many neighbours tell.
+# The share is the mean over this many neighbours.
 _NUM_NEIGHBOURS = 2
-# By how much a share found that way may be off at least.
+# Minimum uncertainty of a share found that way.
 _SHARE_WIDTH = 0.1
 
 
 class SizeCurve:
-    """Step times along a size, from a few measured sizes to any.
+    """Step times at any size, from a few measured sizes.
 
-    The time never falls with the size, except where measured times do so beyond their intervals:
-    libraries pick another algorithm for another size. A fall within the intervals is noise: what
-    is derived from such times is derived from their mean.
+    The time never falls as the size grows, unless measured times fall beyond their intervals:
+    libraries pick another algorithm for another size. A fall within the intervals is noise:
+    estimates then use the mean of those times.
 
     Args:
         measured: The measured sizes, at least one, with their times.
-        spread: How far to trust what lies between and beyond.
+        spread: Uncertainty between and beyond the measured sizes.
 
     Raises:
         ValueError: There is no size, one is below 1, or a time is not positive or not within its
@@ -107,7 +106,7 @@ class SizeCurve:
         ]
 
     def at(self, size: int) -> Estimate:
-        """Return the time at ``size`` with its 90 % interval: measured where it was measured.
+        """Return the time at ``size`` with its 90 % interval; the measured one if there is one.
 
         Raises:
             ValueError: The size is below 1.
@@ -128,13 +127,13 @@ class SizeCurve:
         share = (size - left.size) / (right.size - left.size)
         log_share = math.log(size / left.size) / math.log(right.size / left.size)
         line = math.log((1 - share) * left.time_ns + share * right.time_ns)
-        # Where the time grows faster than the size, something else than more samples makes it
-        # grow, at a size unknown: there the straight line is the one in logarithms.
+        # If the time grows faster than the size, more samples alone cannot be the cause, and the
+        # size of the change is unknown: interpolate linearly in logarithms.
         power = (1 - log_share) * left.log_time + log_share * right.log_time
         log_time = min(line, power)
         distance = math.sqrt(min(math.log(size / left.size), math.log(right.size / size)))
         faster, slower = (rate * distance for rate in self._spread.between)
-        # Time does not fall with the size, so the measured times on both sides bound it.
+        # Time does not fall with the size, so the two measured times bound it.
         least, most = sorted((left.log_time, right.log_time))
         low = math.hypot(
             (1 - log_share) * left.low + log_share * right.low, min(faster, log_time - least)
@@ -159,7 +158,7 @@ class SizeCurve:
         faster, slower = (rate * math.sqrt(abs(math.log(growth))) for rate in rates)
         low = math.hypot(end.low, faster, value - least)
         high = math.hypot(end.high, slower, most - value)
-        # Neither does time fall here.
+        # Time does not fall with the size here either.
         if is_above:
             low = min(low, end.low + value)
         else:
@@ -169,7 +168,7 @@ class SizeCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Knot:
-    """A measured size, its time fitted out, and the widths of the interval on both sides."""
+    """A measured size, its fitted time, and the widths of the interval on both sides."""
 
     size: int
     log_time: float
@@ -183,14 +182,14 @@ class _Knot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """Which part of a step's time grows with the size, with its interval."""
+    """The share of a step's time that grows with the size, with its interval."""
 
     low: float
     value: float
     high: float
 
     def within(self, least: float, most: float) -> _Share:
-        """Return the value from ``least`` to ``most``, its interval from 0 to ``most``."""
+        """Return the share: value clipped to ``least``..``most``, interval to 0..``most``."""
         return _Share(
             low=min(max(self.low, 0.0), most),
             value=min(max(self.value, least), most),
@@ -198,20 +197,20 @@ class _Share:
         )
 
 
-# Where one size is all that was measured, the share may be anything. The larger sizes of a step
-# mostly leave its overhead behind, the smaller ones come down to it: the values are those that
-# leave no bias on the curves of the calibration.
+# With a single measured size, the share may be anything. As sizes grow, the overhead of a step
+# mostly becomes negligible; as they shrink, it dominates. These values leave no bias on the curves
+# of the calibration.
 _UNKNOWN_ABOVE = _Share(low=0.0, value=0.7, high=_MOST_SHARE)
 _UNKNOWN_BELOW = _Share(low=0.0, value=0.88, high=_MOST_SHARE_BELOW)
 
 
 def _share(end: _Knot, neighbours: Sequence[_Knot]) -> _Share:
-    """Return which share of the time at ``end`` grows with the size, nearest neighbour first."""
+    """Return the share of the time at ``end`` that grows with the size, nearest neighbour first."""
     shares = [
         (end.time_ns - other.time_ns) / (end.size - other.size) * end.size / end.time_ns
         for other in neighbours
     ]
-    # An error of the two times makes one of the share, the larger the closer the sizes are.
+    # Errors of the two times carry over to the share, more so the closer the sizes are.
     nearest = neighbours[0]
     leverage = end.size / abs(end.size - nearest.size) * nearest.time_ns / end.time_ns
     error = leverage * math.hypot(end.low + end.high, nearest.low + nearest.high) / 2
@@ -231,7 +230,7 @@ def _predicted(log_time: float, low: float, high: float) -> Estimate:
 
 
 def _isotonic(values: Sequence[float], widths: Sequence[tuple[float, float]]) -> list[float]:
-    """Return logarithms of times without the falls that lie within the widths, lower and upper."""
+    """Return logarithms of times, with falls within the lower and upper widths removed."""
     weights = [1 / (low + high) ** 2 for low, high in widths]
     falls = [
         position + 1
@@ -245,7 +244,7 @@ def _isotonic(values: Sequence[float], widths: Sequence[tuple[float, float]]) ->
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the nearest values, in weighted squares, of which none is below the one before.
+    """Return the non-decreasing values nearest to ``values``, in weighted least squares.
 
     Source: pool adjacent violators; R. E. Barlow et al., "Statistical Inference under Order
     Restrictions", 1972, section 1.2.

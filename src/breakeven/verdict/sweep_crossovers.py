@@ -1,4 +1,4 @@
-"""Curves through the points of a sweep, and where they cross."""
+"""Curves through the points of a sweep, and their crossovers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def sweep_curves(
 ) -> tuple[SweepCurve, ...]:
     """Return the curve of each device along one axis, all other axes held.
 
-    The threads of the CPU change no GPU's time, and how many GPUs share a step none of a CPU's:
-    a curve that does not depend on an axis is there once, and does not hold it.
+    CPU threads do not change a GPU's time, and the number of GPUs does not change a CPU's. A curve
+    that does not depend on an axis occurs once, without that axis in ``held``.
 
     Args:
         points: Points of a sweep.
         axes: Its axes.
-        axis_name: An axis of positive whole numbers, or ``num_parameters``, along which curves
-            are there only where the number of parameters differs at all values of an axis.
+        axis_name: An axis of positive whole numbers, or ``num_parameters``. The latter has curves
+            only if the number of parameters differs at all values of an axis.
 
     Raises:
         ValueError: There is no such axis, or not all of its values are positive whole numbers.
@@ -74,14 +74,14 @@ def sweep_curves(
 def find_sweep_crossovers(
     points: Sequence[SweepPoint], axes: Sequence[SweepAxis]
 ) -> tuple[SweepCrossover, ...]:
-    """Return from which size on each GPU wins, along every axis of positive whole numbers.
+    """Return the size from which each GPU wins, along every axis of positive whole numbers.
 
-    Each GPU is compared with the CPU at its best number of threads at each size. A GPU that the
-    step does not fit is no candidate there. Where several GPUs share a step, of which each adds a
-    batch, the times for equally many samples are compared. Along threads, of which more only help
-    the CPU, the outcome says from how many on the CPU wins; it is looked for only where no other
-    axis is. Where an argument changes the number of parameters at each of its values, that is an
-    axis too.
+    Each GPU is compared with the CPU at its best number of threads at each size. A GPU is no
+    candidate at sizes that exceed its memory. If several GPUs share a step, each with its own
+    batch, times for equal numbers of samples are compared. More threads only help the CPU: along
+    threads, the outcome says from how many the CPU wins. Threads are searched only if there is no
+    other axis. If an argument changes the number of parameters at each of its values, that number
+    is an axis too.
 
     Args:
         points: Points of a sweep.
@@ -97,7 +97,7 @@ def find_sweep_crossovers(
         fitting_gpus = {_key(c): c for c in curves if c.kind is DeviceKind.GPU}
         cpus = [c for c in curves if c.kind is DeviceKind.CPU]
         for gpu in gpus:
-            # Both curves hold the same, where both depend on it.
+            # If both curves depend on an axis, both hold it at the same value.
             own = [
                 cpu
                 for cpu in cpus
@@ -136,7 +136,7 @@ def _searched_axes(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> l
 def _axis_along(
     points: Sequence[SweepPoint], axes: Sequence[SweepAxis], name: str
 ) -> SweepAxis | None:
-    """Return the axis that is varied along curves; None where nothing varies them."""
+    """Return the axis that varies along curves; None if there is none."""
     if name == NUM_PARAMETERS and all(axis.name != name for axis in axes):
         return _growing_axis(points, axes)
     axis = next((axis for axis in axes if axis.name == name), None)
@@ -146,7 +146,7 @@ def _axis_along(
 
 
 def _growing_axis(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> SweepAxis | None:
-    """Return the first axis at each of whose values the model has another size."""
+    """Return the first axis whose values all give different model sizes."""
     for axis in axes:
         if axis.role is not AxisRole.ARGUMENT or len(axis.values) < 2:
             continue
@@ -167,7 +167,7 @@ def _is_whole(axis: SweepAxis) -> bool:
 
 
 def _is_irrelevant(axis: SweepAxis, kind: DeviceKind) -> bool:
-    """Return whether an axis changes nothing on devices of a kind."""
+    """Return whether an axis does not affect devices of a kind."""
     foreign = AxisRole.THREADS if kind is DeviceKind.GPU else AxisRole.NUM_DEVICES
     return axis.role is foreign
 
@@ -187,7 +187,7 @@ def _key(curve: SweepCurve) -> tuple[str, _Held]:
 
 
 def _best(curves: Sequence[SweepCurve]) -> Curve:
-    """Return the fastest CPU at each size: whoever trains there may choose the threads."""
+    """Return the fastest CPU at each size: on a CPU, the user can choose the threads."""
     fastest: dict[int, tuple[CurvePoint, SweepCurve]] = {}
     for curve in curves:
         for point in curve.points:
@@ -204,7 +204,7 @@ def _best(curves: Sequence[SweepCurve]) -> Curve:
 def _outcome(
     cpu: Curve, gpu: SweepCurve, along: SweepAxis, num_devices: int
 ) -> Crossover | NoCrossover:
-    # The CPU does the samples that n GPUs do in a step in n steps.
+    # The CPU needs n steps for the samples that n GPUs process in one.
     if along.role is AxisRole.NUM_DEVICES:
         return find_crossover(_scaled(cpu, lambda size: size), gpu)
     if num_devices > 1:
@@ -220,7 +220,7 @@ def _scaled(curve: Curve, factor: Callable[[int], float]) -> Curve:
 
 
 def _along_threads(cpu: Curve, gpu: Curve) -> NoCrossover:
-    """Say from how many threads on the CPU wins; a `Crossover` is about a GPU that does."""
+    """Say from how many threads the CPU wins; a `Crossover` describes only a GPU's win."""
     found = find_crossover(gpu, cpu)
     if isinstance(found, Crossover):
         high = found.searched[1] if found.high is None else found.high

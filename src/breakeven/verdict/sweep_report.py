@@ -1,6 +1,6 @@
-"""The answer to `breakeven sweep`, as values: step times over a grid, and where they cross.
+"""The answer to `breakeven sweep`, as values: step times over a grid, and their crossovers.
 
-The JSON schema is generated from these types, so a changed key is a changed contract: raise
+The JSON schema is generated from these types, so a changed key breaks the contract: raise
 ``SWEEP_SCHEMA_VERSION`` with it.
 """
 
@@ -23,7 +23,7 @@ AxisValue = int | float | str
 
 
 class AxisRole(StrEnum):
-    """What an axis changes."""
+    """The quantity that an axis changes."""
 
     BATCH_SIZE = "batch_size"
     """The batch size of the script's DataLoader."""
@@ -36,12 +36,12 @@ class AxisRole(StrEnum):
 
 
 class SweepAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """One knob, and the values it takes.
+    """One setting and its values.
 
     Args:
-        name: As given to ``--over``.
-        role: What it changes.
-        values: In the order given, each once.
+        name: Name, as given to ``--over``.
+        role: The quantity that it changes.
+        values: Values in the given order, without duplicates.
     """
 
     name: str
@@ -60,15 +60,15 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
         step_ns: Time of one step.
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
-        batch_size: Samples per step, over all devices; null where the script does not tell.
-        num_parameters: Elements of the parameters that are trained.
-        bound: What limits it; null where that was not worked out.
-        fits: Whether its memory fits the device; null where unknown.
-        num_samples: Steps that a measurement rests on; 0 for a prediction.
+        batch_size: Samples per step, over all devices; null if unknown.
+        num_parameters: Number of elements of the trained parameters.
+        bound: The bottleneck of the step; null if it was not determined.
+        fits: Whether its memory fits the device; null if unknown.
+        num_samples: Number of measured steps; 0 for a prediction.
         caveats: Reasons to trust the figure less.
-        num_threads: torch's threads of a CPU's measured step: the best of those tried, where they
-            are no axis; null elsewhere.
-        processor: A CPU's name, where ``device`` says its threads as well; empty elsewhere.
+        num_threads: torch's threads in a measured CPU step, the best of those tried if threads are
+            no axis; null for other points.
+        processor: A CPU's name without its threads, if ``device`` includes them; else empty.
     """
 
     settings: dict[str, AxisValue]
@@ -94,11 +94,11 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of the grid at which the script gave no answer.
+    """A point of the grid at which the script failed.
 
     Args:
         settings: The value of every axis.
-        message: Why, with the user's file and line where there is one.
+        message: The reason, with the user's file and line if known.
     """
 
     settings: dict[str, AxisValue]
@@ -110,7 +110,7 @@ class SweepCurve(Curve, frozen=True, kw_only=True):
 
     Args:
         held: The value of every other axis.
-        processor: As of a `SweepPoint`.
+        processor: See `SweepPoint`.
     """
 
     held: dict[str, AxisValue]
@@ -118,11 +118,11 @@ class SweepCurve(Curve, frozen=True, kw_only=True):
 
 
 class SweepCrossover(msgspec.Struct, frozen=True, kw_only=True):
-    """From which size on one GPU wins, all other axes held.
+    """The size from which one GPU wins, all other axes held.
 
     Args:
         device: The GPU.
-        cpu: The CPU's curve it is compared with.
+        cpu: Name of the CPU curve of the comparison.
         held: The value of every other axis.
         outcome: The crossover along its ``axis``, or why there is none.
     """
@@ -134,14 +134,14 @@ class SweepCrossover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure that others published.
+    """A published figure of another source.
 
     Args:
         label: Device and software, as published.
-        axis: What ``size`` is: the name of an axis, or ``num_parameters``.
-        size: Position on it.
-        step_ns: Time of one step; null where only the size was published, as of a crossover.
-        source: Where it was published.
+        axis: Axis of ``size``: the name of an axis, or ``num_parameters``.
+        size: Position on that axis.
+        step_ns: Time of one step; null if only the size was published, as for a crossover.
+        source: The publication.
     """
 
     label: str
@@ -152,22 +152,22 @@ class PublishedPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `breakeven sweep` found out.
+    """The result of `breakeven sweep`.
 
     Args:
-        schema_version: Raised when a key goes away or changes its meaning.
-        target: What was swept, as it was given.
-        arguments: Arguments of the script, with ``{NAME}`` where an axis enters.
+        schema_version: Version of this schema, raised if a key is removed or changes its meaning.
+        target: The script or module, as given.
+        arguments: Arguments of the script, with ``{NAME}`` in place of an axis value.
         host: The machine that feeds the devices.
-        axes: The grid; the first axis is that of the charts.
+        axes: The axes of the grid; charts use the first.
         points: Devices × grid, by grid point; measured ones first within each.
         failures: Grid points without an answer.
-        crossovers: One per GPU and held setting, for every axis of whole numbers; with an
-            argument along which the number of parameters grows, also along ``num_parameters``.
-        published: Figures of others to draw beside.
-        caveats: Reasons to trust all figures less; those of one point are with it.
-        writes: What a run of the script wrote, and what became of that; null where it did not run,
-            and in older reports.
+        crossovers: One per GPU and held setting, for every axis of whole numbers; also along
+            ``num_parameters`` if an argument changes the number of parameters.
+        published: Published figures to draw in the same chart.
+        caveats: Reasons to trust all figures less; each point has its own.
+        writes: Files that a run of the script wrote, and what happened to them; null if it did not
+            run, and in older reports.
     """
 
     schema_version: int

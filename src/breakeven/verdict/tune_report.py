@@ -14,11 +14,11 @@ TUNE_SCHEMA_VERSION = 2
 
 
 class Numerics(StrEnum):
-    """What a candidate may do to the numbers that the training computes.
+    """The allowed effect of a candidate on the numbers that the training computes.
 
-    ``EXACT``: not one bit. ``REORDERED``: the same sums in another order, rounding alone differs.
+    ``EXACT``: not one bit. ``REORDERED``: the same sums in another order; only rounding differs.
     ``LOWER_PRECISION``: fewer bits in some of the arithmetic. ``TRAINING``: another training, such
-    as another batch size; only on demand.
+    as another batch size; only on request.
     """
 
     EXACT = "exact"
@@ -28,43 +28,43 @@ class Numerics(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a candidate."""
+    """The result of a candidate."""
 
     KEPT = "kept"  # part of the configuration
-    NOT_FASTER = "not_faster"  # measured, and not shown to be faster
-    NOT_CONFIRMED = "not_confirmed"  # chosen, but fresh processes did not show it again
+    NOT_FASTER = "not_faster"  # measured, but not significantly faster
+    NOT_CONFIRMED = "not_confirmed"  # chosen, but fresh processes did not confirm it
     NOT_WORTH_IT = "not_worth_it"  # faster, but pays off after more steps than the run has
     NOT_APPLICABLE = "not_applicable"  # its preconditions do not hold
     WRONG_NUMBERS = "wrong_numbers"  # losses or gradients differ by more than its class allows
     CRASHED = "crashed"
     TIME_LIMIT = "time_limit"
     OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_BUDGET = "out_of_budget"  # not tried, or not decided, within the budget
+    OUT_OF_BUDGET = "out_of_budget"  # not tried or not decided within the budget
 
 
-# What looks faster by this factor, and comes out as one of these, is open.
+# A candidate that looks faster by this factor, with one of these outcomes, is undecided.
 _LOOKS_FASTER = 1.1
 _NOT_DECIDED = frozenset({Outcome.NOT_FASTER, Outcome.NOT_CONFIRMED, Outcome.OUT_OF_BUDGET})
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate, and what came of it.
+    """One candidate and its result.
 
     Args:
         candidate: Stable name: ``threads=1``, ``fused-optimizer``.
-        title: What it changes, in a few words.
-        numerics: What it may do to the numbers.
-        outcome: What became of it.
-        reason: Why, in one sentence, with the figures that decided.
-        step_ns: Median step with the candidate added to what had been kept before it; null where
-            it was not measured.
-        speedup: Time of a step before it over time with it; null where it was not measured.
+        title: Its change, in a few words.
+        numerics: Its allowed effect on the numbers.
+        outcome: Its result.
+        reason: Reason for the outcome, in one sentence, with the deciding figures.
+        step_ns: Median step with the candidate added to the candidates kept before; null if it was
+            not measured.
+        speedup: Step time without it divided by the time with it; null if it was not measured.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        num_runs: Pairs of runs that were compared.
-        startup_ns: How much later than without it the first steady step begins: compiling,
-            capturing, first copies.
-        pays_off_after_steps: Steps after which that is earned back; null where it never is.
+        num_runs: Number of compared pairs of runs.
+        startup_ns: Delay of the first steady step that it causes: compiling, capturing, first
+            copies.
+        pays_off_after_steps: Steps after which the delay has paid off; null if it never does.
     """
 
     candidate: str
@@ -82,12 +82,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a configuration was found, and is known to be right.
+    """The machine and versions for which a configuration was tuned.
 
     Args:
         processor: Name of the CPU.
-        num_cores: Processors that the process may use.
-        gpu: Name of the CUDA device; empty where the step ran on the CPU.
+        num_cores: Logical processors available to the process.
+        gpu: Name of the CUDA device; empty if the step ran on the CPU.
         torch_version: Version of torch.
         python_version: Version of Python.
         breakeven_version: Version of breakeven.
@@ -102,13 +102,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of the user's script as they run with a fast step; breakeven changes no file itself.
+    """The change of the user's script for a fast step; breakeven itself edits no file.
 
     Args:
-        file: The user's file.
-        line: First line that changes.
-        diff: Unified diff of the file, to be applied with ``patch -p0`` or ``git apply -p0``.
-        steps_per_call: Steps that each call does.
+        file: File of the user's code.
+        line: First changed line.
+        diff: Unified diff of the file, for ``patch -p0`` or ``git apply -p0``.
+        steps_per_call: Training steps per call.
     """
 
     file: str
@@ -118,35 +118,34 @@ class CodeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The fastest configuration that was found, and how.
+    """The fastest configuration, with all trials.
 
     Args:
-        schema_version: Of this document.
-        target: As the user wrote it.
+        schema_version: Version of this schema.
+        target: The script or module, as given.
         arguments: ``sys.argv[1:]`` of the script while it was tuned.
-        device: ``cpu`` or ``gpu``: where the step ran.
-        machine: On which machine, with which versions.
-        num_steps: Steps of the run, against which start-up is counted: as the user said, or as a
-            run had that reached the end of the script; at least so many where the length is not
-            known.
-        baseline_step_ns: Median step of the script as it is, in the confirming runs.
-        tuned_step_ns: Step under the configuration, by the speedup; the baseline's where nothing is
-            kept.
-        speedup: The former over the latter.
+        device: The device that ran the step: ``cpu`` or ``gpu``.
+        machine: The machine and the versions of its software.
+        num_steps: Steps of the run, over which start-up is spread: given by the user, or counted in
+            a run that reached the end of the script; a lower bound if the length is unknown.
+        baseline_step_ns: Median step of the unchanged script, in the confirming runs.
+        tuned_step_ns: ``baseline_step_ns`` divided by ``speedup``; the baseline's if no candidate
+            is kept.
+        speedup: Baseline step time divided by the tuned one.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        configuration: What differs from the script's own settings; empty where nothing is kept.
+        configuration: Differences from the script's own settings; empty if no candidate is kept.
         numerics: The least strict class among the kept candidates.
-        pays_off_after_steps: Steps after which the start-up of the configuration is earned back.
-        trials: Every candidate, in the order in which they were tried.
-        code_change: The lines of the script as they run then, where ``fast_step`` is kept.
-        duration_ns: How long tuning took.
-        caveats: What to know of the measurement.
-        is_undecided: Whether nothing is kept, though something looked clearly faster: runs differed
+        pays_off_after_steps: Steps after which the start-up of the configuration has paid off.
+        trials: Every candidate, in the order of trial.
+        code_change: The change of the script, if ``fast_step`` is kept.
+        duration_ns: Duration of the tuning.
+        caveats: Reasons to trust the measurement less.
+        is_undecided: Whether no candidate is kept although one looked clearly faster: runs varied
             too much, as on a busy machine, or the budget was too short.
-        writes: What a run of the script wrote, and what became of that; null where it did not run,
-            and in older reports.
-        is_length_known: Whether the run has no more steps than ``num_steps``.
+        writes: Files that a run of the script wrote, and what happened to them; null if it did not
+            run, and in older reports.
+        is_length_known: Whether ``num_steps`` is the exact length of the run.
     """
 
     schema_version: int = TUNE_SCHEMA_VERSION
@@ -173,7 +172,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_undecided(trials: Iterable[Trial]) -> bool:
-    """Return whether something looked clearly faster, and was not shown to be."""
+    """Return whether a candidate looked clearly faster, but was not confirmed."""
     return any(
         trial.outcome in _NOT_DECIDED and (trial.speedup or 0.0) > _LOOKS_FASTER for trial in trials
     )

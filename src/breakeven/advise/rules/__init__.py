@@ -1,4 +1,4 @@
-"""The rules, a file for each family, and their pages; they are registered by being there."""
+"""The rules, one file for each family, and their pages; rules here are found automatically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 from breakeven.advise.rule import Rule
 
-# Where fixes gain the same, findings come in this order; a family that is not named comes last.
+# If gains are equal, findings come in this order; families not listed come last.
 _FAMILIES = (
     "DEV", "LAUNCH", "BATCH", "MEM", "LOOP", "SYNC", "COPY", "OPT", "LOAD", "HOST", "RUN", "TIME",
     "PREC", "KERN", "CPU",

@@ -1,4 +1,4 @@
-"""BATCH and MEM: the size of the batch, and whether its step fits the device."""
+"""BATCH and MEM: the batch size, and whether the step fits the device."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from breakeven.simulate import StepPrediction, predict_steps
 from breakeven.trace import HostWork, StepTrace
 from breakeven.units import format_bytes, format_duration
 
-# Reports of batches that were too small are about these; above, a larger batch changes how well
-# the network learns, and a step that launches still bound is LAUNCH001's to report.
+# Reports of too small batches concern sizes up to this one. Above it, a larger batch changes how
+# well the network learns, and LAUNCH001 reports launch-bound steps.
 _LARGEST_SMALL_BATCH = 16
-# Sizes that are simulated: the batch times powers of two.
+# Factors on the batch size for the simulation: powers of two.
 _FACTORS = (2, 4, 8, 16, 32, 64, 128)
 # A step is flat in the batch if four times the samples take at most this many times as long.
 _MAX_GROWTH = 1.6
-# A batch ceases to matter where this part of the largest throughput is reached.
+# The batch size stops mattering once it reaches this fraction of the largest throughput.
 _SUFFICIENT_FRACTION = 0.8
 
 
@@ -40,7 +40,7 @@ def small_batch(case: RuleInput) -> Matches:
     if scaled is None:
         yield from _limited(case, base, pace_ns)
         return
-    # Larger batches, as far as there are samples and memory for them.
+    # Larger batches, limited by the number of samples and by memory.
     num_samples = max((loader.num_samples for loader in case.facts.loaders), default=0)
     sizes = [
         base * factor for factor in _FACTORS if base * factor <= num_samples or not num_samples
@@ -57,7 +57,7 @@ def small_batch(case: RuleInput) -> Matches:
         for size, time_ns in times_ns.items()
         if least_ns >= _SUFFICIENT_FRACTION * time_ns / size
     )
-    # What a sample takes less of; both steps are off in the same direction or apart.
+    # The saving per sample; errors of both steps may be in the same direction or in opposite ones.
     (whole,) = predicted(scaled.at(chosen))
     after = whole.estimate
     fraction, low, high = (
@@ -78,16 +78,16 @@ def small_batch(case: RuleInput) -> Matches:
 
 
 def _without_host_work(trace: StepTrace) -> StepTrace:
-    """Return the step without the host's own work: that has rules of its own, and grows."""
+    """Return the step without the host's own work, which has separate rules and grows too."""
     kept = (event for event in trace.events if not isinstance(event, HostWork))
     return replace(trace, events=tuple(kept))
 
 
 def _limited(case: RuleInput, base: int, pace_ns: float) -> Matches:
-    """Yield the match of a step that was recorded at one batch size only.
+    """Yield the match of a step that was recorded at only one batch size.
 
-    Whatever a larger batch does, it takes no longer than the step and, for each further batch,
-    what grows with the samples: kernels, copies, and the host's own work.
+    A larger batch takes at most the step time plus, for each further batch, the parts that grow
+    with the samples: kernels, copies, and the host's own work.
     """
     step_ns, busy_ns = case.step_ns, case.prediction.device_busy_ns
     if pace_ns + 3 * busy_ns > _MAX_GROWTH * pace_ns:

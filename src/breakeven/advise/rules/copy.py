@@ -1,4 +1,4 @@
-"""COPY: what is copied from host to device, and how it could be done or spared."""
+"""COPY: copies from host to device that can be faster or avoided."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from breakeven.units import format_bytes
 
 
 def uploaded(case: RuleInput, kind: Upload) -> list[int]:
-    """Return the copies of a kind, without those that bring back what was read."""
+    """Return the copies of a kind, except those that bring back read values."""
     back = {copy for trip in round_trips(case) for copy in trip.copies}
     return [index for index, own in uploads(case).items() if own is kind and index not in back]
 
 
 def makers_of(trace: StepTrace, copies: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the operators of the host that made what is copied, out of nothing else."""
+    """Return the host operators that created the copied tensors from nothing else."""
     made = {
         storage
         for storage, origin in made_on_host(trace).items()
@@ -60,7 +60,7 @@ def makers_of(trace: StepTrace, copies: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def seen_copies(case: RuleInput, events: tuple[int, ...]) -> str:
-    """Return in words how many copies there are, and of how much."""
+    """Return the number and size of copies, in words."""
     copies = [copy_at(case.trace, index) for index in events]
     total = sum(copy.num_bytes for copy in copies)
     memory = "pinned" if all(copy.is_pinned for copy in copies) else "pageable"
@@ -68,7 +68,7 @@ def seen_copies(case: RuleInput, events: tuple[int, ...]) -> str:
     return f"{number} of {format_bytes(total)} from {memory} memory in the recorded step"
 
 
-# An observation of a simulator is smaller; no loader could pin it ahead of time.
+# A simulator's observation is smaller; no loader could pin it ahead of time.
 _MIN_BATCH_BYTES = 64
 
 
@@ -149,10 +149,10 @@ def copied_numbers(case: RuleInput) -> Matches:
         )
 
 
-# The rest of the memory is for the model, its activations and what the allocator cannot use.
+# Leave the rest of the memory to the model, its activations and the allocator.
 _MEMORY_FRACTION = 0.25
 
-# Taking some samples of a tensor.
+# Operators that take some samples of a tensor.
 _CHOOSING = frozenset({
     "slice", "index", "index_select", "select", "narrow", "split", "split_with_sizes", "chunk",
     "unbind", "gather",
@@ -169,7 +169,7 @@ def resident_data(case: RuleInput) -> Matches:
         gathered: dict[int, tuple[Event, ...]] = {
             index: (_gather(case, copies[index], num_bytes), *ops) for index, ops in then.items()
         }
-        # The line that copies the most bytes; a framework copies what a loader has.
+        # The line that copies the most bytes; if a framework copies, the loader's line.
         lines = by_line(case.trace, then)
         location, _ = max(lines, key=lambda line: sum(copies[one].num_bytes for one in line[1]))
         if loader is not None and any(is_by_framework(copies[index]) for index in then):
@@ -190,10 +190,10 @@ def resident_data(case: RuleInput) -> Matches:
 def _data_in_memory(
     case: RuleInput,
 ) -> Iterator[tuple[int, list[int], Mapping[int, tuple[Op, ...]], Location | None]]:
-    """Yield data that batches may be taken from: its bytes, what takes them, and the copies.
+    """Yield candidate sources of batches: bytes, positions of the loading, copies and loader line.
 
-    Positions of what takes a batch from the data come second. Third comes what the device does with
-    a batch, by the position of its copy; last the line of the loader that holds the data.
+    The third item maps the position of each copy to the device operators for its batch. The last
+    item is the line of the loader that holds the data.
     """
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
     loaders = case.facts.loaders
@@ -202,13 +202,13 @@ def _data_in_memory(
         num_bytes = sum(loader.data_bytes for loader in loaders)
         loading = [*case.works("data"), *fetching]
         yield num_bytes, loading, dict.fromkeys(batches, ()), loaders[0].location
-    # Arrays that NumPy makes batches of.
+    # Arrays from which NumPy makes batches.
     made = {index: own for index in batches if (own := numpy_batch(case, index)) is not None}
     num_bytes = sum({id(own.array): own.array.num_bytes for own in made.values()}.values())
     prepared = [position for own in made.values() for position in own.prepared]
     then = {i: converted_on_device(case, i, own) for i, own in made.items()}
     yield num_bytes, prepared, then, None
-    # Tensors of the host that batches are chosen from.
+    # Host tensors from which batches are taken.
     held: dict[int, tuple[int, int]] = {}
     for index in batches:
         copy = copy_at(case.trace, index)
@@ -223,7 +223,7 @@ def _data_in_memory(
 
 
 def _gather(case: RuleInput, copy: Copy, total_bytes: int) -> Op:
-    """Return the operator that chooses on the device what was copied."""
+    """Return the operator that selects the copied samples on the device."""
     dtype = copy.dtype or "float32"
     width = element_bytes(dtype)
     chosen = TensorSpec(shape=(copy.num_bytes // width,), dtype=dtype, device="cuda:0")
@@ -239,16 +239,16 @@ def _gather(case: RuleInput, copy: Copy, total_bytes: int) -> Op:
     )
 
 
-# Fewer bytes than these are copied within the fixed cost of a copy, some 10 µs at 10 GB/s.
+# Saving fewer bytes does not matter: a copy has a fixed cost of about 10 µs at 10 GB/s.
 _MIN_SAVED_BYTES = 1 << 16
-# Operators that a batch needs on the host whatever its type.
+# Operators that a batch needs on the host, independent of its type.
 _COLLATING = frozenset({"stack", "cat", "unsqueeze", "view", "select", "slice", "detach", "alias"})
-# Those, and operators that only change numbers one by one.
+# The same, plus elementwise and layout operators.
 _PREPARING = _COLLATING | {
     "_to_copy", "div", "mul", "sub", "add", "rsub", "permute", "contiguous", "clone",
     "_unsafe_view", "reshape", "transpose", "expand", "copy", "squeeze",
 }  # fmt: skip
-# A cast that follows a copy stands this close.
+# Maximum distance in events of a cast that follows a copy.
 _NEAR = 12
 
 _Replaced = dict[int, tuple[Event, ...]]
@@ -290,7 +290,7 @@ _Wide = tuple[str, Location | None, _Replaced]
 
 
 def _cast_before(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
-    """Yield what the host casts before it is copied, by the line that casts."""
+    """Yield batches that the host casts before the copy, by the line of the cast."""
     found: dict[int, tuple[str, _Replaced]] = {}
     for index in batches:
         copy, (chain, narrow, wide_bytes) = copy_at(case.trace, index), _chain_of(case, index)
@@ -299,7 +299,7 @@ def _cast_before(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
             continue
 
         def whole(op: Op, numel: int = numel) -> Op:
-            # What the host did for each sample is done for the whole batch.
+            # Do the host's per-sample work for the whole batch.
             def sized(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
                 largest = max((tensor.numel for tensor in tensors), default=0)
                 one = partial(replace, shape=(numel,), layout="contiguous")
@@ -322,7 +322,7 @@ def _at_lines(
     case: RuleInput,
     found: Mapping[int, tuple[str, _Replaced]],
 ) -> Iterator[_Wide]:
-    """Yield the casts of each line together, by the positions that stand for their lines."""
+    """Yield the casts of each line together, by their positions."""
     for location, positions in by_line(case.trace, found):
         casts = [found[position] for position in positions]
         yield casts[0][0], location, {k: v for _, own in casts for k, v in own.items()}
@@ -332,8 +332,8 @@ def _chain_of(case: RuleInput, index: int) -> tuple[list[int], TensorSpec | None
     """Follow a copied batch back to the cast that made it wider.
 
     Returns:
-        Positions of the operators of the host that the device can do instead; the narrow tensor,
-        None where nothing made it wider; and bytes of a number as it is copied.
+        Positions of the host operators that the device can run instead; the narrow tensor, None if
+        nothing widened it; and bytes per number in the copy.
     """
     chain: set[int] = set()
     narrow, wide_bytes = None, 0
@@ -355,7 +355,7 @@ def _chain_of(case: RuleInput, index: int) -> tuple[list[int], TensorSpec | None
 
 
 def _cast_by_numpy(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
-    """Yield what NumPy makes of narrower arrays before it is copied, by the line that casts."""
+    """Yield batches that NumPy widens before the copy, by the line of the cast."""
     for index in batches:
         copy, batch = copy_at(case.trace, index), numpy_batch(case, index)
         if batch is None or not copy.dtype:
@@ -369,7 +369,7 @@ def _cast_by_numpy(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
 
 
 def _cast_after(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
-    """Yield copies of float64 that the device makes narrower at once, by the line that copies."""
+    """Yield float64 copies that the device narrows immediately, by the line of the copy."""
     found: dict[int, tuple[str, _Replaced]] = {}
     for index in batches:
         copy = copy_at(case.trace, index)

@@ -1,4 +1,4 @@
-"""CPU: what makes the step faster on this machine's CPU."""
+"""CPU: changes that make the step faster on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.trace import Location
 from breakeven.units import format_duration, format_percent
 
-# Two measurements that are closer than this are the same on a machine that others use too.
+# On a shared machine, a smaller difference between two measurements is noise.
 _MIN_GAIN = 0.05
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class FasterTrial(NamedTuple):
-    """The step under a setting with which it is faster beyond doubt.
+    """A setting that makes the step significantly faster.
 
     Args:
         trial: The setting.
-        gain: What it saves; its interval takes both measurements at their ends.
+        gain: Its gain; the interval combines the ends of both measurements.
         evidence: Both measurements as text.
     """
 
@@ -36,7 +36,7 @@ class FasterTrial(NamedTuple):
 
 
 def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> FasterTrial | None:
-    """Return the fastest of some trials, if its interval lies below that of the step as it is."""
+    """Return the fastest of some trials, if its interval is below that of the unchanged step."""
     meant = filter(is_meant, cpu.trials if cpu else ())
     best = min(meant, key=lambda trial: trial.estimate.value_ns, default=None)
     if cpu is None or best is None or best.estimate.high_ns >= cpu.estimate.low_ns:
@@ -53,7 +53,7 @@ def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> 
 
 
 def line_of_threads(case: RuleInput) -> Location | None:
-    """Return the line that sets the number of threads; None if torch's default rules."""
+    """Return the line that sets the number of threads; None if torch's default applies."""
     for call in recorded_calls(case, "set_num_threads"):
         if call.location is not None:
             return call.location
@@ -146,7 +146,7 @@ def channels_last_on_cpu(case: RuleInput) -> Matches:
 
 _MIN_EAGER_FRACTION = 0.5
 
-# What a compiler merges into the loops of its neighbours.
+# Kernels that a compiler merges into neighbouring loops.
 _FUSABLE: Final = (Family.ELEMENTWISE, Family.REDUCTION, Family.NORMALIZATION, Family.SOFTMAX)
 
 
@@ -158,7 +158,7 @@ def eager_overhead(case: RuleInput) -> Matches:
     share = min(1.0, num_ops * cpu.dispatch_ns / cpu.estimate.value_ns)
     if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
         return
-    # The part of the operators that a compiler can merge with their neighbours.
+    # The share of operators that a compiler can merge with their neighbours.
     runs = [lowering.kernels for lowering in case.program.lowerings if lowering is not None]
     num_mergeable = sum(all(kernel.family in _FUSABLE for kernel in kernels) for kernels in runs)
     mergeable = num_mergeable / len(runs) if runs else 0.0

@@ -1,4 +1,4 @@
-"""DEV: what is not on the device, and what the source says about a GPU never used."""
+"""DEV: parts that are not on the device, and scripts that never use a GPU."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from breakeven.units import format_duration
 _GPU = re.compile(r"(cuda|gpu)(:\d+)?")
 _OPTION = re.compile(r"--?(no[-_])?(use[-_])?(cuda|gpus?|device|accelerator)([-_]ids?)?")
 _QUERIES = ("is_available", "current_accelerator", "get_device_name", "device_count")
-# Words in the names of modules, which move in place.
+# Words in names of modules; modules move in place.
 _MODULE_WORDS = (
     "model", "net", "module", "crit", "loss", "encoder", "decoder", "backbone", "head", "actor",
     "policy", "ema", "gen", "disc", "layer", "embed", "trainer", "metric", "self",
 )  # fmt: skip
-# What catches the error of a tensor on the wrong device.
+# Exceptions that catch the error of a tensor on the wrong device.
 _FAULTS = frozenset({"BaseException", "Exception", "RuntimeError", "TypeError"})
 _TRAINERS = ("Trainer", "TrainingArguments", "Accelerator", "Fabric")
 _MOVE = "model.to(device) before the optimizer is made, batch.to(device) in the loop"
@@ -48,9 +48,9 @@ _SHOWING = ("print", "info", "debug", "warning", "write", "format")
 
 
 def is_expected_to_fail(source: SourceFile, line: int) -> bool:
-    """Return whether a ``try`` right around a line goes on with something else when it fails.
+    """Return whether a ``try`` directly around a line handles its failure and continues.
 
-    One around a whole loop ends that loop, whatever it does then.
+    A ``try`` around a whole loop does not count: a failure ends that loop.
     """
     for node in source.nodes(ast.Try):
         inside = next((part for part in node.body if spans(part, line)), None)
@@ -72,7 +72,7 @@ def made_at(sources: Sources, module: str) -> Location | None:
         module: Dotted path: ``Net.encoder.head``, or ``Net`` for the whole.
 
     Returns:
-        None where no or several lines do.
+        The line; None if no line or several lines make it.
     """
     parts = [part for part in module.split(".") if not part.isdigit()]
     lines = {
@@ -83,7 +83,7 @@ def made_at(sources: Sources, module: str) -> Location | None:
             if len(parts) < 2
             else dotted_name(target).endswith(f".{parts[-1]}")
             and any(nodes_in(value, ast.Call))
-            # That holds a place, which another module takes.
+            # An Identity is only a placeholder for another module.
             and not dotted_name(value).endswith("Identity")
         )
     }
@@ -91,17 +91,17 @@ def made_at(sources: Sources, module: str) -> Location | None:
 
 
 def _may_forget_gpu(sources: Sources) -> bool:
-    """Return whether a script without a GPU meant to use one; unknown files may have."""
+    """Return whether a script without a GPU meant to use one; True if its files are unknown."""
     if not sources.files:
         return True
     has_choice = any(True for source in sources for _ in _choices(source))
     has_option = any(_is_option(call) for _, call in sources.calls("add_argument", "option"))
-    # A comparison that begins with the CPU is cut off before it comes to the GPU.
+    # A comparison that starts with the CPU is cut off before it reaches the GPU.
     if has_choice or has_option or compares_devices(sources):
         return False
     for source, call in sources.nodes(ast.Call):
         above = source.parent(call)
-        # A question may only guard other calls of ``torch.cuda``, such as its seeds.
+        # A query may only guard other calls of ``torch.cuda``, such as its seeds.
         guards_seeds = (
             isinstance(above, ast.If)
             and above.test is call
@@ -117,9 +117,9 @@ def _may_forget_gpu(sources: Sources) -> bool:
 
 
 def compares_devices(sources: Sources) -> bool:
-    """Return whether a script does the same on the CPU and on a GPU, one after the other.
+    """Return whether a script runs the same work on the CPU and on a GPU in turn.
 
-    As a loop over both, or a function that is called with each.
+    It loops over both, or calls a function with each.
     """
 
     def names_both(texts: Iterable[str]) -> bool:
@@ -143,7 +143,7 @@ def compares_devices(sources: Sources) -> bool:
 
 
 def _texts_in(*nodes: ast.AST) -> list[str]:
-    """Return the texts in expressions; a choice between two is none."""
+    """Return the texts in expressions, except in conditional expressions."""
     found: list[str] = []
     for node in nodes:
         if (text := text_of(node)) is not None:
@@ -154,7 +154,7 @@ def _texts_in(*nodes: ast.AST) -> list[str]:
 
 
 def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
-    """Yield where a GPU is chosen, and the last part of the name that keeps the choice."""
+    """Yield the nodes that choose a GPU, and the last part of the name that stores the choice."""
     for statement, target, value in source.bindings:
         name = last_name(target)
         is_kept = bool(name) and isinstance(target, (ast.Name, ast.Attribute))
@@ -169,7 +169,7 @@ def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _is_used(source: SourceFile, name: str) -> bool:
-    """Return whether a name is read other than to show it."""
+    """Return whether a name is read for anything but display."""
     return any(
         name == (node.id if isinstance(node, ast.Name) else node.attr)
         and isinstance(node.ctx, ast.Load)
@@ -191,7 +191,7 @@ def _moves_to_gpu(source: SourceFile, call: ast.Call) -> bool:
 
 
 def _is_gpu(node: ast.AST) -> bool:
-    """Return whether a node names a GPU, or asks for one."""
+    """Return whether a node names a GPU, or queries one."""
     if not isinstance(node, ast.Call):
         return _GPU.fullmatch(text_of(node) or "") is not None
     name = dotted_name(node.func)
@@ -205,7 +205,7 @@ def _is_option(call: ast.Call) -> bool:
 def _is_discarded_move(source: SourceFile, statement: ast.Expr) -> bool:
     """Return whether a statement moves a tensor and drops the result: ``x.to(device)``.
 
-    A module moves in place, so what a class was called for, or is named like one, is left out.
+    Modules move in place, so names assigned from a class or named like a module are left out.
     """
     call = statement.value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -226,7 +226,7 @@ def raising_lines(case: RuleInput) -> Matches:
         at, module = fault.location, fault.module
         if case.sources.is_at(at, is_expected_to_fail):
             continue
-        # A module that stays on the host is told at the line that makes it.
+        # Report a module that stays on the host at the line that makes it.
         made = made_at(case.sources, module) if module else None
         if made is not None:
             where = "a line" if at is None else f"line {at.line} of {PurePath(at.file).name}"
@@ -281,7 +281,7 @@ def unused_gpu(case: RuleInput) -> Matches:
             share_fraction=0.0,
         )
     elif not dropped and _may_forget_gpu(case.sources):
-        # A setting of a trainer may keep it off a GPU.
+        # A trainer's setting may keep it off a GPU.
         forced = (
             source.location(given.value)
             for source, call in case.sources.calls(*_TRAINERS)
@@ -298,9 +298,9 @@ def unused_gpu(case: RuleInput) -> Matches:
         )
 
 
-# A host part without gradients matters from this share of the step on.
+# A host part without gradients matters from this fraction of the step.
 _MIN_SHARE_FRACTION = 0.05
-# Smaller tensors are counters and weights of losses, which may stay anywhere.
+# Smaller tensors are counters and loss weights, which may stay anywhere.
 _MIN_ELEMENTS = 16
 
 
@@ -315,8 +315,7 @@ def _host_part(case: RuleInput) -> Matches:
     faults = {line_of(fault.location) for fault in case.trace.faults if fault.location}
     made = made_on_host(case.trace)
     on_host = {index: op for index, op in case.each(Op) if op.is_on_host}
-    # The hooks of the script run in the backward pass as well, and compute for operators of the
-    # device what no gradient flows through.
+    # The script's hooks also run in the backward pass; no gradient flows through their results.
     with_forward = {line_of(op) for op in on_host.values() if op.phase is Phase.FORWARD}
     part = {
         index: op
@@ -350,28 +349,28 @@ def _host_part(case: RuleInput) -> Matches:
 
 
 def _line_of_part(case: RuleInput, ops: list[Op]) -> Location | None:
-    """Return the line that makes the module of these operators, else that of the first of them."""
+    """Return the line that makes the module of these operators, or else the line of the first."""
     parts = next((op.module for op in ops if op.module), "").split(".")
     paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
     parameters = parameters_of(case.trace)
     for path in filter(None, paths):
         below = [op for op in case.trace.ops if f"{op.module}.".startswith(f"{path}.")]
-        # The outermost that has nothing on the device.
+        # The outermost module without anything on the device.
         if all(op.is_on_host for op in below):
-            # A loss has no parameters: it computes where its inputs are.
+            # A loss has no parameters: it runs on the device of its inputs.
             made = made_at(case.sources, path) if read_by(below) & parameters else None
             return made or ops[0].location
     return ops[0].location
 
 
 def _averages(case: RuleInput) -> Matches:
-    """Yield lines that read weights to the host and change tensors there with them."""
+    """Yield lines that read weights to the host and update tensors there with them."""
     events = case.trace.events
     for location, reads in by_line(case.trace, waits_of(case, Wait.AVERAGE)):
         updates: dict[int, Event] = {}
         for read in reads:
             for index, event in enumerate(events[read + 1 : read + 1 + NEAR], read + 1):
-                # Whether the host computes on the line that read: `a * old + b * p.cpu()`.
+                # Whether the host computes on the reading line: `a * old + b * p.cpu()`.
                 is_on_host = isinstance(event, Op) and event.is_on_host
                 is_part = is_on_host and line_of(event) == line_of(events[read])
                 if is_part or is_average(event):

@@ -1,4 +1,4 @@
-"""HOST: what the script computes outside of torch."""
+"""HOST: work of the script outside torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from breakeven.source import SourceFile, dotted_name, lines_of
 from breakeven.trace import HostWork, Location, StepTrace, Sync
 from breakeven.units import format_duration
 
-# Below this part of a step the host's other work is not worth moving.
+# Below this fraction of a step, other host work is not worth moving.
 _MIN_SHARE_FRACTION = 0.1
-# Libraries whose calls issue operators, or take no time to speak of: a pause is not spent there.
+# Libraries whose calls issue operators or take negligible time: a pause is not spent in them.
 _FAST_LIBRARIES = frozenset({
     "torch", "torchvision", "torchaudio", "torchmetrics", "lightning", "pytorch_lightning",
     "transformers", "accelerate", "einops", "functools", "itertools", "math", "os", "pathlib",
     "sys", "time", "tqdm", "typing", "collections", "contextlib", "dataclasses",
 })  # fmt: skip
-# Any method of a simulator.
+# Any method call of a simulator.
 _SIMULATOR = re.compile(SIMULATORS + r"\.\w+$")
-# What optimizers and the like are called, whose methods are torch's or issue operators.
+# Names of optimizers, models and the like, whose methods are torch's or issue operators.
 _UPDATING = re.compile(r"(opt|sched|scaler|loss|criterion|model|net)", re.IGNORECASE)
-# So few events after a read the value is still on its way through NumPy.
+# Within this many events after a read, the value is still in NumPy.
 _NEAR = 3
-# The line before a pause is looked for among so many events.
+# Maximum number of events searched for the line before a pause.
 _FAR = 1000
 
 
@@ -40,7 +40,7 @@ def script_pauses(case: RuleInput) -> Matches:
             is_known, location = _working_line(case, index)
             if is_known:
                 groups.setdefault(location, {})[index] = work
-    # What is done with a logged tensor goes away with the logging, which has its own rule.
+    # Work on a logged tensor disappears with the logging, which has its own rule.
     logged = waits_of(case, Wait.LOG, Wait.SAVED)
     logging = {line_of(case.trace.events[index]) for index in logged} - {None}
     for location, pauses in groups.items():
@@ -61,11 +61,11 @@ def script_pauses(case: RuleInput) -> Matches:
 
 
 def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
-    """Return whether a pause is the script's work, and the line that it is spent on.
+    """Return whether a pause is the script's work, and the line of that work.
 
-    A pause is seen when it ends, at the line of the next operator. The work is between that and
-    the line before, in one function, where the source shows a call that is not torch's. Without
-    one the pause is Python's, torch's or the machine's own.
+    A pause is recorded when it ends, at the line of the next operator. The work is between that
+    line and the line before, in one function, at a call outside torch. Without such a call, the
+    pause comes from Python, torch or the machine.
     """
     events = case.trace.events
     after = events[index].location
@@ -85,7 +85,7 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
         first = around[0].lineno + 1
     elif (function := source.function_around(after.line)) is not None:
         first = function.lineno
-    # What NumPy does with a value that was just read belongs to the round trip of that value.
+    # NumPy work on a value that was just read belongs to the round trip of that value.
     is_round_trip = any(isinstance(one, Sync) for one in events[max(0, index - _NEAR) : index])
     search = partial(_calling_lines, case, source, with_libraries=not is_round_trip)
     lines = search(min(first, after.line), after.line)
@@ -93,7 +93,8 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
     shared = (loop for loop in source.loops_around(first) if loop in around)
     loop = next((one for one in shared if isinstance(one, ast.stmt)), None)
     if first > after.line and loop is not None:
-        # The next iteration: from the line before to the end of the body, and from its beginning.
+        # The next iteration: search from the line before to the end of the body, then from the
+        # start.
         lines = search(first, loop.end_lineno or first) or search(loop.lineno + 1, after.line)
     if not lines:
         return False, after
@@ -101,7 +102,7 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
 
 
 def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Location] | None:
-    """Return the lines of one function from which two events were reached; None for none."""
+    """Return the lines of one function that led to two events; None if there is none."""
     stacks = trace.stack_of(trace.events[before]), trace.stack_of(trace.events[after])
     for one, other in zip(*stacks, strict=False):
         if one.file != other.file or one.function != other.function:
@@ -114,9 +115,9 @@ def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Locat
 def _calling_lines(
     case: RuleInput, source: SourceFile, first: int, last: int, *, with_libraries: bool
 ) -> list[int]:
-    """Return the lines of a range that do something other than issue operators, in order.
+    """Return the lines of a range that do work other than issuing operators, in order.
 
-    Calls come before loops that issue nothing: what a loop calls is what takes the time.
+    Calls come before loops that issue nothing: the calls in a loop take its time.
     """
     issuing = _issuing_lines(case)
 
@@ -130,8 +131,8 @@ def _calling_lines(
             library = source.imports.get(name.split(".")[0], "").split(".")[0]
             is_foreign = with_libraries and library != "" and library not in _FAST_LIBRARIES
             receiver, _, own_name = name.rpartition(".")
-            # A function of the user's that issues none; a class of the user's may have a method of
-            # the name of an optimizer's.
+            # A function of the user that issues no operators. A class of the user may have a method
+            # with the same name as an optimizer's.
             is_own = (not library and not _UPDATING.search(receiver)) and any(
                 function.name == own_name and not issues(where, function)
                 for where, function in case.sources.nodes(ast.FunctionDef)

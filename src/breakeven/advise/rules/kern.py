@@ -1,4 +1,4 @@
-"""KERN: kernels that are slower than they could be."""
+"""KERN: kernels that are slower than necessary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from breakeven.units import format_percent
 
 _HALF: Final = (Precision.FP16, Precision.BF16)
 _MIN_LAYOUT_GAIN = 0.02
-# With more of them a change of layout may cost more than it saves.
+# With a larger share of grouped convolutions, a layout change may cost more than it saves.
 _MAX_GROUPED_FRACTION = 0.2
 _IMAGE_DIMENSIONS = 4
 
@@ -56,7 +56,7 @@ def channels_first(case: RuleInput) -> Matches:
         if new != op:
             replaced[index] = (new,)
             if not is_converted and bare_name(op) in CONVOLUTIONS:
-                # The batch itself: it arrives as the data set holds it.
+                # Convert the batch itself: it arrives in the layout of the data set.
                 batch = replace(new, name="aten.clone.default", inputs=op.inputs[:1], attributes={})
                 replaced[index] = (replace(batch, outputs=new.inputs[:1]), new)
                 is_converted = True
@@ -84,9 +84,9 @@ def _as_channels_last(spec: TensorSpec) -> TensorSpec:
     return replace(spec, layout="channels_last") if is_image else spec
 
 
-# Where convolutions take less, a faster one does not show.
+# If convolutions take a smaller share, faster ones make no visible difference.
 _MIN_CONVOLUTION_FRACTION = 0.3
-# Two steps of equal shapes are needed to say that shapes are fixed.
+# Fixed shapes need at least two steps with equal shapes.
 _MIN_STEPS = 2
 
 
@@ -116,7 +116,8 @@ def unsearched_convolutions(case: RuleInput) -> Matches:
 
 # A smaller last batch is one more shape, searched once.
 _MIN_VARYING_SHAPES = 2
-# A script that slices its data has no loader to ask; in so few steps of it an end is unlikely.
+# A script that slices its data has no loader to inspect; within so few steps an epoch's end is
+# unlikely.
 _FEW_STEPS = 3
 
 
@@ -157,8 +158,8 @@ _NUM_INPUTS_WITH_BIAS = 3
 
 @rule("KERN004", "CONV_BIAS")
 def useless_biases(case: RuleInput) -> Matches:
-    # Convolutions with a bias that nothing has read yet, and those that a batch norm has, by the
-    # memory of their results.
+    # By the memory of their results: convolutions with a bias and no reader yet, and those followed
+    # by a batch norm.
     unread, found = dict[int, int](), dict[int, int]()
     gradients: dict[int, dict[int, Op]] = {}
     for index, op in case.each_on_device():
@@ -173,7 +174,7 @@ def useless_biases(case: RuleInput) -> Matches:
             if convolution is not None and is_norm and position == 0:
                 found[spec.storage] = convolution
             elif convolution is None and name != "detach":
-                # A second reader sees the bias.
+                # A second reader depends on the bias.
                 found.pop(spec.storage, None)
         if name in CONVOLUTIONS and len(op.inputs) >= _NUM_INPUTS_WITH_BIAS:
             unread.update({spec.storage: index for spec in op.outputs if spec.storage >= 0})
@@ -212,10 +213,10 @@ def useless_biases(case: RuleInput) -> Matches:
         )
 
 
-# From here on a GPU wins; up to 64 rows public reports saw the CPU win by far. cuSOLVER's chain of
-# panels takes an L40S 0.36 µs a row (512 rows: 0.186 ms, 2,048: 0.951 ms), a CPU n³/3 FLOP at 80
-# GFLOP/s (256 rows: 68 µs): both take 110 µs at 300 rows. GPUs with half the clock take twice as
-# long, as the CPU does at 400 rows.
+# A GPU wins from this size; in public reports, the CPU wins clearly up to 64 rows. cuSOLVER's chain
+# of panels takes an L40S 0.36 µs per row (512 rows: 0.186 ms, 2,048: 0.951 ms), a CPU n³/3 FLOP at
+# 80 GFLOP/s (256 rows: 68 µs): both take 110 µs at 300 rows. A GPU at half the clock takes twice as
+# long, and equals the CPU at 400 rows.
 # Source: torch.linalg.cholesky in https://github.com/ml-explore/mlx/pull/4262 (GPU) and
 # https://trnsci.dev/trnsolver/benchmarks/ (CPU).
 _MAX_SMALL_MATRIX = 400
@@ -245,7 +246,7 @@ def small_factorizations(case: RuleInput) -> Matches:
 
 
 def _factorized(op: Op) -> tuple[int, int] | None:
-    """Return rows and columns of the factorized matrix; None where there is no small one."""
+    """Return rows and columns of the factorized matrix; None if there is no small one."""
     shapes = [spec.shape[-2:] for spec in op.inputs if len(spec.shape) > 1]
     if bare_name(op) not in _FACTORIZATIONS or not shapes or max(shapes[0]) > _MAX_SMALL_MATRIX:
         return None

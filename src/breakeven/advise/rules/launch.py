@@ -1,4 +1,4 @@
-"""LAUNCH: work that takes the host longer to issue than the device to run."""
+"""LAUNCH: work that the host issues more slowly than the device runs it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from breakeven.source import last_name
 from breakeven.trace import Location, Op, Phase
 from breakeven.units import format_duration, format_percent
 
-# A device that idles less than this has nothing to gain that is worth a change of the script.
+# A smaller idle fraction of the device offers no gain worth a change of the script.
 _MIN_IDLE_FRACTION = 0.1
-# Launching that is not what bounds a step most is told where without it so much would be saved.
+# If launching is not the main bottleneck, report it only if it would save at least this fraction.
 _MIN_LAUNCH_FRACTION = 0.2
 
 
@@ -32,7 +32,7 @@ def launch_bound(case: RuleInput) -> Matches:
     if step_ns <= 0:
         return
     idle_fraction = 1 - prediction.device_busy_ns / step_ns
-    # Launches free of charge save at most this part of the step.
+    # Free launches save at most this fraction of the step.
     issuing_ns = prediction.host_ns - prediction.launch_ns
     rest_ns = max(issuing_ns, prediction.device_busy_ns, prediction.loader_ns)
     launch_fraction = min(prediction.launch_ns, step_ns - rest_ns) / step_ns
@@ -47,7 +47,7 @@ def launch_bound(case: RuleInput) -> Matches:
     if mode is not None and mode.has_graphs:
         return
     has_graph = case.trace.launches_graph
-    # Graphs of the script replay the others.
+    # The script's own graphs replay the other kernels.
     replayed = (index for index, op in case.each(Op) if op.is_replayed)
     num_replayed = sum(kernel.launches for index in replayed for kernel in case.kernels_of(index))
     what = f"{prediction.num_kernels - num_replayed} kernels"
@@ -55,7 +55,7 @@ def launch_bound(case: RuleInput) -> Matches:
         title=f"launching {what}{' and the CUDA graphs' * has_graph} takes "
         f"{format_duration(prediction.launch_ns)}, running them "
         f"{format_duration(prediction.device_busy_ns)}",
-        # Whether the CPU is the better choice is the verdict's to say.
+        # The verdict, not this rule, says whether the CPU is the better choice.
         fix="a larger batch, or more of the step in the graph"
         if has_graph
         else 'a larger batch, or torch.compile(mode="reduce-overhead")',
@@ -71,14 +71,14 @@ def launch_bound(case: RuleInput) -> Matches:
     )
 
 
-# Fewer launches than this are a network of ordinary depth.
+# A network of ordinary depth has fewer launches than this.
 _MIN_LAUNCHES = 500
-# Part of the step's launches that the solver must issue to be what the step consists of.
+# Minimum fraction of the step's launches from the solver.
 _MIN_PART = 0.5
 # FLOP per launch above which a kernel takes longer than its launch on any GPU of the last ten
 # years: 5 µs at 4 TFLOP/s.
 _MAX_FLOP_PER_LAUNCH = 2e7
-# Functions of libraries that evaluate a function of the caller's many times.
+# Library functions that evaluate a caller's function many times.
 _SOLVER = re.compile(
     r"(odeint|sdeint|cdeint|solve|integrate|minimi[sz]e|scan|fixed_point|anderson|broyden|"
     r"root_?find|newton|^step$)",
@@ -94,7 +94,7 @@ def solvers(case: RuleInput) -> Matches:
         return
     if sum(kernel.flop for kernel in case.program.kernels) > num_kernels * _MAX_FLOP_PER_LAUNCH:
         return
-    # The outermost loop of the script that is a solver's.
+    # The outermost loop of the script that belongs to a solver.
     for loop in find_loops(case):
         flow = flow_of(case.trace, loop)
         is_solver = flow.state is not None and not flow.own_parameters
@@ -120,7 +120,7 @@ def solvers(case: RuleInput) -> Matches:
 
 
 def _library_call(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | None:
-    """Return the user's line that gives a function to a solver of a library."""
+    """Return the user's line that passes a function to a library's solver."""
     trace = case.trace
     loops = find_loops(case)
     inside = {index for loop in loops for run in loop.runs for own in run for index in own}
@@ -143,20 +143,21 @@ def _library_call(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | No
 
 
 def _solver_site(case: RuleInput, stack: tuple[Location, ...]) -> tuple[Location, ...]:
-    """Return the lines down to the innermost that calls a solver; none where no line does."""
+    """Return the stack down to the innermost line that calls a solver; empty if none does."""
     for depth in range(len(stack) - 1, 0, -1):
         location = stack[depth - 1]
         source = case.sources.find(location)
         if source is None:
             continue
         names = {last_name(call) for call in source.calls_on(location.line)}
-        # A function of the script's own that is called so is judged by its loops.
+        # A script's own function of such a name is judged by its loops.
         if any(map(_SOLVER.search, names - {stack[depth].function})):
             return stack[:depth]
     return ()
 
 
-# Part of the forward pass's arithmetic that must be frozen for its results to be worth keeping.
+# Minimum frozen fraction of the forward pass's arithmetic that makes storing its results
+# worthwhile.
 _MIN_FLOP_FRACTION = 0.5
 
 _PRODUCTS = ("mm", "addmm", "bmm", "convolution")

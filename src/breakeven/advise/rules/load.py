@@ -1,4 +1,4 @@
-"""LOAD: what each ``DataLoader`` costs the step, and what its data set does for one sample."""
+"""LOAD: the cost of each ``DataLoader`` for the step, and of its data set for one sample."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from breakeven.source import (
 from breakeven.trace import HostWork, LoaderFacts, Location, Phase
 from breakeven.units import format_duration, format_percent
 
-# Below this part of a step loading is not worth a change.
+# Below this fraction of a step, loading is not worth a change.
 _MIN_SHARE_FRACTION = 0.1
 
-# What taking a batch from a worker costs the training process, at least.
+# Minimum time of the training process to take a batch from a worker.
 # Source: measured with torch 2.13 on two shared x86-64 cores, batches of 10 KB and of 800 KB.
 HANDOFF_NS = 500_000
 
-# Workers that a GPU can count on; more is rare, and so are reports of more that helped.
+# Workers that a GPU machine usually supports; more are rare, as are reports that more helped.
 MOST_WORKERS = 8
 _FETCHES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 
-# Calls that open or parse a file. An image's reader is missing: decoding it costs more.
+# Calls that open or parse a file. Image readers are left out: decoding costs more.
 _READERS = frozenset({
     "open", "load", "loadtxt", "genfromtxt", "fromfile", "read_csv", "read_parquet", "read_json",
     "read_bytes", "read_text", "File", "urlopen", "getfo", "memmap", "ZipFile", "loadmat",
@@ -46,7 +46,7 @@ _READING_MODULES = frozenset({
 })  # fmt: skip
 _METHOD_READERS = frozenset({"read_bytes", "read_text", "open"})
 
-# Parts of names of calls that take long for one sample, whatever library they are of.
+# Parts of names of calls that are slow for one sample, in any library.
 _HEAVY = (
     "resize", "interpolate", "rotat", "affine", "warp", "perspective", "grid_sample", "crop",
     "blur", "filter", "convolve", "fft", "stft", "spectrogram", "mfcc", "resample", "decompress",
@@ -54,20 +54,20 @@ _HEAVY = (
     "zoom", "elastic", "jitter", "parse", "finditer", "sort", "svd", "inv",
 )  # fmt: skip
 
-# By these a table of pandas gives a row, which is slow.
+# Indexers that return a row of a pandas table, which is slow.
 _ROWS = frozenset({"iloc", "loc", "iat", "at"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What one loader costs the step.
+    """The cost of one loader for the step.
 
     Args:
         case: The step.
-        loader: What is known of it; None where nothing is.
-        events: Its fetches.
-        location: Where it is made, or where the batch is taken.
-        duration_ns: All fetches of a step, in one process.
+        loader: Facts about the loader; None if unknown.
+        events: Positions of its fetches.
+        location: Line that makes the loader, or else takes the batch.
+        duration_ns: Time of all fetches of a step in one process.
         num_workers: Worker processes.
     """
 
@@ -80,48 +80,48 @@ class Loading:
 
     @property
     def sample_ns(self) -> float:
-        """Return the time of one sample; 0 where the batch size is not known."""
+        """Return the time of one sample; 0 if the batch size is unknown."""
         samples = self.loader.batch_size * len(self.events) if self.loader else 0
         return self.duration_ns / samples if samples else 0.0
 
     @property
     def cpu_ns(self) -> float:
-        """Return the processor time of all fetches of a step; all of it where that is not known."""
+        """Return the processor time of all fetches of a step; the whole time if that is unknown."""
         if self.loader is None or not self.loader.fetch_cpu_ns:
             return self.duration_ns
         return min(self.duration_ns, float(self.loader.fetch_cpu_ns * len(self.events)))
 
     @property
     def cpu_fraction(self) -> float:
-        """Return the part of the time in which the processor works rather than waits."""
+        """Return the fraction of the time in which the processor works instead of waiting."""
         if self.loader is None or not self.loader.fetch_ns or not self.loader.fetch_cpu_ns:
             return 1.0
         return min(1.0, self.loader.fetch_cpu_ns / self.loader.fetch_ns)
 
     @property
     def hidden_ns(self) -> float:
-        """Return the part of the step that does not load."""
+        """Return the time of the step without loading."""
         if self.num_workers:
             return max(self.case.prediction.host_ns, self.case.prediction.device_busy_ns)
         return max(0.0, self.case.step_ns - self.duration_ns)
 
     @property
     def is_in_the_way(self) -> bool:
-        """Return whether the step would be a tenth shorter or more without the loading."""
+        """Return whether the step would be at least a tenth shorter without loading."""
         if not self.num_workers:
             return self.duration_ns >= _MIN_SHARE_FRACTION * self.case.step_ns
-        # The step that the loader sets is as long as its share of a batch.
+        # A step limited by the loader is as long as one worker's share of a batch.
         share_ns = self.duration_ns / self.num_workers
         return self.hidden_ns > 0 and share_ns >= 0.9 * self.case.step_ns
 
     @property
     def is_stream(self) -> bool:
-        """Return whether samples are made without an end, so that there is nothing to keep."""
+        """Return whether samples are generated without end, so that storing them is impossible."""
         return self.loader is not None and not self.loader.num_samples
 
     @property
     def is_short(self) -> bool:
-        """Return whether a batch takes hardly longer than to hand it over from a worker."""
+        """Return whether a batch takes hardly longer than its transfer from a worker."""
         return self.duration_ns < 2 * HANDOFF_NS * len(self.events)
 
     @property
@@ -136,7 +136,7 @@ class Loading:
 
     @property
     def evidence(self) -> str:
-        """Return in words what fetching takes, and from which data set."""
+        """Return the time of fetching and its data set, in words."""
         taking = f"fetching takes {format_duration(self.duration_ns, 2)}"
         workers = f"{self.num_workers or 'no'} workers"
         if self.loader is None:
@@ -147,19 +147,19 @@ class Loading:
     def line_in_data_set(
         self, find: Callable[[SourceFile, ast.FunctionDef], Location | None]
     ) -> Location | None:
-        """Return a line of the data set's own source; the loader's where there is none."""
+        """Return a line of the data set's own source, or else the loader's line."""
         found = fetch_function(self.case, self.loader) if self.loader is not None else None
         return (find(*found) if found is not None else None) or self.location
 
 
 def loadings(case: RuleInput) -> Iterator[Loading]:
-    """Yield what each loader costs the step."""
+    """Yield the cost of each loader for the step."""
     groups: dict[int, dict[int, HostWork]] = {}
     for index, work in case.each(HostWork):
         if work.kind == "data":
             groups.setdefault(work.num_workers, {})[index] = work
     for num_workers, fetches in groups.items():
-        # The most used come first; a step takes its batch from one of them.
+        # The most used loader comes first; a step takes its batch from one of them.
         loaders = (one for one in case.facts.loaders if one.num_workers == num_workers)
         loader = next(loaders, None)
         made_at = settings_location(case, loader) if loader is not None else None
@@ -174,7 +174,7 @@ def loadings(case: RuleInput) -> Iterator[Loading]:
 
 
 def settings_location(case: RuleInput, loader: LoaderFacts) -> Location | None:
-    """Return where the script sets the loader up, which may be a trainer's arguments."""
+    """Return the line that configures the loader, possibly a trainer's arguments."""
     source = case.sources.find(loader.location)
     if source is not None and case.sources.call_at(loader.location, "DataLoader") is None:
         for call in source.calls("TrainingArguments"):
@@ -185,7 +185,7 @@ def settings_location(case: RuleInput, loader: LoaderFacts) -> Location | None:
 def fetch_function(
     case: RuleInput, loader: LoaderFacts
 ) -> tuple[SourceFile, ast.FunctionDef] | None:
-    """Return the method of the user's data set that yields a sample; None where there is none."""
+    """Return the method of the user's data set that yields a sample; None if there is none."""
     source = case.sources.find(loader.dataset_location)
     for node in source.nodes(ast.ClassDef) if source else ():
         methods = methods_of(node) if node.name == loader.dataset else {}
@@ -196,16 +196,16 @@ def fetch_function(
 
 
 def line_that_reads(source: SourceFile, function: ast.FunctionDef) -> Location | None:
-    """Return the line that reads a file for each sample; None where none does."""
+    """Return the line that reads a file for each sample; None if there is none."""
     calls = (c for scope in _with_helpers(source, function) for c in nodes_in(scope, ast.Call))
     return next((source.location(call) for call in calls if _reads(call)), None)
 
 
 def heaviest_line(source: SourceFile, function: ast.FunctionDef) -> Location:
-    """Return the line that most likely takes the time of a sample.
+    """Return the line that probably takes most of the time of a sample.
 
-    A loop in Python comes before a call that is known to be slow, and that before any other; the
-    source alone shows no more.
+    A Python loop ranks above a call known to be slow, which ranks above any other: the source alone
+    shows no more.
     """
     heaviest, most = function, 0
     for scope in _with_helpers(source, function):
@@ -246,7 +246,7 @@ def no_workers(case: RuleInput) -> Matches:
     for one in loadings(case):
         if one.num_workers or one.is_short or not one.is_in_the_way:
             continue
-        # No worker does one indexing faster; indexing sample by sample is LOAD002.
+        # Workers do not speed up one indexing call; LOAD002 reports indexing sample by sample.
         loader = one.loader
         is_batched = loader is not None and loader.has_batched_fetch and loader.is_indexed
         if one.is_indexed_by_item or is_batched:
@@ -263,7 +263,7 @@ def no_workers(case: RuleInput) -> Matches:
 
 
 def _with_workers(case: RuleInput, one: Loading) -> Edit:
-    """Return the step with as many workers as hide the loading, or as there can be."""
+    """Return the step with enough workers to hide the loading, up to the limit."""
     most = min(MOST_WORKERS, max(2, case.facts.num_cores or MOST_WORKERS))
     wanted = math.ceil(one.duration_ns / max(1.0, one.hidden_ns))
     num_workers = min(most, max(2, wanted))
@@ -279,7 +279,7 @@ def _with_workers(case: RuleInput, one: Loading) -> Edit:
     )
 
 
-# What the index call that replaces it costs: the call, and a copy at 5 GB/s; an estimate.
+# Cost of the replacing index call: the call, and a copy at 5 GB/s; an estimate.
 _INDEX_CALL_NS, _GATHER_NS_PER_BYTE = 20_000, 0.2
 
 _FIX = "index whole batches: for rows in torch.randperm(len(x)).split(batch_size)"
@@ -306,7 +306,7 @@ def items_in_memory(case: RuleInput) -> Matches:
                     }
                 ),
             )
-    # Items of tensors on the device: an operator for each.
+    # Items of tensors on the device: one operator for each.
     fetched = tuple(index for index, op in case.each_on_device() if op.phase is Phase.DATA)
     loader = next((one for one in case.facts.loaders if not one.has_batched_fetch), None)
     if loader is not None and 1 < loader.batch_size <= len(fetched):
@@ -317,16 +317,16 @@ def items_in_memory(case: RuleInput) -> Matches:
             evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
             location=settings_location(case, loader),
             events=fetched,
-            # One operator for each tensor of the batch remains; a pair of tensors is usual.
+            # One operator remains for each tensor of the batch; a pair of tensors is usual.
             edit=without(fetched[2:]),
         )
 
 
-# Starting and ending one forked worker: 17 to 45 ms with 1, 2 and 4 workers. With spawn, as on
+# Time to start and end one forked worker: 17 to 45 ms with 1, 2 and 4 workers. With spawn, as on
 # Windows and macOS, each imports torch again, which takes seconds.
-# Source: as that of HANDOFF_NS.
+# Source: see HANDOFF_NS.
 _RESTART_NS, _RESTART_LOW_NS, _RESTART_HIGH_NS = 20e6, 10e6, 100e6
-# A shorter epoch than this many restarts is short.
+# An epoch is short if restarts take at least this fraction of it.
 _MIN_RESTART_FRACTION = 0.05
 
 
@@ -370,7 +370,7 @@ def _has_several_epochs(case: RuleInput, loader: LoaderFacts) -> bool:
     )
 
 
-# Hosts of GPUs have at least this many processors, whatever the machine here has.
+# Hosts of GPUs have at least this many processors, even if this machine has fewer.
 _FEWEST_CORES = 4
 
 
@@ -388,20 +388,20 @@ def too_many_workers(case: RuleInput) -> Matches:
             )
 
 
-# From here a sample is computed rather than fetched.
+# From this time on, a sample is computed rather than fetched.
 _HEAVY_SAMPLE_NS = 200_000
 
 
 @rule("LOAD005", "TRANSFORM_CPU")
 def heavy_samples(case: RuleInput) -> Matches:
-    # What other rules of the loader report.
+    # Events that other loader rules report.
     others = (no_workers, items_in_memory, slow_storage)
     explained = {event for one in others for found in one.detect(case) for event in found.events}
     is_waiting = case.prediction.bound is Bound.HOST_DATA
     most = min(MOST_WORKERS, case.facts.num_cores)
     for one in loadings(case):
         sample_ns = one.sample_ns * one.cpu_ns / one.duration_ns if one.duration_ns else 0.0
-        # Whether the processors that load take longer than the rest of the step.
+        # Whether loading on its processors takes longer than the rest of the step.
         num_loading = min(max(1, one.num_workers), most or MOST_WORKERS)
         is_slower = one.cpu_ns / num_loading > one.hidden_ns
         is_computed = one.line_in_data_set(line_that_reads) == one.location
@@ -425,7 +425,7 @@ def heavy_samples(case: RuleInput) -> Matches:
         )
 
 
-# A processor that is shared with others works for half of the time, and less in bad moments.
+# A shared processor works half of the time, or less at times.
 _WAITING_FRACTION = 0.25
 
 
@@ -436,7 +436,7 @@ def slow_storage(case: RuleInput) -> Matches:
             continue
         location = one.line_in_data_set(line_that_reads)
         waits = one.cpu_fraction < _WAITING_FRACTION
-        # Waiting without a read in sight, in the training process: that is LOAD001.
+        # Waiting without a visible read, in the training process, is LOAD001.
         if location == one.location and not (waits and one.num_workers):
             continue
         yield Match(

@@ -1,4 +1,4 @@
-"""LOOP: loops in Python that a step repeats, and the step without them."""
+"""LOOP: Python loops that a step repeats, and the step without them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from breakeven.simulate import Edit
 from breakeven.source import dotted_name, nodes_in
 from breakeven.trace import Copy, Event, HostWork, ModelCall, Op, Phase, StepTrace, Sync, TensorSpec
 
-# A loop that issues less than this part of the step's operators and reads is not worth a change.
+# A loop that issues a smaller fraction of the step's operators and reads is not worth a change.
 _MIN_ISSUED_FRACTION = 0.05
-# The input that grows with the number of samples; of other operators all do.
+# Index of the input that grows with the number of samples; for other operators, all grow.
 _PRODUCTS = {"mm": 0, "addmm": 1, "addmv": 1, "mv": 0, "convolution": 0, "_convolution": 0}
-# What asks a simulator for its next state.
+# Calls that ask a simulator for its next state.
 _SIMULATOR = re.compile(SIMULATORS + r"\.(step|reset)$")
 _Replaced = dict[int, tuple[Event, ...]]
 
-# Iterations of different sizes are samples of different lengths if there are as many as this, and
-# levels of a feature pyramid if there are fewer.
+# From this number of iterations, different sizes mean samples of different lengths; below it,
+# levels of a feature pyramid.
 _MIN_RAGGED = 8
 
 
@@ -58,7 +58,7 @@ def loops_over_samples(case: RuleInput) -> Matches:
 
 def _is_over_samples(case: RuleInput, loop: RepeatedLoop, flow: LoopFlow) -> bool:
     """Return whether independent iterations could be one batch."""
-    # Iterations that give a batch to a whole model are evaluation, or several views.
+    # Iterations that pass a batch to a whole model are evaluation, or several views.
     batches = {
         call.first_event
         for call in case.facts.model_calls
@@ -72,7 +72,7 @@ def _is_over_samples(case: RuleInput, loop: RepeatedLoop, flow: LoopFlow) -> boo
         ops = ops_at(case.trace, iteration)
         return [(op.name, *(tensor.shape for tensor in op.inputs)) for op in ops]
 
-    # What follows a comprehension on its line counts to the last iteration.
+    # Code after a comprehension on its line counts towards the last iteration.
     typical = shapes(typical_iteration(case.trace, loop.longest_run))
     num_typical = sum(shapes(own) == typical for own in loop.longest_run)
     is_uniform = 2 * num_typical > loop.num_iterations
@@ -83,9 +83,9 @@ def _is_over_samples(case: RuleInput, loop: RepeatedLoop, flow: LoopFlow) -> boo
 
 
 def _keeps_samples(trace: StepTrace, call: ModelCall) -> bool:
-    """Return whether the leading dimension of a call's input is one of samples to the end.
+    """Return whether the leading dimension of a call's input counts samples up to its output.
 
-    It may be one of features, or of the nodes of one graph.
+    It may instead count features, or the nodes of one graph.
     """
     indices = range(call.first_event, call.first_event + call.num_events)
     ops = [op for op in ops_at(trace, indices) if is_launch(op) and op.outputs]
@@ -111,7 +111,7 @@ def recurrences(case: RuleInput) -> Matches:
 
 @once
 def worthwhile(case: RuleInput) -> list[tuple[RepeatedLoop, LoopFlow]]:
-    """Return the loops that issue enough of the step, and stay on the device while they do."""
+    """Return the loops that issue enough of the step, without host work in between."""
     least = _MIN_ISSUED_FRACTION * sum(map(_is_issued, case.trace.events))
     found: list[tuple[RepeatedLoop, LoopFlow]] = []
     for loop in find_loops(case):
@@ -123,7 +123,7 @@ def worthwhile(case: RuleInput) -> list[tuple[RepeatedLoop, LoopFlow]]:
 
 
 def _is_issued(event: Event) -> bool:
-    """Return whether the host issues an event to the device: a view takes its time as well."""
+    """Return whether the host issues an event to the device: a view takes host time too."""
     return isinstance(event, Copy | Sync) or (isinstance(event, Op) and not event.is_on_host)
 
 
@@ -138,8 +138,8 @@ def _works_with_the_host(case: RuleInput, loop: RepeatedLoop) -> bool:
     num_pausing = sum(any(isinstance(one, HostWork) for one in own) for own in iterations)
     if 2 * num_pausing >= len(iterations) and paused_ns > operators_ns:
         return True
-    # Uploads what the network sees, then reads what it answers. A loss that asks the host for a
-    # matching reads first.
+    # The iteration uploads the network's input, then reads its output. A loss with matching on the
+    # host reads first.
     typical = [case.trace.events[i] for i in typical_iteration(case.trace, loop.longest_run)]
     transfers = (event for event in typical if isinstance(event, Copy | Sync))
     kinds = [isinstance(event, Copy) and event.is_to_device for event in transfers]
@@ -149,14 +149,14 @@ def _works_with_the_host(case: RuleInput, loop: RepeatedLoop) -> bool:
 def match_of(
     trace: StepTrace, loop: RepeatedLoop, *, what: str, fix: str, evidence: str, edit: Edit
 ) -> Match:
-    """Return what a rule reports of a loop.
+    """Return the match of a rule for a loop.
 
     Args:
         trace: The step.
         loop: The loop.
-        what: What issues the operators, and how often.
-        fix: What to change.
-        evidence: What is known of its iterations.
+        what: The source of the operators, and its number of iterations.
+        fix: The change to make.
+        evidence: Facts about its iterations.
         edit: The step after the fix.
     """
     typical = typical_iteration(trace, loop.longest_run)
@@ -174,14 +174,14 @@ def match_of(
 
 
 def batched(trace: StepTrace, loop: RepeatedLoop) -> Edit:
-    """Return the step whose loop is one pass over operators of as many times the size."""
+    """Return the step with the loop as one pass over operators of the combined size."""
     return Edit(replaced=_at_once(trace, loop) | _backward_at_once(trace, loop, loop.backward))
 
 
 def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
-    """Return the step whose loop is a fused recurrent layer; None where it is none.
+    """Return the step with the loop as a fused recurrent layer; None if it cannot be one.
 
-    What does not wait for the time step before, such as an output layer, is done for all of them
+    Work independent of the previous time step, such as an output layer, is done for all time steps
     at once.
     """
     typical = typical_iteration(trace, loop.longest_run)
@@ -191,7 +191,7 @@ def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
     state = flow.state
     if state is None or not state.shape or not has_product:
         return None
-    # cuDNN's number of the mode, how many gates it has, and how many layers are seen.
+    # cuDNN's mode number, the number of gates, and the number of visible layers.
     if not num_sigmoids:
         mode, num_gates, num_layers = 1, 1, num_others
     elif 3 * num_others >= 2 * num_sigmoids:
@@ -203,7 +203,7 @@ def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
     width = state.shape[-1]
 
     def layer(index: int, run: list[list[int]], *, is_backward: bool) -> Op:
-        """Return the layer in the place of an event: T steps, B sequences, H and I numbers."""
+        """Return the layer that replaces an event: T steps, B sequences, H and I numbers."""
         rows, given = max(1, state.numel // width), flow.sequence_width or width
         read = width if is_backward else given
         sizes = ((len(run), rows, read), (num_layers, rows, width), (num_gates * width, given),
@@ -236,20 +236,20 @@ def fused(trace: StepTrace, loop: RepeatedLoop, flow: LoopFlow) -> Edit | None:
 
 
 def _at_once(trace: StepTrace, loop: RepeatedLoop) -> _Replaced:
-    """Return what takes the place of the loop's events: those of one iteration, as much larger."""
+    """Return the replacements of the loop's events: one iteration's events, enlarged."""
     parameters, replaced = parameters_of(trace), _Replaced()
     for run in loop.runs:
         kept = typical_iteration(trace, run)
         for index in (index for iteration in run for index in iteration):
             event = trace.events[index]
-            # The host's own work is not the loop's: it stays.
+            # Keep the host's own work: it is not the loop's.
             if not isinstance(event, HostWork) or event.kind != "script":
                 replaced[index] = (_larger(event, len(run), parameters),) if index in kept else ()
     return replaced
 
 
 def _backward_at_once(trace: StepTrace, loop: RepeatedLoop, backward: list[int]) -> _Replaced:
-    """Return the backward operators of the loop, each kind once per run and as much larger."""
+    """Return the loop's backward operators, each kind once per run, enlarged."""
     parameters, total = parameters_of(trace), sum(map(len, loop.runs))
     groups: dict[tuple[object, ...], list[int]] = {}
     for index in backward:
@@ -260,7 +260,7 @@ def _backward_at_once(trace: StepTrace, loop: RepeatedLoop, backward: list[int])
     replaced: _Replaced = {}
     for own in groups.values():
         num_kept = max(1, round(len(own) * len(loop.runs) / total))
-        # Gradients of what all iterations share are added up between them: one addition fewer.
+        # Shared gradients are summed over iterations, with one addition fewer than iterations.
         num_kept = 0 if len(own) == total - len(loop.runs) else num_kept
         if num_kept < len(own):
             factor = round(len(own) / max(1, num_kept))
@@ -271,7 +271,7 @@ def _backward_at_once(trace: StepTrace, loop: RepeatedLoop, backward: list[int])
 
 
 def _larger(event: Event, factor: int, parameters: frozenset[int]) -> Event:
-    """Return an event that does the work of ``factor`` of its kind at once."""
+    """Return an event that does the work of ``factor`` such events at once."""
     if isinstance(event, Copy):
         return replace(event, num_bytes=event.num_bytes * factor)
     if not isinstance(event, Op):
@@ -286,7 +286,7 @@ def _larger(event: Event, factor: int, parameters: frozenset[int]) -> Event:
     inputs, position = event.inputs, _PRODUCTS.get(bare_name(event))
     is_gradient = event.phase is Phase.BACKWARD and parameters.isdisjoint(read_by([event]))
     if position is not None and is_gradient and {len(one.shape) for one in inputs[-2:]} == {2}:
-        # A gradient of weights: the inner dimension grows, the result does not.
+        # For a weight gradient, the inner dimension grows but the result does not.
         first, second = grown(inputs[-2], 1), grown(inputs[-1])
         return replace(event, inputs=(*inputs[:-2], first, second))
     return replace(

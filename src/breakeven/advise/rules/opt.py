@@ -27,11 +27,11 @@ from breakeven.simulate import Edit, phase_times
 from breakeven.trace import Copy, Location, Op, Phase, TensorSpec
 from breakeven.units import format_bytes, format_count
 
-# A loop over fewer parameters is as fast as one call for all of them.
+# With fewer parameters, a loop is as fast as one call for all of them.
 _MIN_TENSORS = 4
 
-# What a penalty on each parameter is made of. A network has small parameters of its own in a few
-# places, so more of them have to be seen at one line.
+# Operators of a penalty on each parameter. A network has a few small parameters of its own, so
+# require more tensors at one line.
 _MIN_PENALISED = 8
 _PENALTIES = frozenset({"pow", "square", "abs", "norm", "linalg_vector_norm", "mul", "sum", "sub"})
 
@@ -48,13 +48,13 @@ def updates_one_by_one(case: RuleInput) -> Matches:
     loops: dict[tuple[Phase, object], dict[str, dict[int, Op]]] = {}
     for index, op in case.each_on_device():
         if _may_be_looped(op, parameters):
-            # What the operators of one loop share: the loop in the source, or the line.
+            # The shared place of a loop's operators: the loop in the source, or the line.
             source, at = case.sources.find(op.location), op.location
             around = source.loops_around(at.line) if source and at else ()
             loop = loops.setdefault((op.phase, around[0] if around else line_of(at)), {})
             loop.setdefault(op.name, {})[index] = op
     for (phase, _), by_name in loops.items():
-        # Each repetition works on a tensor of its own.
+        # Each repetition must use a different tensor.
         repeated = [
             ops
             for ops in by_name.values()
@@ -68,7 +68,7 @@ def updates_one_by_one(case: RuleInput) -> Matches:
             continue
         if not is_penalty and not any(map(is_in_place, ops.values())):
             continue
-        # The line that writes to the parameters; that of most operators if none does.
+        # The line that writes to the parameters, or else the line of most operators.
         writing = [
             op for op in ops.values() if is_in_place(op) and op.inputs[0].storage in parameters
         ]
@@ -80,7 +80,7 @@ def updates_one_by_one(case: RuleInput) -> Matches:
             knows_no_other = is_torchs and all(own.foreach is None for own in optimizers)
             if knows_no_other and case.sources.call_at(first, "step") is not None:
                 continue
-            # The line that makes the optimizer, if it is a library's that was set to loop.
+            # The line that makes the optimizer, if a library's optimizer was set to loop.
             looping = (own.location for own in optimizers if own.foreach is False and not own.fused)
             if first is not None and {op.location for op in ops.values()} == {first}:
                 made = next((location for location in looping if location is not None), None)
@@ -98,7 +98,7 @@ def updates_one_by_one(case: RuleInput) -> Matches:
 
 def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
     name = base_name(op)
-    # Gradients that are kept are set to zero by `zero_`: OPT003.
+    # `zero_` clears kept gradients, which is OPT003.
     if op.phase is Phase.BACKWARD or op.name.startswith(_BATCHED) or name == "zero_":
         return False
     if op.phase is Phase.OPTIMIZER:
@@ -111,7 +111,7 @@ def _may_be_looped(op: Op, parameters: frozenset[int]) -> bool:
 
 
 def _foreach(ops: Sequence[Op]) -> Op:
-    """Return the one operator that does the work of all."""
+    """Return the single operator that does the work of all."""
     base = base_name(ops[0])
     return replace(
         ops[0],
@@ -121,10 +121,9 @@ def _foreach(ops: Sequence[Op]) -> Op:
     )
 
 
-# An optimizer that takes less of the step than this is not worth a word.
+# An optimizer that takes a smaller fraction of the step is not worth reporting.
 _MIN_OPTIMIZER_FRACTION = 0.05
-# Fused kernels: what torch calls them, and how many tensors per parameter they work on besides
-# the counter of steps.
+# Fused kernels: their names in torch, tensors per parameter, and whether they have a step counter.
 _FUSED = {
     "Adam": ("aten._fused_adam_.default", 4, True),
     "AdamW": ("aten._fused_adamw_.default", 4, True),
@@ -166,7 +165,7 @@ def unfused_optimizer(case: RuleInput) -> Matches:
 
 
 def _fused(case: RuleInput, updates: Mapping[int, Op], name: str) -> Edit | None:
-    """Return the step whose update is one operator over all parameters and their state."""
+    """Return the step with the update as one operator over all parameters and their state."""
     owned = parameters_of(case.trace)
     parameters = {
         tensor.storage: tensor
@@ -190,7 +189,7 @@ def _fused(case: RuleInput, updates: Mapping[int, Op], name: str) -> Edit | None
     return changed({first: fused}, gone=updates)
 
 
-# Setting so few gradients to zero costs nothing.
+# Clearing fewer gradients costs nothing.
 _MIN_GRADIENTS = 4
 
 
@@ -206,7 +205,7 @@ def zeroed_gradients(case: RuleInput) -> Matches:
         kept = {tensor.storage for index in events for tensor in op_at(case.trace, index).inputs}
         if len(kept) < _MIN_GRADIENTS:
             continue
-        # Autograd adds into a gradient that is there, and hands over its own where there is none.
+        # Autograd adds to an existing gradient, and stores its own if there is none.
         added = tuple(
             index
             for index, op in case.each(Op)
@@ -224,11 +223,11 @@ def zeroed_gradients(case: RuleInput) -> Matches:
         )
 
 
-# A gradient with fewer rows than this per row that was looked up is not wasteful.
+# A gradient with fewer rows per looked-up row is not wasteful.
 _MIN_ROWS_PER_INDEX = 10
-# Part of all parameters that such tables must be.
+# Minimum share of such tables in all parameters.
 _MIN_PARAMETER_FRACTION = 0.5
-# Smaller tables are updated in microseconds.
+# Smaller tables are updated within microseconds.
 _MIN_TABLE_BYTES = 4_000_000
 _GRADIENTS = ("embedding_dense_backward", "_embedding_bag_dense_backward")
 _LOOKUPS = ("embedding", "embedding_renorm_", "_embedding_bag")
@@ -245,7 +244,8 @@ def dense_embeddings(case: RuleInput) -> Matches:
             place = made[0].location(made[1]) if made else op.location
             tables.setdefault((place, shape), {})[index] = op
     numel = sum(math.prod(shape) for _, shape in tables)
-    # In a language model the rest of the network is as large; nobody would split its optimizer.
+    # In a language model the rest of the network is as large: splitting its optimizer is
+    # impractical.
     if numel < _MIN_PARAMETER_FRACTION * case.trace.num_parameters:
         return
     for (place, shape), lookups in tables.items():
@@ -289,7 +289,7 @@ def _is_wasteful(op: Op) -> bool:
 
 
 def _shapes_read_whole(case: RuleInput) -> set[tuple[int, ...]]:
-    """Return the shapes of tables that the forward pass reads otherwise than by their rows."""
+    """Return the shapes of tables that the forward pass reads other than by row lookups."""
     lookups: set[tuple[int, tuple[int, ...]]] = set()
     others: set[tuple[int, tuple[int, ...]]] = set()
     for _, op in case.each_on_device():
@@ -303,7 +303,7 @@ def _num_used(lookup: Op) -> int:
     return max(1, lookup.inputs[1].numel)
 
 
-# Part of the parameters that the host must update for its optimizer to be a finding.
+# Minimum share of the parameters that the host updates.
 _MIN_HOST_PARAMETERS = 0.1
 
 
@@ -315,7 +315,7 @@ def optimizer_on_host(case: RuleInput) -> Matches:
         for index, op in on_host.items()
         if op.phase is Phase.OPTIMIZER and op.inputs and op.inputs[0].numel > 1
     }
-    # A layer that runs on the host is updated there too: then the layer is the cause.
+    # A layer that runs on the host is also updated there: then the layer is the cause.
     used = read_by(op for op in on_host.values() if op.phase is Phase.FORWARD)
     updated = {
         tensor.storage: tensor.numel
@@ -327,7 +327,7 @@ def optimizer_on_host(case: RuleInput) -> Matches:
     least = _MIN_HOST_PARAMETERS * max(1, case.trace.num_parameters)
     if not is_on_device or sum(updated.values()) < least:
         return
-    # Neither gradients nor parameters are copied then.
+    # After the fix, neither gradients nor parameters are copied.
     touched = read_by(updates.values()) | written_by(updates.values())
     copies = (
         index

@@ -1,4 +1,4 @@
-"""PREC: the precision that the step computes in."""
+"""PREC: the precision of the step's arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorS
 from breakeven.units import format_percent
 
 _DOUBLES: Final = {"float64": "float32", "complex128": "complex64"}
-# Below that, float64 is a choice for some numbers (a sum, a small factorization) and no accident.
+# Below this share, float64 is deliberate for some numbers (a sum, a small factorization).
 _MIN_DOUBLE_FRACTION = 0.5
 _MIN_DOUBLE_TIME_FRACTION = 0.1
 
@@ -28,7 +28,7 @@ _DOUBLE_NAMES: Final = frozenset(
     ("float64", "double", "DoubleTensor", "Float64", "complex128", "cdouble")
 )
 _DEFAULTS: Final = ("set_default_dtype", "set_default_tensor_type")
-# Tensors made from arrays take their dtype, which is float64 unless someone chose another.
+# Tensors made from arrays take the array's dtype, float64 by default.
 _NARROW_NAMES: Final = frozenset(
     ("float32", "float16", "bfloat16", "float", "half", "int64", "int32", "long", "int", "uint8",
      "bool", "FloatTensor", "LongTensor", "single")
@@ -45,7 +45,7 @@ def float64(case: RuleInput) -> Matches:
     )
     if not events:
         return
-    # The part of the arithmetic in float64: of products, else of all kernels.
+    # The float64 share of the arithmetic: of products if any, else of all kernels.
     kernels = [kernel for kernel in case.program.kernels if kernel.family is not Family.LINALG]
     kernels = [kernel for kernel in kernels if kernel.family in MATRIX_FAMILIES] or kernels
     in_double = sum(kernel.flop for kernel in kernels if kernel.precision is Precision.FP64)
@@ -69,10 +69,10 @@ def float64(case: RuleInput) -> Matches:
 
 
 def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
-    """Yield the lines where float64 may begin, and what they do, the surest first.
+    """Yield the lines that may introduce float64, and how, most certain first.
 
-    The default dtype comes first, then the conversion of a model, then a tensor asked for in
-    float64, then one that is made from an array of doubles.
+    The order is: the default dtype, the conversion of a model, a tensor with an explicit float64
+    dtype, a tensor made from an array of doubles.
     """
     for call in recorded_calls(case, *_DEFAULTS):
         if call.location is not None and any(name in call.argument for name in _DOUBLE_NAMES):
@@ -89,9 +89,9 @@ def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
         if isinstance(call.func, ast.Attribute)
         and (call.func.attr == "double" or any(map(_is_double, arguments_of(call))))
     ]
-    # A value converted within a loop may be a statistic; a model is converted before.
+    # A value converted within a loop may be a statistic; a model is converted before the loop.
     for source, call in sorted(conversions, key=lambda one: one[0].is_in_loop(one[1])):
-        # The line of the name: a model may be written over many lines before it is converted.
+        # Use the line of the name: a model may span many lines before its conversion.
         line = call.func.end_lineno or call.lineno
         yield Location(file=source.path, line=line), "converts to float64"
     for source, node in case.sources.nodes(ast.keyword):
@@ -103,7 +103,7 @@ def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
         if not called.startswith("torch.") and called != "from_numpy":
             continue
         statement = next(node for node in source.parents(call) if isinstance(node, ast.stmt))
-        # Another dtype is named in `torch.from_numpy(x).float()`.
+        # Another dtype is named in the statement: `torch.from_numpy(x).float()`.
         if all(part.attr not in _NARROW_NAMES for part in nodes_in(statement, ast.Attribute)):
             yield source.location(call), "takes the dtype of an array, float64 by default"
 
@@ -114,11 +114,11 @@ def _is_double(node: ast.expr) -> bool:
     return name in _DOUBLE_NAMES
 
 
-# Float32 products that take less cannot bring the gain below, however fast tensor cores are.
+# A smaller share of float32 products cannot reach the gain below, even on fast tensor cores.
 _MIN_PRODUCT_FRACTION = 0.1
 _MIN_TENSOR_CORE_GAIN = 0.05
-# Where they take this part, and launches pace the rest of the step, any gain that a person would
-# notice counts: it grows as soon as launches are fixed, or the host is faster than assumed.
+# From this share on, if launches pace the rest of the step, any noticeable gain counts: it grows
+# once launches are fixed, or if the host is faster than assumed.
 _MANY_PRODUCTS_FRACTION = 0.2
 _MIN_GAIN_BESIDE_LAUNCHES = 0.01
 
@@ -161,7 +161,7 @@ def unused_tensor_cores(case: RuleInput) -> Matches:
 
 
 def _tensor_core_edits(case: RuleInput) -> Iterator[tuple[str, Edit]]:
-    """Yield what to write and the step after it, the smallest change first."""
+    """Yield fixes and the steps after them, the smallest change first."""
     autocast = 'torch.autocast("cuda")'
     if case.device.has_precision(Precision.TF32):
         permitted = replace(
@@ -179,9 +179,9 @@ _MULTIPLE: Final = 8
 _HALF: Final = frozenset(("float16", "bfloat16"))
 _GEMMS: Final = (Family.GEMM, Family.BATCHED_GEMM)
 _MIN_FRACTION = 0.02
-# A product at a size that misses the alignment, against the next size that does not: 3.5 times the
-# time on Hopper for 588 against 592 (m87-labs/kestrel, PR 143), no difference on a Titan V
-# (allenai/allennlp, PR 4929). The middle is taken, and both are the ends of the interval.
+# Time of a misaligned product size relative to the next aligned size: 3.5 times on Hopper for 588
+# against 592 (m87-labs/kestrel, PR 143), no difference on a Titan V (allenai/allennlp, PR 4929).
+# Use the middle, with both as the ends of the interval.
 _WORST_RATIO = 3.5
 _WORST_LOSS = 1.0 - 1.0 / _WORST_RATIO
 
@@ -206,12 +206,12 @@ def misaligned_sizes(case: RuleInput) -> Matches:
     if not layers:
         return
     pace = DevicePace(case)
-    # Kernels that the host takes longer to launch may be as slow as they like. These are costed
-    # as aligned ones, and may take longer.
+    # Kernels shorter than their launches cost nothing extra. The model costs these as aligned, so
+    # they may take longer.
     modelled_ns = sum(times[index] for events in layers.values() for index in events)
     if not pace.is_device_bound(more_ns=(_WORST_RATIO - 1.0) * modelled_ns):
         return
-    # Next to nothing is saved where loading or the script outlast the device.
+    # If loading or the script take longer than the device, almost nothing is saved.
     paced_by_device = (Bound.COMPUTE, Bound.MEMORY, Bound.LATENCY, Bound.SYNC)
     typical_loss = _WORST_LOSS / 2 if case.prediction.bound in paced_by_device else 0.0
     for events in layers.values():
@@ -222,7 +222,7 @@ def misaligned_sizes(case: RuleInput) -> Matches:
         listed = f"size{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
         rounded = ", ".join(f"{size} to {-(-size // _MULTIPLE) * _MULTIPLE}" for size in own)
         fraction = time_ns / case.step_ns if case.step_ns > 0 else 0.0
-        # The line that makes the layer, by its inputs and outputs as its arguments say them.
+        # The line that makes the layer, matched by input and output sizes in its arguments.
         first = op_at(case.trace, events[0])
         is_forward = bare_name(first) in ("addmm", "mm") and first.phase is Phase.FORWARD
         shape = first.inputs[-1].shape if is_forward else ()
@@ -242,7 +242,7 @@ def misaligned_sizes(case: RuleInput) -> Matches:
 
 
 def _misaligned_rows(op: Op) -> list[int]:
-    """Return the lengths of rows in memory that are no multiples of 8."""
+    """Return the row lengths in memory that are not multiples of 8."""
     beside = {"contiguous": -1, "transposed": -2}
     lengths = (
         spec.shape[beside[spec.layout]]
@@ -254,7 +254,7 @@ def _misaligned_rows(op: Op) -> list[int]:
 
 _FLOATS: Final = ("float32", "float16", "bfloat16")
 
-# What autocast runs in half precision on CUDA.
+# Operators that autocast runs in half precision on CUDA.
 # Source: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP.
 _PRODUCTS = frozenset(
     ("_convolution", "_cudnn_rnn", "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "addbmm",
@@ -262,7 +262,7 @@ _PRODUCTS = frozenset(
      "cudnn_convolution", "cudnn_convolution_transpose", "linear", "matmul", "mm", "mv", "prelu")
 )  # fmt: skip
 _ATTENTION = ("_scaled_dot_product_", "scaled_dot_product_")
-# What it runs in float32, each with its gradient, by the names below autograd.
+# Operators that autocast runs in float32, each with its gradient, by the names below autograd.
 # Source: as above, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
 _FULL = (
     "_log_softmax", "_softmax", "native_layer_norm", "native_group_norm", "nll_loss", "mse_loss",
@@ -270,12 +270,12 @@ _FULL = (
     "log", "pow", "rsqrt", "reciprocal", "softplus", "cumsum", "cumprod", "prod", "sum",
     "linalg_vector_norm", "logsumexp", "acos", "asin", "sinh", "cosh", "tan",
 )  # fmt: skip
-# Results of one dimension are statistics, which stay in float32 whatever is normalized.
+# One-dimensional results of a batch norm are statistics, which always stay in float32.
 _BATCH_NORM = "batch_norm"
 
 
 def doubles_as_floats(trace: StepTrace) -> Edit:
-    """Return the step with float32 in the place of float64."""
+    """Return the step with float64 replaced by float32."""
 
     def narrow(spec: TensorSpec) -> TensorSpec:
         return replace(spec, dtype=_DOUBLES.get(spec.dtype, spec.dtype))
@@ -285,7 +285,7 @@ def doubles_as_floats(trace: StepTrace) -> Edit:
         if isinstance(event, Copy) and (dtype := _DOUBLES.get(event.dtype)):
             replaced[index] = (replace(event, dtype=dtype, num_bytes=event.num_bytes // 2),)
         elif isinstance(event, Op) and (recast := with_tensors(event, narrow)) != event:
-            # A cast may have nothing left to do.
+            # Drop a cast that no longer changes anything.
             before, after = (
                 [(spec.dtype, spec.device, spec.layout) for spec in specs]
                 for specs in (recast.inputs, recast.outputs)
@@ -296,15 +296,15 @@ def doubles_as_floats(trace: StepTrace) -> Edit:
 
 
 def with_autocast(trace: StepTrace, dtype: str) -> Edit:
-    """Return the step as autocast would run it.
+    """Return the step under autocast.
 
     Args:
         trace: A step in float32.
         dtype: ``float16`` or ``bfloat16``.
     """
     replaced: dict[int, tuple[Event, ...]] = {}
-    # Memory in half precision; what the step computes, which leaves parameters and batches; and
-    # parameters whose casts autocast keeps.
+    # Memory in half precision; memory that the step computes (not parameters or batches); and
+    # parameters whose casts autocast caches.
     halves, computed, kept = set[int](), set[int](), set[int]()
 
     def current(spec: TensorSpec) -> TensorSpec:
@@ -312,7 +312,7 @@ def with_autocast(trace: StepTrace, dtype: str) -> Edit:
         return replace(spec, dtype=dtype) if is_half else spec
 
     def is_float(spec: TensorSpec) -> bool:
-        return bool(spec.shape) and spec.dtype in _FLOATS  # scalars are left alone
+        return bool(spec.shape) and spec.dtype in _FLOATS  # leave scalars alone
 
     for index, op in enumerate(trace.events):
         if not isinstance(op, Op) or op.is_on_host:

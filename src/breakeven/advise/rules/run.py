@@ -1,4 +1,4 @@
-"""RUN: how the script runs its steps."""
+"""RUN: the way the script runs its steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from breakeven.units import format_bytes, format_duration
 
 _ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
 
-# What autograd runs on every gradient to look for values that are not numbers.
+# Operators that autograd runs on every gradient to look for NaN.
 _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
 
 
@@ -33,7 +33,7 @@ _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
 def anomaly_checks(case: RuleInput) -> Matches:
     if not case.facts.is_anomaly_checked:
         return
-    # The checks of the backward pass: two operators, and the wait for their answer.
+    # The checks of the backward pass: two operators, and the wait for their result.
     answers: set[int] = set()
     checks: list[int] = []
     for index, event in enumerate(case.trace.events):
@@ -55,7 +55,7 @@ def anomaly_checks(case: RuleInput) -> Matches:
 
 
 def _anomaly_switches(case: RuleInput) -> Iterator[Location | None]:
-    """Yield the lines that may have switched the checks on, the surest first."""
+    """Yield the lines that may have enabled the checks, most certain first."""
     for source, call in case.sources.calls("Trainer"):
         value = keyword(call, "detect_anomaly")
         if value is not None and is_constant(value, True):
@@ -74,7 +74,7 @@ def data_parallel(case: RuleInput) -> Matches:
     written = [
         source.location(call)
         for source, call in case.sources.calls("DataParallel")
-        # Behind a condition only a call that was seen counts.
+        # Under a condition, only a recorded call counts.
         if not any(isinstance(above, (ast.If, ast.IfExp)) for above in source.parents(call))
     ]
     for location in one_per_line([*called, *written]):
@@ -88,12 +88,12 @@ def data_parallel(case: RuleInput) -> Matches:
 
 _MIN_SHARE_FRACTION = 0.05
 
-# Names that say what a model is run for: `evaluate`, `val_loader`, `x_test`, `accuracy_of`.
+# Names of evaluation code: `evaluate`, `val_loader`, `x_test`, `accuracy_of`.
 _EVALUATES = re.compile(
     r"(?:^|[^a-z])(?:eval\w*|val|valid\w*|test|holdout|heldout|accuracy|acc|metrics?)(?:$|[^a-z])",
     re.IGNORECASE,
 )
-# Names of what needs the model's answer in order to go on: `act`, `select_action`, `rollout`.
+# Names of code that needs the model's output to continue: `act`, `select_action`, `rollout`.
 _ACTS = re.compile(
     r"(?:^|[^a-z])(?:acts?|actions?|acting|rollouts?|explore\w*|sampl\w*|generate\w*|self_?play)"
     r"(?:$|[^a-z])",
@@ -111,7 +111,7 @@ def frequent_evaluation(case: RuleInput) -> Matches:
     way = _stack(trace, trained)
     found: dict[tuple[str, int] | None, list[ModelCall]] = {}
     places: dict[tuple[str, int] | None, Location | None] = {}
-    # Calls that are made in one way are followed together.
+    # Follow calls from the same stack and line together.
     groups: dict[tuple[int, Location | None], list[ModelCall]] = {}
     for call in calls:
         if not call.is_used_in_backward and _is_meant(case, call):
@@ -120,14 +120,14 @@ def frequent_evaluation(case: RuleInput) -> Matches:
         following = (trace.events[i] for i, follows in _following(trace, group).items() if follows)
         phases = {event.phase for event in following if isinstance(event, Op)}
         if phases.isdisjoint((Phase.BACKWARD, Phase.OPTIMIZER)):
-            # The line at which the way to the evaluation parts from that to the training.
+            # The line where the stack of the evaluation leaves that of the training.
             own = _stack(trace, group[0])
             shared = len(common_start([tuple(map(line_of, own)), tuple(map(line_of, way))]))
             place = own[shared] if shared < len(own) else group[0].location
             places[line_of(place)] = place
             found.setdefault(line_of(place), []).extend(group)
     for line, own in found.items():
-        # Below a line that starts a trainer's loop lies the training as well.
+        # A line that starts a trainer's loop also leads to the training.
         below = None if line in map(line_of, way) else line
         following = _following(trace, own)
         events = tuple(
@@ -139,7 +139,7 @@ def frequent_evaluation(case: RuleInput) -> Matches:
             continue
         records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
         often = "" if len(own) == 1 else f" {len(own)} times"
-        # A trainer that calls the model may have a setting for how often to evaluate.
+        # A trainer that calls the model may have a setting for the evaluation interval.
         settings = (trainer_setting(case, at, *_SETTINGS) for at in _stack(trace, own[0]))
         yield Match(
             title=f"{own[0].model} is evaluated{often} in every training step{records}",
@@ -169,11 +169,11 @@ def _stack(trace: StepTrace, call: ModelCall) -> tuple[Location, ...]:
 
 
 def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
-    """Return the events of calls and those that read what follows from them, and whether they do.
+    """Return the events of calls (False), and the events that depend on their results (True).
 
     Args:
         trace: The step.
-        calls: Calls of models.
+        calls: Model calls.
     """
     found = dict.fromkeys((index for call in calls for index in _range(call)), False)
     first = min(found, default=len(trace.events))
@@ -185,10 +185,10 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
             storage = event.storage if isinstance(event, Sync | Copy) else -1
             reads, writes = frozenset({storage}) - {-1}, frozenset[int]()
         if index in found:
-            # A view is of the same memory as what it shows, which the call did not make.
+            # A view shares memory that existed before, so the call did not make it.
             made |= writes - known
         elif index > first:
-            # What is copied has another number on the other side: new there, and of equal size.
+            # A copy has another memory number on the other side: a new one of equal size.
             if isinstance(event, Op):
                 made |= {
                     spec.storage
@@ -208,10 +208,10 @@ def _range(call: ModelCall) -> range:
     return range(call.first_event, call.first_event + call.num_events)
 
 
-# Below this part of the step saving is not worth a change.
+# Below this fraction of the step, saving is not worth a change.
 _MIN_SAVE_FRACTION = 0.05
 
-# One save may be that of every thousandth step, the first of which is step 0.
+# A single save may belong to every thousandth step, starting with step 0.
 _MIN_SAVES = 2
 
 
@@ -230,7 +230,7 @@ def frequent_checkpoints(case: RuleInput) -> Matches:
             saving_ns = float(sum(own.values()))
             share = saving_ns / case.step_ns
         else:
-            # The recorded step is one of those that do not save.
+            # The recorded step did not save.
             saving_ns = call.duration_ns / call.count * call.step_count / num_steps
             share = saving_ns / (case.step_ns + saving_ns)
         if share < _MIN_SAVE_FRACTION:
@@ -248,10 +248,10 @@ def frequent_checkpoints(case: RuleInput) -> Matches:
         )
 
 
-# What makes a number or a tensor without history of a tensor.
+# Calls that return a number or a tensor without history.
 _DETACHING = frozenset({"item", "detach", "tolist", "numpy", "float", "int", "str", "format"})
 _ENDS_HISTORY = frozenset({"data", "grad", "shape", "dtype", "device"})
-# What a trainer calls, and on whose result it calls backward() itself.
+# Methods whose result a trainer passes to backward() itself.
 _STEP_METHODS = frozenset({"training_step", "compute_loss"})
 _Kept = tuple[ast.stmt, str, str]
 
@@ -273,15 +273,15 @@ def retained_graphs(case: RuleInput) -> Matches:
 
 
 def _kept(source: SourceFile) -> Iterator[_Kept]:
-    """Yield statements that keep a graph, with the names of the keeper and of the tensor."""
+    """Yield statements that keep a graph, with the names of the container and of the tensor."""
     functions = list(source.nodes(ast.FunctionDef))
-    # Functions that run a step and return its loss with its history.
+    # Functions that run a step and return its loss with history.
     makers = {one.name for one in functions if _returned(one) & _losses(one, set())}
     for loop in source.nodes(*LOOP_STATEMENTS):
         inner, losses = list(own_nodes(loop, *LOOP_STATEMENTS)), _losses(loop, makers)
         around = [one for one in source.parents(loop) if isinstance(one, LOOP_STATEMENTS)]
-        # An iteration of the innermost loop that updates is a step; where the update is out of
-        # sight, of the innermost that calls backward().
+        # A step is an iteration of the innermost loop that updates; if no update is visible, of the
+        # innermost loop that calls backward().
         if _updates(loop, makers):
             is_step = not any(_updates(one, makers) for one in inner)
         else:
@@ -295,13 +295,13 @@ def _kept(source: SourceFile) -> Iterator[_Kept]:
         losses |= _returned(function) if function.name in _STEP_METHODS else set()
         own = written_names(function) - declared_names(function)
         for statement, target, value in _keepers(source, function, losses):
-            # What a step adds to an attribute, or to a list from outside, outlives it.
+            # Values added to an attribute, or to a list from outside, outlive the step.
             if _root(target) not in own and not source.is_in_loop(statement):
                 yield statement, target, value
 
 
 def _losses(scope: ast.AST, makers: set[str]) -> set[str]:
-    """Return what has the history of a step: names, and calls of ``makers``."""
+    """Return the expressions with the history of a step: names, and calls of ``makers``."""
     found: set[str] = set()
     for call in own_nodes(scope, ast.Call):
         if last_name(call) in makers:
@@ -350,7 +350,7 @@ def _keepers(source: SourceFile, scope: ast.AST, losses: set[str]) -> Iterator[_
 
 
 def _with_history(node: ast.AST, names: set[str]) -> str:
-    """Return one of ``names`` in an expression that reaches its value with its history."""
+    """Return one of ``names`` that enters an expression's value with its history."""
     waiting = [node]
     while waiting:
         part = waiting.pop()
@@ -365,7 +365,7 @@ def _with_history(node: ast.AST, names: set[str]) -> str:
 
 
 def _is_without_history(source: SourceFile, statement: ast.stmt) -> bool:
-    """Return whether nothing is recorded at a statement: it is under ``torch.no_grad()``."""
+    """Return whether a statement is under ``torch.no_grad()``, so that nothing is recorded."""
     around = (block for block in source.parents(statement) if isinstance(block, ast.With))
     managers = (dotted_name(item.context_expr) for block in around for item in block.items)
     return any(name.endswith(("no_grad", "inference_mode")) for name in managers)
@@ -381,7 +381,7 @@ def _root(target: str) -> str:
 
 
 def _is_reset(loop: ast.AST, statement: ast.stmt, target: str) -> bool:
-    """Return whether the keeper starts anew within the loop, so that it cannot grow for long."""
+    """Return whether the loop resets the container, so that it cannot grow for long."""
     emptying = {f"{target}.clear", f"{target}.pop", f"{target}.zero_"}
     given = {
         name

@@ -48,7 +48,7 @@ from breakeven.units import format_bytes, format_duration
 _EXPLICIT = frozenset({"synchronize", "empty_cache"})
 _SIZES = frozenset({"nonzero", "mask", "unique", "repeat_interleave", "bincount", "coalesce"})
 _LOGGERS = ("torch.utils.tensorboard", "tensorboardX", "tensorboard", "wandb", "mlflow")
-# Libraries that wait for reasons of their own: their user has no line to change.
+# Libraries that wait for reasons of their own: their users have no line to change.
 _LIBRARIES = (
     "accelerate", "deepspeed", "diffusers", "fairscale", "fastai", "ignite", "lightning", "peft",
     "pytorch_lightning", "safetensors", "timm", "torch.amp", "torch.autograd", "torch.cuda.amp",
@@ -57,22 +57,22 @@ _LIBRARIES = (
     "torchaudio", "torchdiffeq", "torchvision", "transformers", "trl",
 )  # fmt: skip
 _NORMS = frozenset({"linalg_vector_norm", "norm", "frobenius_norm", "pow", "square"})
-# Up to this many rows torch.linalg on a GPU has a worse problem than its check for errors.
+# Up to this many rows, torch.linalg on a GPU has a worse problem than its error check.
 _SMALL_MATRIX = 64
-# How a moving average takes a value in, this close after it was read.
+# Operators that add a value to a moving average, within NEAR events after its read.
 _AVERAGING = frozenset({"add", "lerp", "copy"})
 NEAR = 4
-# A loop over parameters reads at least so many of them.
+# Minimum number of parameters that a loop over parameters reads.
 _MIN_LOOP = 2
 
 
 class Wait(Enum):
-    """Why the host waits.
+    """The reason why the host waits.
 
-    ``HOST_PART`` is a copy to what runs on the host with gradients, ``AVERAGE`` one to a moving
-    average of the weights there, ``LOGGED`` a value that Lightning shows, ``SAVED`` a tensor that
-    is written to a file or drawn. ``NEEDED`` is no rule's: a library waits for reasons of its own,
-    a checkpoint is saved, a clock is read, or a simulator gets its input.
+    ``HOST_PART`` is a copy to host work with gradients, ``AVERAGE`` a copy to a moving average of
+    the weights on the host, ``LOGGED`` a value that Lightning shows, ``SAVED`` a tensor written to
+    a file or drawn. ``NEEDED`` belongs to no rule: a library's own wait, a saved checkpoint, a
+    clock reading, or a simulator's input.
     """
 
     VALUE = auto()
@@ -92,7 +92,7 @@ class Wait(Enum):
 
 
 _LOOPED = (Wait.NORMS, Wait.LOG)
-# What libraries wait for that have a rule of their own.
+# Waits of libraries that have a separate rule.
 _BY_LIBRARY = (
     (Wait.DISTRIBUTION, ("torch.distributions",)),
     (Wait.NORMS, ("torch.nn.utils.clip_grad",)),
@@ -102,9 +102,9 @@ _BY_LIBRARY = (
 
 @once
 def waits(case: RuleInput) -> Mapping[int, Wait]:
-    """Return why the host waits at each sync, by position."""
+    """Return the reason for the wait at each sync, by position."""
     trips = {read for trip in round_trips(case) for read in trip.reads}
-    # The gradients of what is read there come back: the backward pass copies them up.
+    # The gradients of the read values come back: the backward pass uploads them.
     back = lines_where(
         case.trace,
         lambda e: isinstance(e, Copy) and e.is_to_device and e.phase is Phase.BACKWARD,
@@ -118,9 +118,9 @@ def waits(case: RuleInput) -> Mapping[int, Wait]:
             found[index] = Wait.HOST_PART
         else:
             found[index] = _wait(case, index, sync)
-    # Each wait has one cause. One norm of one tensor is a number as the loss is; a loop reads one
-    # for each parameter. And a number that is read at a line at which a loop, a metric or a log
-    # waits anyway is part of that.
+    # Each wait has one cause. A single norm of one tensor is a number like the loss; a loop reads
+    # one for each parameter. A number read at a line where a loop, a metric or a log waits anyway
+    # is part of that wait.
     counts = Counter((wait, line_of(syncs[index])) for index, wait in found.items())
     for index, wait in found.items():
         sync, line = syncs[index], line_of(syncs[index])
@@ -145,7 +145,7 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
     is_nan_test = isinstance(before, Op) and bare_name(before) == "_is_any_true"
     is_after_node = sync.phase is Phase.BACKWARD and sync.num_bytes == 1
     if is_after_node and (is_nan_test or case.facts.is_anomaly_checked):
-        return Wait.NEEDED  # autograd looks for NaN: that has a rule of its own
+        return Wait.NEEDED  # autograd looks for NaN, which has a separate rule
     if sync.kind in _EXPLICIT:
         return Wait.NEEDED if is_at(is_beside_clock) else Wait.EXPLICIT
     for wait, libraries in _BY_LIBRARY:
@@ -156,14 +156,14 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
     if _is_via(sync, "lightning", "pytorch_lightning") and sync.kind in ("item", "float"):
         return Wait.LOGGED
     if is_whole_read(sync) and is_at(is_saved):
-        return Wait.SAVED  # torchvision's save_image is a library's read too
+        return Wait.SAVED  # torchvision's save_image is a library read too
     if _is_via(sync, *_LIBRARIES) or is_at(feeds_simulator):
         return Wait.NEEDED
     following = case.trace.events[index + 1 : index + 1 + NEAR]
     names = [
         bare_name(e) for e in following[:3] if isinstance(e, Op) and line_of(e) == line_of(sync)
     ]
-    # `one_hot` asks for the number of classes: it scatters into zeros next.
+    # `one_hot` needs the number of classes, then scatters into zeros.
     if sync.kind in _SIZES or (names[:1] == ["zeros"] and "scatter" in names):
         return Wait.SIZE
     if sync.kind == "linalg":
@@ -174,9 +174,9 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
     is_of_parameter = source in origins.updated
     if is_whole_read(sync):
         if case.sources.call_at(sync.location, "pack_padded_sequence") is not None:
-            return Wait.NEEDED  # lengths, which torch wants on the host
+            return Wait.NEEDED  # lengths, which torch requires on the host
         if is_of_parameter or is_at(_is_in_parameter_loop):
-            # Whether the host adds what was just read to a tensor of its own.
+            # Whether the host adds the read value to one of its own tensors.
             return Wait.AVERAGE if any(map(is_average, following)) else Wait.LOG
         return Wait.TENSOR
     if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
@@ -190,7 +190,8 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
 def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
     """Return whether the line is repeated for each parameter.
 
-    Gradients that are read after the update are of the step before, unknown to the optimizer's.
+    Gradients read after the update belong to the previous step, so the optimizer's memory does not
+    contain them.
     """
     return any(
         node.attr in ("parameters", "named_parameters")
@@ -202,7 +203,7 @@ def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
 
 
 def is_average(event: Event) -> bool:
-    """Return whether an operator of the host adds to a tensor of its own, or takes over another."""
+    """Return whether a host operator adds to a host tensor, or copies into one."""
     return (
         isinstance(event, Op)
         and event.is_on_host
@@ -215,7 +216,7 @@ def _is_small_matrix(case: RuleInput, index: int) -> bool:
     before = case.trace.events[:index][::-1]
     if not before or not isinstance(before[0], Op):
         return False
-    # The check is given one number for each matrix; their sizes are those of the operator before.
+    # The check gets one number for each matrix; the previous operator has the matrix sizes.
     shapes = (e.inputs[0].shape for e in before if isinstance(e, Op) and e.inputs)
     return next((shape[-1] <= _SMALL_MATRIX for shape in shapes if len(shape) > 1), False)
 
@@ -224,7 +225,7 @@ def _is_via(sync: Sync, *libraries: str) -> bool:
     return f"{sync.via}.".startswith(tuple(f"{name}." for name in libraries))
 
 
-# Fixes by what a value is used for, what decides first: of one read, and of many.
+# Fixes by the use of a value, most specific first: for one read, and for many.
 _ALL_AT_ONCE = "read all of them at once before the loop: .tolist()"
 _FIXES = {
     "slice": (
@@ -241,7 +242,7 @@ _FIXES = {
     ),
     "limit": ("give torch.clamp the tensor itself as its limit",) * 2,
 }
-# More reads of one line in a step are made by a loop within it.
+# From this number of reads on one line, a loop within the line makes them.
 _MANY_READS = 8
 _READS = frozenset({"item", "tolist", "cpu", "numpy", "float", "int", "bool"})
 _CALLS = {
@@ -252,19 +253,19 @@ _CALLS = {
 
 
 def use_of(source: SourceFile, line: int, *, is_index: bool = False) -> str:
-    """Return what a value is used for that a line reads: ``slice``, ``index``, ``branch``, ...
+    """Return the use of a value that a line reads: ``slice``, ``index``, ``branch``, ...
 
     Args:
         source: The file.
         line: The line.
-        is_index: Python reads the value as a whole number, without a call: ``x[:n]``.
+        is_index: Whether Python reads the value as an integer, without a call: ``x[:n]``.
     """
     found: set[str] = set()
     for statement, made in reached_by(source, line):
         is_here = spans(statement, line)
 
         def carries(*nodes: ast.AST, made: set[str] = made, is_here: bool = is_here) -> bool:
-            """Return whether the value, or what was made of it, is within nodes."""
+            """Return whether nodes contain the value or a result of it."""
             calls = (last_name(call.func) for node in nodes for call in nodes_in(node, ast.Call))
             is_read = is_here and (is_index or not _READS.isdisjoint(calls))
             return is_read or bool(made & used_names(*nodes))
@@ -290,14 +291,14 @@ def use_of(source: SourceFile, line: int, *, is_index: bool = False) -> str:
 def syncs_by_line(
     case: RuleInput, found: list[int], *, title: str, fix: str, is_by_use: bool = False
 ) -> Matches:
-    """Yield one match for each line, whose fix is that these events are gone.
+    """Yield one match for each line, with a fix that removes these events.
 
     Args:
         case: The step.
-        found: Positions of syncs and of work of the host.
-        title: One line, with ``{often}`` where it says how often.
-        fix: What to change.
-        is_by_use: Whether another fix may suit what is read, by what it is used for.
+        found: Positions of syncs and of host work.
+        title: One line, with ``{often}`` as the place of the frequency.
+        fix: The change to make.
+        is_by_use: Whether the use of the read value may suggest another fix.
     """
     for location, events in by_line(case.trace, found):
         fit, source = fix, case.sources.find(location)
@@ -317,7 +318,7 @@ def syncs_by_line(
 def waiting_at(
     case: RuleInput, location: Location | None, events: Iterable[int], *, title: str, fix: str
 ) -> Match:
-    """Return the match of what waits at one line; the texts are as for `syncs_by_line`."""
+    """Return the match of the waits at one line; texts are as in `syncs_by_line`."""
     gone = tuple(sorted(events))
     return Match(
         title=title.format(often=times_per_step(len(gone))),
@@ -330,7 +331,7 @@ def waiting_at(
 
 
 def seen(case: RuleInput, events: Iterable[int]) -> str:
-    """Return in words what the step shows: kinds of waits, bytes, and who reads."""
+    """Return the observed waits in words: kinds, bytes, and readers."""
     members = [case.trace.events[index] for index in events]
     syncs = [event for event in members if isinstance(event, Sync)]
     works = [event for event in members if isinstance(event, HostWork)]
@@ -349,8 +350,7 @@ def seen(case: RuleInput, events: Iterable[int]) -> str:
 
 @rule("SYNC001", "SYNC_ITEM")
 def value_reads(case: RuleInput) -> Matches:
-    # Lightning reads the values that its progress bar shows in the order in which they are logged,
-    # from its own loop.
+    # Lightning reads the values of its progress bar from its own loop, in the order of logging.
     reads = waits_of(case, Wait.LOGGED)
     lines = [
         source.location(call)
@@ -444,7 +444,7 @@ def norm_reads(case: RuleInput) -> Matches:
 @rule("SYNC007", "SYNC_DIST")
 def distribution_checks(case: RuleInput) -> Matches:
     found = by_line(case.trace, waits_of(case, Wait.DISTRIBUTION))
-    # Waits of methods are told at the line that last made a distribution.
+    # Report waits of methods at the line that last made a distribution.
     makers = {
         line_of(location): location
         for location, _ in found
@@ -467,7 +467,7 @@ def distribution_checks(case: RuleInput) -> Matches:
 
 
 def _makes_distribution(source: SourceFile, line: int) -> bool:
-    """Return whether the line calls a class, by its name: ``Normal(...)``."""
+    """Return whether the line calls a class, judged by its name: ``Normal(...)``."""
     return any(last_name(call)[:1].isupper() for call in source.calls_on(line))
 
 

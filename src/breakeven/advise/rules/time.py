@@ -1,4 +1,4 @@
-"""TIME: what the script times: two readings of a clock, and the work between them."""
+"""TIME: times that the script measures: two clock readings, and the work between them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from breakeven.source import (
 )
 from breakeven.trace import Copy, Location, Op, Phase, Sync
 
-# The device is done when these return; a trainer's loop reads the loss on the way.
+# The device has finished when these return; a trainer's loop reads the loss on the way.
 _WAITS = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "elapsed_time", "fit"})
-# Dividing by these turns one unit into another.
+# Divisors that only convert units.
 _UNITS = frozenset({60, 3600, 1000, 1_000_000, 1_000_000_000})
-# Names that a time may pass through, and functions that call each other.
+# Maximum chain of names for a time, and of functions that call each other.
 _MAX_NAMES = 3
 
 
 class TimedWork(NamedTuple):
-    """A difference of two readings, with work of the device between them.
+    """A difference of two clock readings, with device work between them.
 
     Args:
         source: The file.
         scope: Function or module that reads the clock twice.
         start: Line of the first reading.
-        end: Line of the second one.
-        work: Lines in between that issue work of the device.
-        loops: Loops of the scope that begin in between.
-        is_awaited: Whether something waits for that work in between.
-        has_work_before: Whether the scope issues work before it begins to time.
-        uses: What the time goes into: comparisons, divisions, lists, other statements.
+        end: Line of the second reading.
+        work: Lines in between that issue device work.
+        loops: Loops of the scope that start in between.
+        is_awaited: Whether a line in between waits for that work.
+        has_work_before: Whether the scope issues work before the first reading.
+        uses: Uses of the time: comparisons, divisions, lists, other statements.
     """
 
     source: SourceFile
@@ -67,15 +67,15 @@ _CLOCKS = frozenset({
 
 @once
 def timed_work(case: RuleInput) -> list[TimedWork]:
-    """Return what the script times and uses, once for each line of a second reading."""
+    """Return the timed work whose time is used, once for each line of a second reading."""
     found: dict[Location, TimedWork] = {}
     is_never = case.is_never_on_device and not compares_devices(case.sources)
-    if case.trace.uses_device and not is_never:  # a CPU is done when a call returns
+    if case.trace.uses_device and not is_never:  # a CPU has finished when a call returns
         for source in case.sources:
-            # An expression may be nested a thousand times over, as programs write it.
+            # Generated code may nest an expression a thousand levels deep.
             with suppress(RecursionError):
                 for timed in _in_file(case, source):
-                    # A time that is compared with a limit alone need not be exact.
+                    # A time that is only compared with a limit need not be exact.
                     if not all(isinstance(use, ast.Compare) for use in timed.uses):
                         found.setdefault(timed.location, timed)
     return list(found.values())
@@ -107,7 +107,7 @@ def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
                 loops = [
                     one for one in own_nodes(scope, *LOOP_STATEMENTS) if start < one.lineno <= end
                 ]
-                # In a loop, what stands before the work comes after that of the last iteration.
+                # In a loop, lines before the work follow the work of the previous iteration.
                 around = (one.lineno for one in loops if between[0] in lines_of(one))
                 first = min(around, default=between[0])
                 before = min((one.lineno for one in source.loops_around(start)), default=start)
@@ -120,9 +120,9 @@ def _in_file(case: RuleInput, source: SourceFile) -> Iterator[TimedWork]:
 
 
 def _lines(case: RuleInput, source: SourceFile) -> tuple[set[int], set[int]]:
-    """Return the lines of a file that issue work of the device, and those that wait for it.
+    """Return the lines of a file that issue device work, and those that wait for it.
 
-    The recorded steps may be over before the timed ones begin: hence what the source says.
+    The source is searched too: recorded steps may end before the timed ones start.
     """
     losses = {dotted_name(call).removesuffix(".backward") for call in source.calls("backward")}
     late = _WAITS | {
@@ -166,7 +166,7 @@ def _uses(source: SourceFile, node: ast.AST, names_left: int) -> Iterator[ast.AS
 
 
 def is_division(node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a node divides by ``part``, or ``part`` by what is no factor of units."""
+    """Return whether a node divides by ``part``, or ``part`` by anything but a unit factor."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Div, ast.FloorDiv)):
         return False
     other = node.left if node.right is part else node.right
@@ -174,7 +174,7 @@ def is_division(node: ast.AST, part: ast.AST) -> bool:
 
 
 def iterations(source: SourceFile, loop: ast.AST) -> int:
-    """Return how often a loop over ``range(N)`` runs; 0 if that is not written as a number."""
+    """Return the iterations of a loop over ``range(N)``; 0 if N is not a literal."""
     calls = nodes_in(loop.iter, ast.Call) if isinstance(loop, ast.For) else ()
     bounds = [one.args[:2][-1] for one in calls if one.args and last_name(one).endswith("range")]
     bound = bounds[0] if bounds else None
@@ -186,9 +186,9 @@ def iterations(source: SourceFile, loop: ast.AST) -> int:
 
 
 def steps_within(case: RuleInput, timed: TimedWork) -> tuple[int, int]:
-    """Return how many loops over steps are timed, and how often the innermost runs; 0 if unknown.
+    """Return the depth of timed step loops, and the innermost's iterations (0 if unknown).
 
-    The recorded update shows the way to itself: all that timed lines call is timed.
+    The stack of the recorded update gives the loops: all calls from timed lines are timed.
     """
     updates = (e for e in case.trace.events if isinstance(e, Op) and e.phase is Phase.OPTIMIZER)
     update = next(updates, case.trace.events[0])
@@ -207,15 +207,15 @@ def steps_within(case: RuleInput, timed: TimedWork) -> tuple[int, int]:
     return depth, num_steps
 
 
-# The host runs ahead of the device by so many launches at most (as the simulator assumes); over
-# twenty times as many the end of a measurement is a few percent off, and no more.
+# Maximum launches by which the host runs ahead of the device (as in the simulator). If a
+# measurement covers twenty times as many, its end is off by only a few percent.
 _LAUNCHES_AHEAD, _ENOUGH_QUEUES = 1024, 20
 
 
 @rule("TIME001", "TIME_NO_SYNC")
 def unawaited_work(case: RuleInput) -> Matches:
     for timed in timed_work(case):
-        # So much may be timed that the queue at its end is a small part of it.
+        # If enough is timed, the queue at the end is a small part of it.
         depth, num_steps = steps_within(case, timed)
         launches = num_steps * case.prediction.num_kernels
         is_long = depth > 1 or (depth == 1 and launches > _ENOUGH_QUEUES * _LAUNCHES_AHEAD)
@@ -232,7 +232,7 @@ def unawaited_work(case: RuleInput) -> Matches:
         )
 
 
-# In a mean over so many steps the first does not show.
+# In a mean over this many steps, the first step does not matter.
 _MANY_STEPS = 1000
 
 
@@ -240,11 +240,11 @@ _MANY_STEPS = 1000
 def means_with_first_steps(case: RuleInput) -> Matches:
     for timed in timed_work(case):
         depth, num_steps = steps_within(case, timed)
-        # Whether steps were run before the clock starts.
+        # Whether steps ran before the clock starts.
         scope, source = timed.scope, timed.source
         is_repeated = isinstance(scope, ast.FunctionDef) and len([*source.calls(scope.name)]) > 1
         is_warm = timed.has_work_before or is_repeated or "warm" in ast.unparse(scope).lower()
-        # In a mean over several epochs the first steps hardly show.
+        # In a mean over several epochs, the first steps hardly matter.
         if depth > 1 or num_steps >= _MANY_STEPS or not _is_mean(timed) or is_warm:
             continue
         yield Match(
@@ -265,7 +265,7 @@ def _is_mean(timed: TimedWork) -> bool:
     for use in timed.uses:
         around = [one for one in source.parents(use) if isinstance(one, (ast.If, *LOOP_STATEMENTS))]
         keeper = use.target if isinstance(use, ast.AugAssign) else getattr(use, "func", use)
-        # A condition within the loop leaves the first steps out, and so does a slice of the list.
+        # A condition in the loop may leave out the first steps, as may a slice of the list.
         is_guarded = isinstance(around[0], ast.If) if around else True
         for read in source.reads_of(dotted_name(keeper).removesuffix(".append")):
             inner, above = read, source.parent(read)
