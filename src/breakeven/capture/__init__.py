@@ -1,7 +1,7 @@
 """Runs of the user's unmodified training script, and recordings of its steps.
 
 A `Launcher` (in ``process``) sends a request to a process that it started, and receives an answer.
-That process isolates the script's files, trackers and services (``protect``), and runs the script
+That process isolates the script's files, trackers and services (``protect``). It runs the script
 inside a session of the requested kind (``sessions``). Sessions that record a step use ``record``
 for its operators and loaders, and ``pretend`` for an absent GPU.
 """

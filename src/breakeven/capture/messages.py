@@ -53,14 +53,14 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         is_moved: If the script never uses a GPU, record it as if model and batches were on one.
         records_longer: Record as many steps as fit in some seconds, if the first few contain no
             typical step.
-        records_after: Record the work after this number of updates, up to the next update or for a
-            while, instead of a step; 0 for a step.
+        records_after: Instead of a step, record the work after this number of updates, up to the
+            next update or for a while; 0 for a step.
         num_probe_steps: Only run the script for this number of steps; 0 for no probe. A probe
             replaces nothing but, with ``has_cuda``, CUDA by the CPU.
         num_recorded_steps: Record the losses and gradients of this number of steps, with the same
             seed for all unseeded generators; 0 to time steps. If they take longer than
             ``budget_s``, record at least two.
-        raw_numbers_path: File for the recorded numbers, as bytes.
+        raw_numbers_path: Path of the file for the recorded numbers, as bytes.
         weight_noise_roundoffs: Perturb the weights by this number of unit roundoffs in such a run,
             before the first step and after each.
         weight_noise_seed: Seed of the perturbation's signs.
@@ -75,8 +75,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
             optimizer ends it.
         num_skipped_steps: Steps of a plain run that do not count.
         times_loader: After a plain run, time a DataLoader's worker processes alone.
-        tries_threads: After a plain run on several threads, time steps on one thread and on one
-            thread per core, unless the script sets the number.
+        tries_threads: After a plain run on several threads, time steps on one thread and on one per
+            core. If the script sets the number, do not.
         tries_generated: Time a short step of a plain run on the CPU as generated code too.
         watches_program: In a plain run, wait for work between some steps until its frequency is
             known, and report it.

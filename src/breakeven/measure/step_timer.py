@@ -37,16 +37,16 @@ class StepTimer:
         budget_s: Seconds of steps to take if they are short. Slow steps get more time, until two
             are complete. A first step longer than the budget does not count: it compiles or loads
             data, unlike later steps.
-        calls_per_mark: Calls of one optimizer per reading of the clock. On a GPU, waiting for the
-            device at each step would hide the overlap of host and device, so there a sample spans
+        calls_per_mark: Calls of one optimizer per reading of the clock. On a GPU, a wait for the
+            device at each step would hide the overlap of host and device. There a sample spans
             several steps.
         least_samples: Samples to wait for.
         patience: Multiple of the budget after which two samples suffice.
         most_samples: Limit on samples of short steps.
         pool: Measures how long the threads that compute the steps could not run. If that is long,
             the timer waits for a quiet moment until patience ends.
-        rare_patience: Multiple of the budget to wait for more samples if those so far differ much,
-            or if work between some steps recurs at a rate not yet known.
+        rare_patience: Multiple of the budget to wait for more samples. The timer waits if the
+            samples differ much, or if work between some steps recurs at an unknown rate.
         expects_rare_work: Whether such work ran before the first step, and will recur.
     """
 
@@ -148,8 +148,8 @@ class StepTimer:
     def _wants_more(self, elapsed_ns: int) -> bool:
         """Return whether the samples so far need more time.
 
-        They do if other work disturbed them, if they differ much, or if the script does other work
-        between a few of them.
+        They do if other work disturbed them or if they differ much. They also do if the script does
+        other work between a few of them.
         """
         if elapsed_ns >= max(self._longest_ns, self._rare_ns):
             self.is_waiting = False

@@ -227,8 +227,8 @@ _LEAST: dict[str, Any] = {
     "ordereddict": {}, "list": [], "tuple": (),
 }  # fmt: skip
 
-# Errors of a torch without CUDA, and of one with CUDA on a machine without driver or GPU, where no
-# device's memory can be queried.
+# Errors of a torch without CUDA. Also errors of one with CUDA on a machine without driver or GPU,
+# which cannot query any device's memory.
 _LACK = re.compile(
     r"no attribute '(_cuda|_nccl|_gds|_record_untuned|_accelerator|cuda)|dummy base class"
     r"|not compiled with CUDA|requires CUDA|Cannot access accelerator|nvidia-ml-py|NVIDIA driver"

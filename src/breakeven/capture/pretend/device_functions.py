@@ -1,7 +1,7 @@
 """The functions of torch that create a tensor on a device named by the caller.
 
-The list comes from torch itself: operators have schemas, Python functions have signatures, and
-other C++ bindings have their signature in the first line of their documentation.
+The list comes from torch itself: operators have schemas, and Python functions have signatures.
+Other C++ bindings have their signature in the first line of their documentation.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every tensor is on the CPU; `DeviceMap` holds the tensors that a GPU would hold. Properties and
 methods of ``torch.Tensor`` are replaced on the class. So torch's own Python code (optimizers,
-clipping, attention) takes its CUDA path too, in every thread and at every call depth. A
+clipping, attention) takes its CUDA path too. That holds in every thread and at every call depth. A
 ``TorchFunctionMode`` alone misses calls within calls; here it only tells the recorder whether the
 outermost call uses the device.
 

@@ -1,6 +1,6 @@
 """Recording of a step without memory: shapes are computed, values are not.
 
-Fake tensors on the CPU replace real ones, so recording a model of any size takes only the time to
+Fake tensors on the CPU replace real ones. Recording a model of any size takes only the time to
 compute shapes. As for a script that never uses a device, everything is "moved" to the fake device
 except the optimizer's counters.
 """
@@ -74,7 +74,7 @@ class FakeSession(Patches):
     def record(self, step: Callable[[], object]) -> FakeStep:
         """Call ``step`` once, and return its recording.
 
-        First call a step that creates gradients or the optimizer's state once.
+        A step that creates gradients or the optimizer's state must have run once before.
         """
         recorder = self._recorder
         recorder.start_step()

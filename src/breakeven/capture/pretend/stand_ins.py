@@ -1,7 +1,7 @@
 """Stand-ins for parts of torch on fake devices, and if CUDA means the CPU.
 
-They cover default devices, generators, checkpoints written on a GPU or read onto one, disabled
-compilers, and autocast regions for CUDA, which become regions for the CPU.
+They cover default devices, generators, disabled compilers, and checkpoints written on a GPU or read
+onto one. Autocast regions for CUDA become regions for the CPU.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _restorer(map_location: Any, place: Callable[..., Any]) -> Callable[[Any, st
 
 # Operators that run in float32 under CUDA's autocast, but in half precision under the CPU's. Both
 # run nearly the same ones in half precision: matrix products and convolutions. CUDA's list of
-# float32 operators is far longer, which changes the casts in a step and the bytes that it moves.
+# float32 operators is far longer. It changes the casts in a step and the bytes that the step moves.
 # Source: aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
 _KEY = "AutocastCPU"
 _FLOAT32 = (

@@ -23,13 +23,13 @@ from breakeven.measure import own_time_ns
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
 
 # Python between two operators takes some 10-100 µs. A longer gap, without the recorder's own part,
-# is the script's work (NumPy, a simulator, plotting), which a GPU would wait for too.
+# is the script's work: NumPy, a simulator, plotting. A GPU would wait for it too.
 SCRIPT_GAP_NS = 500_000
-# Shorter gaps at one line may add up to as much, if it opens a file or walks a tree per sample. A
+# Shorter gaps at one line may add up to as much: it may open a file or walk a tree per sample. A
 # library's module has longer own pauses than a line of the script.
 _LEAST_GAP_NS = 150_000
 _LEAST_OWN_GAP_NS = 75_000
-# The recorder's own part of a gap takes up to this multiple of its timing in a loop, which reads
+# The recorder's own part of a gap takes up to this multiple of its timing in a loop. The loop reads
 # `.grad` of forty tensors.
 _OWN_FACTOR = 2
 

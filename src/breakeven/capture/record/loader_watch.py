@@ -191,8 +191,7 @@ class LoaderWatch(Patches):
 
         Returns:
             Nanoseconds between batches, and processor time of this process per batch. Both are 0
-            without such a loader, if it fails, or if it yields too few batches within the time
-            limit.
+            without such a loader, if it fails, or if it yields too few batches in time.
         """
         found: list[tuple[float, float]] = []
 

@@ -1,7 +1,7 @@
 """Modes of torch that observe operators in every thread, only while needed.
 
 A mode makes each operator several times slower. Before a tensor is on a device, nothing needs
-recording, so the script runs at its own speed until it names a device.
+recording. So the script runs at its own speed until it names a device.
 """
 
 from __future__ import annotations

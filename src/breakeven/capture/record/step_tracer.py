@@ -28,13 +28,13 @@ from breakeven.timing import find_round_ends
 from breakeven.trace import NEVER_ON_DEVICE, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
-# After this time three steps suffice: one sets up the optimizer's state, one begins with periodic
-# work (logging), which is due at the first step too, and one is like the rest.
+# After this time three steps suffice. One sets up the optimizer's state. One begins with periodic
+# work (logging), which is due at the first step too. One is like the rest.
 _ENOUGH_NS = 500_000_000
 # After this time two steps suffice. If a few steps contained no typical one, record for this time.
 _TOO_LONG_NS = 20_000_000_000
-# A script that evaluates its model after the first update or epoch does so once or twice before it
-# continues to train.
+# A script may evaluate its model after the first update or epoch: once or twice before it continues
+# to train.
 _MOST_EVALUATIONS = 2
 # Limits on recording the work between two steps: some tens of calls of a small model.
 _MOST_BETWEEN_EVENTS = 2_000

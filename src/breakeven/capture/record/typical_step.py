@@ -101,7 +101,7 @@ def join(parts: list[Segment]) -> Segment:
 def typical_of(steps: Sequence[Segment]) -> list[Segment]:
     """Return the steps that do the typical work; the last one represents all.
 
-    A script may warm up on the CPU, or time both. Steps repeat, except at the end of an epoch, so
+    A script may warm up on the CPU, or time both. Steps repeat, except at the end of an epoch. So
     the most frequent sequence of operators is typical, or the latest of equally frequent ones. If
     most steps differ, as in an adaptive solver, a step of median length is typical.
     """

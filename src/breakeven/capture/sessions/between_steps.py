@@ -41,8 +41,8 @@ _MAX_DEPTH = 1_000
 _LEAST_SHARE = 0.1
 # Time between steps is recorded if it is more than this share of a step.
 _LEAST_BETWEEN = 0.02
-# The first pass of a loop counts from this number of samples on, and may differ from later passes
-# by this factor. Judgement.
+# The first pass of a loop counts from this number of samples on. It may differ from later passes by
+# this factor. Judgement.
 _LEAST_FIRST = 10
 _FIRST_ERROR = 1.5
 # Calls that wrap their first argument, or hand over its elements.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # Keep the original: the script gets a stand-in.
 _exit = os._exit
 
-# A turn must hold several short steps and refill the caches. It must also be so short that a
-# disturbance affects the neighbouring turn too, and that a run has a hundred turns to compare.
+# A turn must hold several short steps and refill the caches. It must also be short: a disturbance
+# should affect the neighbouring turn too, and a run should have a hundred turns to compare.
 # Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each. The mean
 # ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two consecutive runs by 5 %.
 # A pool's threads spin for some milliseconds after their last work, and delay the other run: turns

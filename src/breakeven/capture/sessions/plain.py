@@ -45,16 +45,16 @@ from breakeven.settings import configured
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, TurnKind
 from breakeven.units import format_percent
 
-# In the run that judges a program, wait for work between some steps for this multiple of the time
-# for samples.
+# Wait for work between some steps for this multiple of the sampling time, in the run that judges a
+# program.
 _RARE_PATIENCE = 6.0
 # Share of the sampling time for each other number of threads.
 _TRIAL_SHARE = 0.4
 # Steps per sample on a GPU: enough for the launches of one step to overlap with the kernels of the
 # previous step.
 _GPU_STEPS_PER_SAMPLE = 10
-# Each turn gives one ratio, and a turn may be a single step. The mean of 40 is accurate to some 3 %
-# on a busy machine, hardly less than the difference between processes. Runs of several threads
+# Each turn gives one ratio, and a turn may be a single step. On a busy machine the mean of 40 is
+# accurate to some 3 %, hardly less than the difference between processes. Runs of several threads
 # differ by more, so fewer steps suffice. A long turn holds thousands of short steps.
 _LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 16}
 _PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}

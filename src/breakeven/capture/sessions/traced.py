@@ -35,7 +35,7 @@ _MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Bounda
 # ... and this one if it has created none.
 _MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
 
-# If a script that names a GPU took steps without it, wait this long for steps on the GPU, but at
+# If a script that names a GPU took steps without it, wait this long for steps on the GPU. Wait at
 # most this share of the time limit.
 _DEVICE_PATIENCE_S = 15.0
 _DEVICE_SHARE = 0.25
