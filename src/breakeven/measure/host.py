@@ -37,7 +37,7 @@ _LAUNCH_ROUNDS = 20
 
 # Error of the host time of a step if every cost was measured. For the eight networks above,
 # predicted forward times were 0.75 to 1.30 times the measured ones. That holds on the CPU used to
-# choose them; a device's share, other machines and other code add to it.
+# choose them: a device's share, other machines and other code add error.
 _MEASURED_LOG_SIGMA = 0.25
 
 _DECILES_PER_SIGMA = 2.563  # from the 10th to the 90th percentile of a normal distribution
