@@ -1,9 +1,9 @@
-"""Run the user's training script as it is, and record a step.
+"""Runs of the user's unmodified training script, and recordings of its steps.
 
-A `Launcher` (in ``process``) sends a request, and gets an answer from a process that it has
-started. There the script's files, trackers and services are kept out of reach (``protect``), and a
-session of the kind that was asked for is around the script (``sessions``). Those that record a step
-have ``record`` for what it does and what feeds it, and ``pretend`` for a GPU that is not there.
+A `Launcher` (in ``process``) sends a request to a process that it started, and receives an answer.
+That process isolates the script's files, trackers and services (``protect``). It runs the script
+inside a session of the requested kind (``sessions``). Sessions that record a step use ``record``
+for its operators and loaders, and ``pretend`` for an absent GPU.
 """
 
 from typing import TYPE_CHECKING

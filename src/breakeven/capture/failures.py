@@ -1,4 +1,4 @@
-"""Why a run gave no answer: what its process notes of it, and the user's words for that."""
+"""Failures of a run: the process's record of one, and its error message for the user."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import FileWrites, Location, WriteProtection
 
 _FOLDER = Path(__file__).resolve().parents[2]
-# The end of a traceback tells most, and the beginning of a message: torch's may list all backends.
+# The end of a traceback matters most, and the start of a message: torch's may list all backends.
 _MAX_TRACEBACK = 6_000
-# Of a recursion a million calls deep, all but the last would take minutes to format.
+# Formatting a recursion a million calls deep would take minutes: keep its last frames.
 _MAX_FRAMES = 100
 _MAX_MESSAGE = 1_000
 
-# What torchrun sets for the first process.
+# Variables that torchrun sets for the first process.
 _TORCHRUN = (
     "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 )
@@ -43,11 +43,11 @@ _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate mem
 
 
 def failure_of(error: BaseException, num_steps: int) -> RunFailure:
-    """Return what ended a run, with the user's line that led there.
+    """Return the failure for an exception, with the user's line that led to it.
 
     Args:
-        error: What the script raised.
-        num_steps: Steps done until then.
+        error: Exception that the script raised.
+        num_steps: Number of completed steps.
     """
     frames = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
@@ -65,10 +65,10 @@ def failure_of(error: BaseException, num_steps: int) -> RunFailure:
         said, kind = error.code if error.code is not None else 0, FailureKind.EXIT
     try:
         message = as_text(str(said))
-    except Exception:  # what the user's class raises
+    except Exception:  # raised by the user's class
         message = f"<{type(said).__name__} without words>"
     our_line = None
-    # A syntax error is the script's, although our line compiles it.
+    # A syntax error belongs to the script, although our line compiles it.
     if frames and not isinstance(error, SyntaxError) and is_our_file(frames[-1][0]):
         file, line, name = frames[-1]
         our_line = location_of(str(Path(file).resolve().relative_to(_FOLDER)), line, name)
@@ -92,13 +92,13 @@ def failure_of(error: BaseException, num_steps: int) -> RunFailure:
 def failure_in_frame(
     kind: FailureKind, message: str, frame: FrameType | None, num_steps: int
 ) -> RunFailure:
-    """Return what ended a run that did not end itself.
+    """Return the failure of a run that was stopped.
 
     Args:
-        kind: Why.
-        message: What was missing.
-        frame: Where the script stood.
-        num_steps: Steps done until then.
+        kind: Reason.
+        message: The missing result.
+        frame: Frame in which the script was running.
+        num_steps: Number of completed steps.
     """
     location = locate(frame)
     caller = locate(outermost_user_frame(frame))
@@ -116,19 +116,19 @@ def failure_in_frame(
 
 
 def internal_failure() -> RunFailure:
-    """Return the failure that is being handled, which is breakeven's own."""
+    """Return a failure for the current exception, which is breakeven's own."""
     return RunFailure(
         kind=FailureKind.INTERNAL, message=as_text(traceback.format_exc()), exception="breakeven"
     )
 
 
 def source_line(location: Location | None) -> str:
-    """Return the text of a line."""
+    """Return the text of a line; empty without a location."""
     return linecache.getline(location.file, location.line).strip() if location else ""
 
 
 def _missing_thing(error: BaseException) -> str:
-    """Return the module or file that was absent, or stood behind another module of its name."""
+    """Return the absent module or file, or the file hidden by a module of the same name."""
     if isinstance(error, ModuleNotFoundError):
         return error.name or ""
     if isinstance(error, FileNotFoundError):
@@ -155,14 +155,14 @@ def script_error(
     writes: FileWrites | None = None,
     slow_because: str = "",
 ) -> BreakevenError:
-    """Return the error that says what ended the run.
+    """Return the error that explains the end of the run to the user.
 
     Args:
-        failure: What the process of the run reported.
-        target: What it ran.
-        output: The end of what the script printed.
-        writes: Where its files went; None if that is not known.
-        slow_because: What may have made the step too slow, and what to do about it, where known.
+        failure: Report of the run's process.
+        target: The target of the run.
+        output: The end of the script's output.
+        writes: Destination of the script's files; None if unknown.
+        slow_because: Possible reason for a step over the limit, and a remedy; empty if unknown.
     """
     label, location, num_steps = target.label, failure.location, failure.num_steps
     at = f" at {_place(location, failure.source)}" if location else ""
@@ -245,7 +245,7 @@ def script_error(
 def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites | None) -> str:
     exception, message, missing = failure.exception, failure.message, failure.missing
     here, command = _here(), _command_of(target)
-    # A constant of the script may have a name of torchrun's too.
+    # A constant in the script may share a name with torchrun's variables.
     words = f"{message} {failure.source}" if "env" in failure.source else message
     match exception:
         case "ModuleNotFoundError":
@@ -300,7 +300,7 @@ def _place(location: Location, source: str) -> str:
 
 
 def _here() -> Path:
-    """Return the current folder, as `.` if it was deleted meanwhile."""
+    """Return the current folder, or `.` if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -308,7 +308,7 @@ def _here() -> Path:
 
 
 def _command_of(target: Target) -> str:
-    """Return how Python alone runs the target."""
+    """Return the command that runs the target without breakeven."""
     if target.kind is TargetKind.FUNCTION:
         name = target.function
         return f'python -c "from {Path(target.path).stem} import {name}; {name}()"'

@@ -1,4 +1,4 @@
-"""The GPU of this machine, whichever of torch's backends drives it."""
+"""The GPU of this machine, with any of torch's backends."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from breakeven.processor import cpu_name
 
 
 def gpu_here() -> str:
-    """Return torch's type of the GPU that is here: ``cuda``, ``xpu`` or ``mps``; empty for none.
+    """Return torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty without one.
 
-    A GPU of AMD is ``cuda`` to torch. To ask for some kinds is to begin to use them, after which a
-    process cannot be forked.
+    torch calls an AMD GPU ``cuda``. Querying some types initializes them; a process cannot fork
+    after that.
     """
     return "cuda" if torch.cuda.is_available() else other_gpu_here()
 
 
 def other_gpu_here() -> str:
-    """Return ``xpu`` or ``mps``, which no variable of the environment hides; empty for neither."""
+    """Return ``xpu`` or ``mps``, which no environment variable hides; empty without either."""
     if torch.xpu.is_available():
         return "xpu"
     return "mps" if torch.backends.mps.is_available() else ""
 
 
 def gpu_name(device: torch.device) -> str:
-    """Return what the GPU is called.
+    """Return the name of the GPU.
 
     Args:
-        device: The current one of its type where it has no index.
+        device: The GPU; without an index, the current one of its type.
     """
     kind = device.type
-    if kind == "mps":  # a part of the processor, and called like it
+    if kind == "mps":  # part of the processor, whose name it shares
         return f"{cpu_name()} GPU"
     name = torch.get_device_module(kind).get_device_name(device.index)
     return f"{name} (ROCm)" if kind == "cuda" and torch.version.hip else name
 
 
 def gpu_peak_bytes(device: torch.device) -> int:
-    """Return the most of its memory that tensors took so far; for Apple's, what they take now.
+    """Return the peak memory of tensors so far; on Apple's GPUs, their current memory.
 
     Args:
-        device: The current one of its type where it has no index.
+        device: The GPU; without an index, the current one of its type.
     """
     if device.type == "mps":
         return torch.mps.current_allocated_memory()
@@ -51,11 +51,11 @@ def gpu_peak_bytes(device: torch.device) -> int:
 
 
 def gpu_with_most(kind: str, tensors: Iterable[torch.Tensor]) -> torch.device | None:
-    """Return which GPU most numbers of the tensors lie on, or None if none does.
+    """Return the GPU that holds most elements of the tensors, or None if no GPU holds any.
 
     Args:
-        kind: torch's type of it.
-        tensors: Any.
+        kind: torch's type of the GPU.
+        tensors: Tensors on any devices.
     """
     counts: Counter[torch.device] = Counter()
     for tensor in tensors:

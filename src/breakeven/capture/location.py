@@ -1,4 +1,4 @@
-"""Which files are the user's own, what they hold, and which line of them is running."""
+"""The user's files, their contents, and the user's line that is running."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from breakeven.capture.target import as_text
 from breakeven.trace import Location
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-# Training scripts that breakeven ships and runs as anyone's: their lines are what reports point
-# at, also where the package is installed among the libraries.
+# breakeven runs these shipped training scripts like any user's script: reports name their lines,
+# even if the package is installed among the libraries.
 _OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
-# Both packages of an editable installation lie in the same folder.
+# In an editable installation, both packages are in the same folder.
 _OURS = (_PACKAGE, str(Path(_PACKAGE).parent / "faststep"))
 _LIBRARIES = (*{str(Path(sysconfig.get_paths()[kind]).resolve()) for kind in _KINDS}, *_OURS)
 
 
 @cache
 def _installed_beside() -> tuple[str, ...]:
-    """Return what ``pip install --target`` has put into other folders of the search path.
+    """Return the files that ``pip install --target`` put into other folders of ``sys.path``.
 
-    A folder may hold files of the user too, so each package says what belongs to it.
+    Such a folder may hold the user's files too, so the list comes from each package's record.
     """
     found: list[str] = []
     for entry in sys.path:
-        # The current folder is gone, or no more files may be opened, or there is no memory left.
+        # The current folder is deleted, the limit of open files reached, or memory exhausted.
         with suppress(OSError, MemoryError):
             folder = Path(entry).resolve()
             if str(folder) not in _LIBRARIES:
                 for record in list(folder.glob("*.dist-info/RECORD")):
                     with suppress(OSError, ValueError):
                         lines = record.read_text("utf-8").splitlines()
-                        # The folders, with a slash, and files at the top of what is installed.
+                        # Top-level folders, with a slash, and top-level files of the package.
                         tops = {line.partition(",")[0].partition("/")[:2] for line in lines}
                         found += [
                             f"{folder}/{first}{slash}"
@@ -52,12 +52,12 @@ def _installed_beside() -> tuple[str, ...]:
 
 @cache
 def is_user_file(filename: str) -> bool:
-    """Return whether ``filename`` belongs to the user: no library, no interpreter, not us."""
+    """Return whether ``filename`` is the user's: not a library's, the interpreter's or ours."""
     if filename.startswith("<"):
         return False
     try:
         resolved = str(Path(filename).resolve())
-    except FileNotFoundError:  # a relative one, where the current folder is gone
+    except FileNotFoundError:  # a relative path in a deleted current folder
         return False
     return resolved.startswith(_OWN_SCRIPTS + "/") or (
         not any(resolved.startswith(folder + "/") for folder in _LIBRARIES)
@@ -69,7 +69,7 @@ def is_user_file(filename: str) -> bool:
 
 @cache
 def is_our_file(filename: str) -> bool:
-    """Return whether ``filename`` is breakeven's, and none of the scripts that it ships."""
+    """Return whether ``filename`` is breakeven's, but not one of its shipped scripts."""
     resolved = Path(filename).resolve()
     return any(map(resolved.is_relative_to, _OURS)) and not is_user_file(filename)
 
@@ -90,7 +90,7 @@ def outermost_user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def runs_user_code(frame: FrameType | None, *, below: CodeType) -> bool:
-    """Return whether a file of the user runs in ``frame``, before the call of ``below``."""
+    """Return whether ``frame`` or a caller of it, up to ``below``, runs a file of the user."""
     while frame is not None and frame.f_code is not below:
         if is_user_file(frame.f_code.co_filename):
             return True
@@ -99,7 +99,7 @@ def runs_user_code(frame: FrameType | None, *, below: CodeType) -> bool:
 
 
 def locate(frame: FrameType | None) -> Location | None:
-    """Return the user's line that is running in ``frame`` or called it."""
+    """Return the user's line that runs in ``frame`` or called it, or None."""
     found = user_frame(frame)
     if found is None:
         return None
@@ -107,7 +107,7 @@ def locate(frame: FrameType | None) -> Location | None:
 
 
 def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameType | None:
-    """Return the frame that makes ``instance``, below the constructors of its own classes."""
+    """Return the frame that creates ``instance``, outside the constructors of its classes."""
     while (
         frame is not None
         and frame.f_code.co_name == "__init__"
@@ -118,12 +118,12 @@ def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameTyp
 
 
 def location_of(file: str, line: int, function: str = "") -> Location:
-    """Return a location whose parts can be shown and encoded, whatever the file is called."""
+    """Return a location that can be shown and encoded, even if the file's name is not UTF-8."""
     return Location(file=as_text(file), line=line, function=function)
 
 
 def file_digest(path: str) -> str | None:
-    """Return the SHA-256 of a file in hexadecimal; None if it cannot be read."""
+    """Return the SHA-256 of a file in hexadecimal; None if the file cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
-"""What a process that runs a script is asked for, and what it answers.
+"""The requests to a process that runs a script, and its answers.
 
-Messages are single lines of JSON on a pipe. The server says ``Ready`` once. For every request it
-says ``Started``; the child says ``StepCount`` and ``Paused`` any number of times, and then
-``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``; and the server says
-``Ended``. Measuring the machine itself, it says ``HostRun`` or ``RatesRun`` alone.
+Messages are single lines of JSON on a pipe. The server sends ``Ready`` once. For every request it
+sends ``Started``. The child sends ``StepCount`` and ``Paused`` any number of times, and then
+``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``. The server sends
+``Ended``. For a measurement of the machine, it sends only ``HostRun`` or ``RatesRun``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from breakeven.verdict import GeneratedRun
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs of a script leave behind; by default nothing.
+    """The side effects that runs of a script keep; by default none.
 
     Args:
-        writes: Files are written where the script writes them.
-        trackers: Experiment trackers log as the script sets them up.
-        raw_folders: Folders in which they are in any case, as bytes.
+        writes: Keep files where the script writes them.
+        trackers: Let experiment trackers log as the script configures them.
+        raw_folders: Folders whose files are always kept, as bytes.
     """
 
     writes: bool = False
@@ -40,46 +40,46 @@ KEEP_NOTHING = Keep()
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """One run of the target: it times plain steps if nothing else is asked for.
+    """One run of the target; without further options it times plain steps.
 
     Args:
-        target: What to run.
-        time_limit_s: When to give up.
+        target: Target to run.
+        time_limit_s: Seconds until the run is stopped.
         configuration: Settings in effect around the script; a traced run ignores all but the
             threads.
-        loader_batch_size: Batch size of the DataLoaders that are to be changed; 0 to change none.
+        loader_batch_size: Batch size of the DataLoaders to change; 0 to change none.
         new_batch_size: Their batch size in this run.
         is_traced: Record a step on a fake CUDA device.
-        is_moved: Record a script that never uses a GPU as if model and batches were moved to one.
-        records_longer: Record as many steps as come within some seconds, if a few did not show
-            the typical one.
-        records_after: Record what follows this number of updates, up to the next one or for a
-            while, in place of a step; 0 for a step.
-        num_probe_steps: Only run the script until it has taken this number of steps; 0 for no
-            probe. Nothing is replaced but, with ``has_cuda``, CUDA by the CPU.
-        num_recorded_steps: Record the losses and gradients of this number of steps, with all that
-            is unseeded seeded alike; 0 to time them. At least two, if they take longer than
-            ``budget_s``.
-        raw_numbers_path: The file that they are written to.
-        weight_noise_roundoffs: Move the weights by this number of unit roundoffs in such a run,
+        is_moved: If the script never uses a GPU, record it as if model and batches were on one.
+        records_longer: Record as many steps as fit in some seconds, if the first few contain no
+            typical step.
+        records_after: Instead of a step, record the work after this number of updates, up to the
+            next update or for a while; 0 for a step.
+        num_probe_steps: Only run the script for this number of steps; 0 for no probe. A probe
+            replaces nothing but, with ``has_cuda``, CUDA by the CPU.
+        num_recorded_steps: Record the losses and gradients of this number of steps, with the same
+            seed for all unseeded generators; 0 to time steps. If they take longer than
+            ``budget_s``, record at least two.
+        raw_numbers_path: Path of the file for the recorded numbers, as bytes.
+        weight_noise_roundoffs: Perturb the weights by this number of unit roundoffs in such a run,
             before the first step and after each.
-        weight_noise_seed: Says which go up, and which down.
-        budget_s: How long to take samples of steps; a few slow ones may exceed it.
-        on_gpu: Leave the GPU of this machine to the script; otherwise it is hidden.
-        has_cuda: Let ``torch.cuda.is_available()`` say yes in a plain run too, for scripts that
-            refuse to run without a GPU.
-        keeps_compile: Let the script's own ``torch.compile`` do its work in a plain run; its CUDA
-            calls are not run by the CPU then. Otherwise, or with ``has_cuda``, it is ignored.
-        turns: Run a few steps at a time, and wait for a byte on the pipe of turns in between.
-        backwards_per_step: End a step of a plain run after this number of backward passes; 0 if
-            optimizers of torch end it.
+        weight_noise_seed: Seed of the perturbation's signs.
+        budget_s: Seconds to sample steps; a few slow steps may exceed it.
+        on_gpu: Let the script use this machine's GPU; otherwise hide it.
+        has_cuda: Make ``torch.cuda.is_available()`` return True in a plain run too, for scripts
+            that refuse to run without a GPU.
+        keeps_compile: Keep the script's own ``torch.compile`` in a plain run; its CUDA calls then
+            do not run on the CPU. Otherwise, or with ``has_cuda``, ignore it.
+        turns: Run a few steps at a time, and wait for a byte on the turn pipe in between.
+        backwards_per_step: Number of backward passes that end a step of a plain run; 0 if a torch
+            optimizer ends it.
         num_skipped_steps: Steps of a plain run that do not count.
-        times_loader: Time worker processes of a DataLoader by themselves after a plain run.
-        tries_threads: Time some steps with one thread, and with one for each core, after a plain
-            run with more, unless the script sets their number.
+        times_loader: After a plain run, time a DataLoader's worker processes alone.
+        tries_threads: After a plain run on several threads, time steps on one thread and on one per
+            core. If the script sets the number, do not.
         tries_generated: Time a short step of a plain run on the CPU as generated code too.
-        watches_program: Wait in a plain run for what is done between some of the steps, until it is
-            known how often that comes, and report it.
+        watches_program: In a plain run, wait for work between some steps until its frequency is
+            known, and report it.
     """
 
     target: Target
@@ -110,23 +110,23 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
 
     @property
     def compiles(self) -> bool:
-        """Return whether the run may compile what the script or the configuration asks for."""
+        """Return whether the run may compile what the script or the configuration requests."""
         wanted = self.configuration
         return self.keeps_compile or bool(wanted.compile_mode) or wanted.fast_step
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-host"):
-    """Measure what this host spends to issue an operator, instead of running a target.
+    """Measures this host's cost to issue an operator, instead of running a target.
 
     Args:
-        num_rounds: Each measures everything once.
+        num_rounds: Number of rounds; each measures every cost once.
     """
 
     num_rounds: int
 
 
 class RatesRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure-rates"):
-    """Measure what a core of this CPU computes and moves, instead of running a target."""
+    """Measures the compute rate and bandwidth of one CPU core, instead of running a target."""
 
 
 Request = RunRequest | HostRequest | RatesRequest
@@ -136,8 +136,8 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the user's own code.
 
     Args:
-        path: Its absolute path, links resolved.
-        sha256: Digest of what it held, in hexadecimal.
+        path: Absolute path, links resolved.
+        sha256: Digest of its contents, in hexadecimal.
     """
 
     path: str
@@ -149,16 +149,15 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         batch_size: Its batch size.
-        batches_per_step: How many batches one step consumes.
+        batches_per_step: Batches that one step consumes.
         num_samples: Length of its data set; 0 for an iterable one.
-        num_workers: Its worker processes.
+        num_workers: Number of its worker processes.
         wait_ns: Time per step that the training loop spends in it.
-        batches_per_epoch: How many batches its sampler hands out; 0 if that has no end.
+        batches_per_epoch: Batches in its sampler; 0 if the sampler is endless.
         fetching_fraction: Share of the steps that take a batch: less than 1 if one batch serves
-            several.
-        alone_ns: Time per batch if nothing trains beside its worker processes; 0 if that was
-            not measured.
-        taking_ns: Processor time of the training process for a batch that workers have ready:
+            several steps.
+        alone_ns: Time per batch of the worker processes while no training runs; 0 if not measured.
+        taking_ns: Processor time of the training process to receive a ready batch from workers:
             unpickling, and a descriptor of shared memory for each tensor.
     """
 
@@ -174,12 +173,13 @@ class LoaderUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """Progress.
+    """Progress of a run.
 
     Args:
-        num_steps: Their number.
-        location: The line at which a script without a step is.
-        is_waiting: Whether other work disturbed all steps so far, and a quiet moment is waited for.
+        num_steps: Number of completed steps.
+        location: The script's current line, if it has no step yet.
+        is_waiting: Whether other work disturbed all steps so far, and the run waits for a quiet
+            moment.
     """
 
     num_steps: int
@@ -188,7 +188,7 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
 
     @property
     def text(self) -> str:
-        """Return it for a person."""
+        """Return the progress as text for the user."""
         if self.location is None:
             waits = ", waiting for a quiet moment" if self.is_waiting else ""
             return f"step {self.num_steps}{waits}"
@@ -200,12 +200,12 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies between two steps and takes long: the script does something else there.
+    """A long interval between two steps, in which the script does other work.
 
     Args:
-        num_updates: Updates before it.
-        time_ns: Typical time of those that are like it.
-        other: Time per step of all that lies between steps.
+        num_updates: Number of updates before it.
+        time_ns: Typical time of similar gaps.
+        other: Time per step of all work between steps.
     """
 
     num_updates: int
@@ -214,12 +214,12 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a run that went on with fewer threads.
+    """Steps of a run that continued on fewer threads.
 
     Args:
         num_threads: torch's intra-op threads.
         measurement: Their durations.
-        phases: Parts of the step; None if no step was whole.
+        phases: Phases of the step; None without a complete step.
         loader_wait_ns: Time that a step waits for its batches; None without a DataLoader.
         other: As in a plain run.
         other_work: As in a plain run.
@@ -236,11 +236,11 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the script does between some of its steps.
+    """Work that the script does between some of its steps.
 
     Args:
-        location: The user's line, and the function that it calls there.
-        share: Of the time between steps.
+        location: The user's line and the function that it calls.
+        share: Share of the time between steps, 0 to 1.
     """
 
     location: Location
@@ -253,30 +253,27 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     Args:
         measurement: Durations of the steps on the CPU, or on CUDA if the script used it.
         processor: Name of the CPU or GPU that ran them.
-        precision: Arithmetic that the step used, by the dtype of its parameters.
+        precision: Arithmetic of the step, by the dtype of its parameters.
         num_threads: torch's intra-op threads.
-        peak_memory_bytes: Largest resident memory of the process so far.
-        loader: The DataLoader that feeds it, if there is one.
-        caveats: What to know of the measurement.
-        sources: The user's own files that were run or imported until the end of the run.
-        startup_ns: From the beginning of the script to the end of its first step.
-        warnings: The first few different warnings of Python during the run.
-        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1. Those of
-            the run itself, such as workers of a loader, are not counted.
-        page_faults_per_step: Pages of memory that a step got from the system.
-        effects: How often each setting of the configuration took hold, by its name: 2 for an
-            optimizer setting that two optimizers got, 0 for one that found nothing to change.
-        turns: For each sample of the measurement, the number of the turn in which it ended; empty
-            where the run took no turns.
-        phases: Parts of the step, as the host went through them; None if no step was whole.
-        trials: The same steps on fewer threads, if that was tried.
-        apart: The same steps while worker processes of the loader rest; None if there are none.
-        other: Time per step of what is done between some of the steps; None if that is not
-            known, or was not looked for.
-        other_work: What that is, the most time first.
-        gap: One that may be recorded; None if no step is much longer than the others.
-        generated: What generated code takes for the step, or why there is none; None if that was
-            not tried.
+        peak_memory_bytes: Peak resident memory of the process so far.
+        loader: The DataLoader that feeds the loop; None without one.
+        caveats: Cautions about the measurement.
+        sources: The user's files that were run or imported before the end of the run.
+        startup_ns: From the start of the script to the end of its first step.
+        warnings: The first few distinct Python warnings of the run.
+        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1. The run's
+            own processes, such as a loader's workers, do not count.
+        page_faults_per_step: Page faults per step.
+        effects: Number of times each setting of the configuration took effect, by name: 2 for an
+            optimizer setting on two optimizers, 0 for a setting that found nothing to change.
+        turns: Number of the turn in which each sample ended; empty if the run took no turns.
+        phases: Phases of the step on the host; None without a complete step.
+        trials: The same steps on fewer threads, if tried.
+        apart: The same steps while the loader's worker processes rest; None without workers.
+        other: Time per step of the work between some of the steps; None if not measured.
+        other_work: That work, longest first.
+        gap: A gap to record; None if no step is much longer than the others.
+        generated: Time of the step as generated code, or why there is none; None if not tried.
     """
 
     measurement: Measurement
@@ -303,17 +300,15 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
-    """A recorded step.
+    """The recording of a step.
 
     Args:
         trace: The typical step.
-        loader: The DataLoader that feeds it, if there is one.
-        sources: The user's own files that were run or imported, as text.
-        backwards_per_step: Backward passes of a step that no optimizer of torch ends; 0 of one
-            that one does.
-        num_host_steps: Steps without the GPU before the first one on it.
-        recorded_fraction: Share of its events on the device that was recorded: less than 1 of a gap
-            that goes on for long.
+        loader: The DataLoader that feeds the loop; None without one.
+        sources: The user's files that were run or imported, as text.
+        backwards_per_step: Backward passes per step if no torch optimizer ends the step; else 0.
+        num_host_steps: Steps without the GPU before the first step on it.
+        recorded_fraction: Share of its device events that was recorded; less than 1 for a long gap.
     """
 
     trace: StepTrace
@@ -325,34 +320,34 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
 
 
 class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
-    """Losses and gradients are recorded, and lie in the file that the request names.
+    """Losses and gradients are in the file that the request names.
 
     Args:
-        num_steps: How many steps; fewer than were asked for if the script ends before.
+        num_steps: Number of recorded steps; fewer than requested if the script ends earlier.
     """
 
     num_steps: int
 
 
 class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
-    """The script took the steps of a probe without failing.
+    """The script completed the steps of a probe.
 
     Args:
-        num_steps: How many.
+        num_steps: Number of steps.
     """
 
     num_steps: int
 
 
 class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes that the script started itself; those that load its batches are not counted.
+    """Processes that the script started, except those that load its batches.
 
     Args:
-        num_started: How many.
-        location: The user's line that started the last of them.
+        num_started: Number of processes.
+        location: The user's line that started the last one.
         source: Text of that line.
-        function: What they run, as ``train.py:train``; empty if that is not known.
-        has_steps: Whether training steps were seen in them, which only forked ones show.
+        function: Function that they run, as ``train.py:train``; empty if unknown.
+        has_steps: Whether they ran training steps; only forked processes show them.
     """
 
     num_started: int
@@ -362,7 +357,7 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
     has_steps: bool = False
 
 
-# Exit status of a run whose process cannot tell its answer: the script closed the way to tell it.
+# Exit status of a run that cannot send its answer: the script closed the pipe.
 # Source: EX_IOERR of sysexits.h.
 PIPE_CLOSED_STATUS = 74
 
@@ -385,20 +380,20 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """A run that did not reach its goal.
 
     Args:
-        kind: Why.
-        message: The exception's own message, or what was missing.
+        kind: Reason.
+        message: The exception's own message, or the missing result.
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
-        caller: The user's outermost line that led there, if a run did not end itself and
-            that is another one.
+        caller: The user's outermost line that led there, if the run was stopped and that line
+            differs from ``location``.
         caller_source: Text of that line.
-        num_steps: Steps done until then.
-        missing: Module or file that was absent, or file behind an imported module of its name.
-        our_line: The line of breakeven's that raised an exception, if one did; its file is relative
-            to where breakeven is installed.
-        traceback: The whole traceback of an exception, or its end.
-        processes: Those that the script started.
+        num_steps: Number of completed steps.
+        missing: Absent module or file, or the file hidden by an imported module of its name.
+        our_line: breakeven's line that raised the exception, if any; its file is relative to
+            breakeven's installation folder.
+        traceback: The traceback of an exception, or the end of a long one.
+        processes: Processes that the script started.
     """
 
     kind: FailureKind
@@ -416,11 +411,11 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 
 
 class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
-    """What this host spends per operator.
+    """This host's costs per operator.
 
     Args:
-        calibration: Its costs, and what they were computed from.
-        other_load_fraction: Share of its processors that other processes used meanwhile.
+        calibration: The costs, and the measurements behind them.
+        other_load_fraction: Share of the processors that other processes used meanwhile, 0 to 1.
     """
 
     calibration: HostCalibration
@@ -428,27 +423,27 @@ class HostRun(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
 
 
 class RatesRun(msgspec.Struct, frozen=True, kw_only=True, tag="rates"):
-    """What a core of this CPU computes and moves.
+    """The compute rate and bandwidth of one CPU core.
 
     Args:
-        rates: Of one core.
+        rates: Rates of one core.
     """
 
     rates: CpuRates
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
-    """The server has made a process for the run, the leader of its own group."""
+    """The server has started the run's process, the leader of its own process group."""
 
     process: int
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The process of the run is gone, and its group with it.
+    """The run's process and its process group have ended.
 
     Args:
-        exit_code: Its exit code; minus the signal's number when a signal ended it.
-        writes: What it wrote; None if it ran no script.
+        exit_code: Exit code of the process; if a signal ended it, minus the signal's number.
+        writes: The script's file writes; None if the process ran no script.
     """
 
     exit_code: int
@@ -459,12 +454,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The server has imported torch.
 
     Args:
-        torch_version: Its version.
+        torch_version: Version of torch.
         processor: Name of the CPU.
-        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty if there is
-            none that torch can use.
-        can_take_long_turns: Whether runs of several threads can take turns.
-        caveats: What this system cannot do.
+        gpu: torch's type of this machine's GPU: ``cuda``, ``xpu`` or ``mps``; empty if torch can
+            use none.
+        can_take_long_turns: Whether runs on several threads can take turns.
+        caveats: Limits of this system.
     """
 
     torch_version: str
@@ -475,7 +470,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     @property
     def has_cuda(self) -> bool:
-        """Return whether it is a CUDA device; those of AMD are, to torch."""
+        """Return whether torch sees a CUDA device, which includes AMD's."""
         return self.gpu == "cuda"
 
 

@@ -1,6 +1,6 @@
-"""What of the user's to run: found, and told apart, before anything runs.
+"""The user's target, found and classified before anything runs.
 
-Imports little: a script that ``breakeven run`` starts waits for it.
+Import little here: a script started by ``breakeven run`` waits for this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from breakeven.errors import ScriptError
 
 
 class TargetKind(StrEnum):
-    """How a target is started."""
+    """How to start a target."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -26,15 +26,15 @@ class TargetKind(StrEnum):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user wants checked.
+    """The target that the user wants to check.
 
     Args:
         kind: Script, module (``python -m``) or function.
         raw_path: Absolute path of the file; for a module, its dotted name. File names and
-            arguments are bytes, which need not be UTF-8.
-        label: The target as the user wrote it, fit to be shown.
-        raw_name: ``sys.argv[0]`` of the script, which is its path as the user wrote it; empty for
-            the absolute one.
+            arguments are bytes, since they need not be UTF-8.
+        label: The target as the user wrote it, as printable text.
+        raw_name: ``sys.argv[0]`` of the script, its path as the user wrote it; empty for the
+            absolute path.
         function: Name of the function; empty for scripts and modules.
         raw_arguments: ``sys.argv[1:]`` of the script.
     """
@@ -48,17 +48,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Return the path as Python's own functions take it."""
+        """Return the path as the string that Python's functions accept."""
         return os.fsdecode(self.raw_path)
 
     @property
     def name(self) -> str:
-        """Return how the user wrote the path or the module."""
+        """Return the path or module as the user wrote it."""
         return os.fsdecode(self.raw_name or self.raw_path)
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Return the arguments as ``sys.argv`` has them."""
+        """Return the arguments in the form of ``sys.argv``."""
         return tuple(map(os.fsdecode, self.raw_arguments))
 
 
@@ -68,10 +68,10 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
     Args:
         text: ``train.py``, ``train.py:step``, or a module's dotted name.
         arguments: ``sys.argv[1:]`` of the script.
-        is_module: ``text`` is a module, as for ``python -m``.
+        is_module: Whether ``text`` is a module, as for ``python -m``.
 
     Raises:
-        ScriptError: There is no such file, module, or it cannot be read.
+        ScriptError: No such file or module exists, or it cannot be read.
     """
     if is_module:
         return _find_module(text, arguments)
@@ -86,7 +86,7 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         )
     return Target(
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
-        # A link keeps its name in what is shown, as it does in Python's own tracebacks.
+        # Show a link under its own name, as Python's tracebacks do.
         raw_path=os.fsencode(path.absolute()),
         raw_name=os.fsencode(path),
         label=as_text(text),
@@ -96,7 +96,7 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
 
 
 def _check_file(path: Path, text: str) -> None:
-    # Unlike that of a `Path`, it raises nothing of links that lead nowhere and names too long.
+    # Unlike `Path.exists`, it raises nothing for broken links and overlong names.
     if not os.path.exists(path):  # noqa: PTH110
         near = sorted(other.name for other in path.parent.glob("*.py"))
         hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
@@ -110,8 +110,8 @@ def _check_file(path: Path, text: str) -> None:
 
 
 def _find_module(name: str, arguments: Sequence[str]) -> Target:
-    # A module of the current folder, as `python -m` finds it; its parents are packages that must
-    # not be imported here, so only the top one is looked for.
+    # Find a module of the current folder as `python -m` does. Look only for the top-level package:
+    # finding a submodule would import its parents, which must not happen here.
     top = name.partition(".")[0]
     has_local = Path(f"{top}.py").exists() or Path(top).is_dir()
     try:
@@ -133,7 +133,7 @@ def _find_module(name: str, arguments: Sequence[str]) -> Target:
 
 @cache
 def as_text(name: str) -> str:
-    r"""Return a file name as valid Unicode: bytes that are not UTF-8 are shown as ``\\xff``."""
+    r"""Return a file name as valid Unicode, with ``\\xff`` for bytes that are not UTF-8."""
     try:
         return os.fsencode(name).decode(errors="backslashreplace")
     except UnicodeEncodeError:  # half of a pair of surrogates

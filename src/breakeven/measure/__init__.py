@@ -1,4 +1,4 @@
-"""Measure on the devices that are here."""
+"""Measurements on the devices of this machine."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ if TYPE_CHECKING:
     from breakeven.measure.step_timer import StepTimer as StepTimer
     from breakeven.measure.step_timer import measure_step as measure_step
 
-# Loaded on first use: a process that only asks others to measure needs no torch.
+# Loaded on first use: a process that leaves measuring to others needs no torch.
 __getattr__ = exported_on_use(__name__)

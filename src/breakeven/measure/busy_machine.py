@@ -1,9 +1,9 @@
-"""What other work on the machine takes: a time that it does not stretch, and its share.
+"""Load by other processes: a clock that leaves waiting for a processor out, and their share.
 
-A thread that could run but is not let, since others have the processors, stands still; the wall
-clock goes on. Linux counts that waiting for each thread, to the nanosecond, in the second field of
-its ``schedstat`` (Documentation/scheduler/sched-stats.rst). What it waits for itself, a lock, a
-file, a sleep, is no part of it. On systems without such a file the wall clock must do.
+If other threads hold all processors, a runnable thread waits while the wall clock runs on. Linux
+counts that wait per thread, in nanoseconds, in the second field of its ``schedstat``
+(Documentation/scheduler/sched-stats.rst). Waits for a lock, a file or a sleep do not count.
+Systems without such a file use the wall clock.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from time import perf_counter_ns
 
 from breakeven.memory import num_page_faults
 
-# The waiting of a thread is read again after this time: one reading takes 1 µs.
+# Read a thread's wait again after this time: one reading takes 1 µs.
 _FRESH_NS = 100_000
-# Two readings that lie further apart were interrupted in between.
+# Two readings further apart than this were interrupted.
 _INTERRUPTED_NS = 20_000
 _MOST_TRIES = 5
-# The files of other threads are read no more often than makes this part of the time.
+# Limit reading other threads' files to this share of the time.
 _READING_SHARE = 0.01
-# Threads come and go: they are looked for after this number of readings.
+# Threads come and go: list them again after this number of readings.
 _LOOK_EVERY = 32
 _STATISTICS = Path("/proc/stat")
 _Times = tuple[float, float, float]
 
 
 class _Waits:
-    """The file that says what a thread has waited, open as long as it is asked.
+    """The open file that holds a thread's waiting time.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file does not exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,7 +54,7 @@ class _Waits:
 
 
 class _ThisThread(threading.local):
-    """What the thread that asks has waited since it first asked."""
+    """The calling thread's waiting time since its first call."""
 
     def __init__(self) -> None:
         self._waits: _Waits | None = None
@@ -64,7 +64,7 @@ class _ThisThread(threading.local):
             self._first_ns = self._waits.read_ns() or 0
 
     def own_time_ns(self, now_ns: int) -> int:
-        """Return the time of this thread at ``now_ns``, or a little later; it never goes back."""
+        """Return this thread's time at ``now_ns`` or shortly after; it never decreases."""
         if now_ns - self._read_ns >= _FRESH_NS and self._waits is not None:
             for _ in range(_MOST_TRIES):
                 waited_ns = self._waits.read_ns()
@@ -83,7 +83,7 @@ _here = _ThisThread()
 
 
 def _forget() -> None:
-    """In a child the thread is another one."""
+    """Start again after a fork: the child runs another thread."""
     global _here
     _here = _ThisThread()
 
@@ -93,20 +93,18 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def own_time_ns() -> int:
-    """Return the time in nanoseconds since an arbitrary moment, this thread's waiting left out.
+    """Return this thread's time in nanoseconds, without its waits for a processor.
 
-    Waiting for a processor is left out; the moment differs between threads, and in none does time
-    go back. Within 0.1 ms after a reading the waiting since is not known: it counts, and is taken
-    off what follows.
+    The time counts from an arbitrary moment, which differs between threads, and never decreases.
+    A wait within 0.1 ms of a reading counts at first; the next reading subtracts it.
     """
     return _here.own_time_ns(perf_counter_ns())
 
 
 class PoolWaits:
-    """What the threads of this process that are not Python's have waited for a processor.
+    """The time that this process's threads other than Python's have waited for a processor.
 
-    They are those among which torch's operators divide their work; if one of them is kept from
-    running, the others wait for it.
+    torch's operators divide their work among them. If one cannot run, the others wait for it.
     """
 
     def __init__(self) -> None:
@@ -118,14 +116,14 @@ class PoolWaits:
         self.num_readings = 0
 
     def count_this_thread(self) -> None:
-        """Let the waiting of the thread that asks count as well, if a wall clock times it."""
+        """Count the calling thread's waits too, if a wall clock times that thread."""
         self._own_thread = threading.get_native_id()
         self._look()
 
     def waited_ns(self) -> int:
-        """Return the waiting up to the last reading, in nanoseconds.
+        """Return the waiting time up to the last reading, in nanoseconds.
 
-        Between two readings that of the thread which waited longest counts.
+        Between two readings, the thread with the longest wait counts.
         """
         now_ns = perf_counter_ns()
         if now_ns >= self._next_ns:
@@ -149,7 +147,7 @@ class PoolWaits:
         self._total_ns += longest_ns
 
     def _look(self) -> None:
-        # In a forked process, Python still has the id that its thread had in the other one.
+        # In a forked process, Python still has the thread id of the parent process.
         pythons = {thread.native_id for thread in threading.enumerate()}
         pythons = (pythons | {threading.get_native_id()}) - {self._own_thread}
         with contextlib.suppress(OSError):
@@ -164,13 +162,13 @@ class PoolWaits:
 
 
 class OtherLoad:
-    """The share of the machine's processors that other processes use, from creation on.
+    """The share of the machine's processors that other processes have used since creation.
 
-    Linux alone tells; elsewhere the share is 0.
+    On systems other than Linux the share is 0.
 
     Args:
-        counts_group: Count the processes of this one's group as its own, such as the workers of a
-            loader. To look at them takes some milliseconds, so that this is not for pauses.
+        counts_group: Count the other processes of this process group, such as a loader's workers,
+            as own. Finding them takes some milliseconds: too long for pauses.
     """
 
     def __init__(self, *, counts_group: bool = False) -> None:
@@ -179,7 +177,7 @@ class OtherLoad:
         self._paused_s: _Times | None = None
 
     def pause(self) -> None:
-        """Count nothing from now on."""
+        """Stop counting until `resume`."""
         self._paused_s = self._times_s()
 
     def resume(self) -> None:
@@ -196,9 +194,9 @@ class OtherLoad:
         return min(1.0, max(0.0, (busy_s - own_s) / total_s)) if total_s > 0 else 0.0
 
     def _times_s(self) -> _Times:
-        """Return the seconds of all processors: busy, busy for this process, and in all.
+        """Return three sums over all processors, in seconds: busy, busy for this process, total.
 
-        No numbers if the system does not tell them.
+        All are NaN if the system does not report them.
         """
         try:
             fields = _STATISTICS.read_text().splitlines()[0].split()[1:]
@@ -215,7 +213,7 @@ class OtherLoad:
 
 
 def _others_of_group_s() -> float:
-    """Return the seconds of the living processes of this one's group, without itself."""
+    """Return the processor time of the group's other living processes, in seconds."""
     group, own, ticks = str(os.getpgrp()), str(os.getpid()), 0
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -229,21 +227,21 @@ def _others_of_group_s() -> float:
 
 
 def _ticks_per_s() -> int:
-    """Return the unit of the files above, which Linux alone has."""
+    """Return the time unit of the files above, which only Linux has."""
     return os.sysconf("SC_CLK_TCK")
 
 
 class PageFaults:
-    """Counts the pages of this process, from step to step.
+    """Counts the page faults of this process per step.
 
-    It looks rarely, after 1, 2, 4, 8, ... steps, so that short steps are not made longer.
+    It reads the count only after 1, 2, 4, 8, ... steps, so that short steps stay short.
     """
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, int]] = []
 
     def mark(self, num_steps: int) -> None:
-        """Note the number of steps that are done.
+        """Note the number of completed steps.
 
         Args:
             num_steps: At least 1.
@@ -252,10 +250,10 @@ class PageFaults:
             self._marks.append((num_steps, num_page_faults()))
 
     def per_step(self, num_steps: int) -> float:
-        """Return the pages per step of the later half of the run; 0 if that has no step.
+        """Return the page faults per step in the later half of the run; 0 if it has no step.
 
         Args:
-            num_steps: How many are done by now.
+            num_steps: Number of completed steps.
         """
         early = [mark for mark in self._marks if 2 * mark[0] <= num_steps]
         if not early:

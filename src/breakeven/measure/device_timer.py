@@ -1,8 +1,7 @@
-"""The time of a call on a GPU, whichever of torch's backends drives it.
+"""The time of a call on a GPU, with any of torch's backends.
 
-If the backend has events that tell the time, the GPU's own clock counts, and a queue that was
-filled before keeps the host's time to issue the call out of it. Elsewhere it is the host's clock
-from one wait to the next.
+If the backend has timing events, the GPU's own clock measures the call. A queue filled in advance
+hides the host's time to issue it. Otherwise the host's clock measures from one sync to the next.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from breakeven.units import NS_PER_MS, NS_PER_S, format_duration
 
 _LEAST_BLOCKS = 5
 _MOST_BLOCKS = 40
-# If a single call takes longer than the budget: such long ones hardly differ.
+# For a single call longer than the budget: such long calls hardly vary.
 _FEWEST_BLOCKS = 2
-# Shorter blocks are rounded by the clock of the events (0.5 us) and by what surrounds them.
+# In shorter blocks, the events' resolution (0.5 us) and overhead around the calls distort the time.
 _BLOCK_NS = 1_000_000
-# By the host's clock a block has a wait in it, which takes some 0.1 ms on MPS.
+# A block on the host's clock contains a sync, which takes some 0.1 ms on MPS.
 _HOST_BLOCK_NS = 5_000_000
 _MOST_CALLS = 200
-# Calls that are shorter than a block are first timed together, the wait for them shared.
+# First time several calls together if they are shorter than a block, to share their sync.
 _FIRST_CALLS = 10
-# The queue is kept full for so much longer than issuing a block took: GPUs at rest clock up
-# meanwhile, hosts are interrupted.
+# Fill the queue for this multiple of a block's issue time: an idle GPU raises its clock meanwhile,
+# and a host may be interrupted.
 _FILL_FACTOR, _LEAST_FILL_NS, _MOST_FILL_NS = 2.0, 100_000, 10_000_000
-# What fills it, again and again: clock cycles of the GPU (0.1 ms; those of AMD's RDNA 3 count at
-# 100 MHz), or a product of square matrices of that size if the backend cannot sleep.
+# A fill is a sleep in GPU clock cycles (0.1 ms; AMD's RDNA 3 counts at 100 MHz). If the backend
+# cannot sleep, a fill is a product of square matrices of this size.
 _SLEEP_CYCLES = 150_000
 _FILL_SIZE = 1024
 _NUM_FILLS_TIMED = 5
 _MOST_FILLS = 200
-# Clocks of a GPU at rest are up to six times lower than those that it then reaches.
+# An idle GPU's clock is up to six times slower than the clock it then reaches.
 _MOST_REFILL = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTime:
-    """How long a call took.
+    """The time of a call.
 
     Args:
         time_ns: Median over blocks of calls.
-        spread: 90th over tenth percentile of them.
+        spread: Ratio of the 90th to the 10th percentile over blocks.
         num_calls: Calls in all blocks.
-        issue_ns: Host time to issue a call, the median.
+        issue_ns: Median host time to issue a call.
     """
 
     time_ns: float
@@ -65,14 +64,14 @@ class DeviceTimer:
     """Times calls on one device.
 
     Args:
-        device: ``cuda``, ``xpu``, ``mps``, with or without a number; on ``cpu`` calls are timed by
-            the host's clock, for tests.
+        device: ``cuda``, ``xpu``, ``mps``, with or without a number. On ``cpu``, for tests, the
+            host's clock times the calls.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._backend: Any = None if device.type == "cpu" else torch.get_device_module(device)
-        # There is one device of MPS, which its functions do not ask for.
+        # MPS has one device; its functions take no device argument.
         self._waited_for = () if device.type == "mps" else (device,)
         self._num_fills = self._most_fills = 1
         with self._current():
@@ -80,7 +79,7 @@ class DeviceTimer:
             self._fill = self._filler()
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
+        """Wait until the device has completed all issued work."""
         if self._backend is not None:
             self._backend.synchronize(*self._waited_for)
 
@@ -93,18 +92,18 @@ class DeviceTimer:
         block_ns: float | None = None,
         most_s: float = math.inf,
     ) -> CallTime:
-        """Return how long a call takes on the device.
+        """Return the time of a call on the device.
 
         Args:
-            call: It is called some ten to a few thousand times.
-            budget_s: Seconds that are enough, warm-up apart.
-            fills_queue: Keep the host's time to issue calls out, where the backend can.
-            block_ns: Length of a block of calls, between which there is no wait; by the clock that
-                times them by default.
-            most_s: Seconds of a call that are too many to time it.
+            call: The timer calls it some ten to a few thousand times.
+            budget_s: Seconds to spend, besides warm-up.
+            fills_queue: Exclude the host's time to issue calls, if the backend can.
+            block_ns: Length of a block of calls without a sync between them; the default depends on
+                the clock that times them.
+            most_s: Longest call to time, in seconds.
 
         Raises:
-            BreakevenError: It takes longer than ``most_s``.
+            BreakevenError: A call takes longer than ``most_s``.
         """
         has_events = self._make_event is not None and fills_queue
         if block_ns is None:
@@ -116,7 +115,7 @@ class DeviceTimer:
             least_blocks = _FEWEST_BLOCKS if is_long else _LEAST_BLOCKS
             block = self._timed_by_host
             if has_events:
-                # A block is issued while the device works off what fills its queue.
+                # The host issues a block while the device executes the fill.
                 fill_ns = self._timed_by_host(self._fill, _NUM_FILLS_TIMED)[0] / _NUM_FILLS_TIMED
                 wanted_ns = max(_FILL_FACTOR * num_calls * issue_ns, _LEAST_FILL_NS)
                 num_fills = math.ceil(min(wanted_ns, _MOST_FILL_NS) / max(fill_ns, 1.0))
@@ -143,7 +142,7 @@ class DeviceTimer:
     def _warm_up(
         self, call: Callable[[], object], block_ns: float, most_ns: float
     ) -> tuple[float, float]:
-        """Return how long a call takes about, and the host to issue it, in nanoseconds."""
+        """Return the approximate time of a call and the host's issue time, in nanoseconds."""
         call()  # it may choose an algorithm, allocate, or compile
         once_ns, issue_ns = self._timed_by_host(call, 1)
         if once_ns > most_ns:
@@ -154,7 +153,7 @@ class DeviceTimer:
         return max(once_ns, 1.0), issue_ns
 
     def _current(self) -> AbstractContextManager[object]:
-        """Make the device the current one inside: events and sleeps are those of that."""
+        """Make the device current inside the context: events and sleeps use the current device."""
         choose = getattr(self._backend, "device", None)
         return nullcontext() if choose is None else choose(self.device)
 
@@ -178,8 +177,8 @@ class DeviceTimer:
             for _ in range(num_calls):
                 call()
             issue_ns = perf_counter_ns() - started_ns
-            # A device that begins before all is issued waits for the host within the block: it has
-            # clocked up since its fills were timed, or the host was interrupted.
+            # A device that begins before all calls are issued waits for the host within the block.
+            # Its clock rose after the fills were timed, or the host was interrupted.
             has_begun: bool = begin.query()
             end.record()
             self.synchronize()
@@ -188,10 +187,10 @@ class DeviceTimer:
             self._num_fills = min(2 * self._num_fills, self._most_fills)
 
     def _event_maker(self) -> Callable[[], Any] | None:
-        """Return what makes events that tell the time; None if the backend has none.
+        """Return a maker of timing events; None if the backend has none.
 
-        Those of MPS are stamped by threads of the host, in any order, and may be waited for in
-        vain (pytorch/pytorch#196395). Those of XPU tell no time before oneAPI 2025.0.
+        Threads of the host stamp MPS events in any order, and a wait for one may never end
+        (pytorch/pytorch#196395). XPU events have no time before oneAPI 2025.0.
         """
         event = None if self.device.type == "mps" else getattr(self._backend, "Event", None)
         if event is None:
@@ -207,7 +206,7 @@ class DeviceTimer:
         return lambda: event(enable_timing=True)
 
     def _filler(self) -> Callable[[], object]:
-        """Return what keeps the device busy for a moment."""
+        """Return a function that keeps the device busy for a moment."""
         if self._make_event is None:
             return lambda: None
         sleep: Callable[[int], object] | None = getattr(self._backend, "_sleep", None)

@@ -1,6 +1,6 @@
-"""What this host spends to issue an operator, and what a core of its CPU does.
+"""The host's cost to issue an operator, and the rates of one CPU core.
 
-Both are measured in well under a second.
+Each takes well under a second to measure.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from breakeven.timing import Clock, Estimate, Source
 _QUICK_ROUNDS = 60
 _LAUNCH_ROUNDS = 20
 
-# Of what a step spends on a host of which all was measured. Of the eight networks above, predicted
-# forward times lay within 0.75 to 1.30 of the measured ones on the CPU that they were chosen on; a
-# device's share, other machines and other code add to that.
+# Error of the host time of a step if every cost was measured. For the eight networks above,
+# predicted forward times were 0.75 to 1.30 times the measured ones. That holds on the CPU used to
+# choose them: a device's share, other machines and other code add error.
 _MEASURED_LOG_SIGMA = 0.25
 
-_DECILES_PER_SIGMA = 2.563  # between the tenth and the ninetieth percentile of a normal
+_DECILES_PER_SIGMA = 2.563  # from the 10th to the 90th percentile of a normal distribution
 
 _Rounds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS) -> HostCalibration:
-    """Return the costs of this host per operator, and what they were computed from.
+    """Return this host's costs per operator, and the measurements behind them.
 
     Args:
-        clock: Injected in tests; the host's own by default.
-        num_rounds: Each measures everything once, in some 2 ms.
+        clock: The host's own by default; tests inject one.
+        num_rounds: Number of rounds; each measures every cost once, in some 2 ms.
     """
     with _one_thread():
         times = dict(time_rounds(tuple(host_calls()), clock or HostClock(), num_rounds))
@@ -68,14 +68,14 @@ def measure_host(clock: Clock | None = None, *, num_rounds: int = _QUICK_ROUNDS)
 def calibration_of(
     times: Mapping[str, _Rounds], *, num_rounds: int, device_name: str
 ) -> HostCalibration:
-    """Return what times per call say about the host.
+    """Return the host's costs that follow from times per call.
 
     Args:
-        times: Nanoseconds per call in each round, by the code of what was called.
-        num_rounds: Rounds on the CPU.
-        device_name: The CUDA device whose launches are among the times; empty without one.
+        times: Nanoseconds per call in each round, by the code of the call.
+        num_rounds: Number of rounds on the CPU.
+        device_name: The CUDA device of the launches in ``times``; empty without one.
     """
-    # The short pass is disturbed more than all else, so that its median is taken, not its rounds.
+    # The short pass is noisier than all others: subtract its median, not its rounds.
     short_ns = float(np.median(times["backward_one"]))
     per_op = (times["backward_many"] - short_ns) / (NUM_CHAINED - 1)
     rounds = {code: values for code, values in times.items() if code in _FIGURES} | {
@@ -105,7 +105,7 @@ def calibration_of(
         assumption=how,
     )
     if "cuda_backward" in cost:
-        # Less what its two kernels take the host beyond operators of the CPU.
+        # Subtract the host time of its two kernels beyond that of CPU operators.
         kernels_ns = 2 * (cost["cuda_queued"] - cost["op"])
         handoff_ns = max(0.0, cost["cuda_backward"] - short_ns - kernels_ns)
         host = msgspec.structs.replace(host, device_work=DeviceWork(handoff_ns=handoff_ns))
@@ -124,7 +124,7 @@ def calibration_of(
     )
 
 
-# What is shown, by its code: a title, and what it is used for.
+# Title and use of each figure that is shown, by code.
 _FIGURES = {
     "op": ("operator, torch.mul", "every operator"),
     "autograd": ("recorded for backward, more", "forward pass"),
@@ -149,7 +149,7 @@ _FIGURES = {
 
 
 def _device_share(cost: Mapping[str, float], device_name: str) -> tuple[float | None, str]:
-    """Return what an operator of a device costs the host more, if known, and how that is known."""
+    """Return the extra host cost of a device's operator, or None if unknown, and its source."""
     assumed = f"a device's share of an operator taken as {DEVICE_OPS:g} times that of a CPU"
     if not device_name:
         return None, assumed
@@ -169,11 +169,11 @@ _LIBRARY_CALLS = 20
 
 
 def host_calls() -> Iterator[TimedCall]:
-    """Yield what is timed on the CPU.
+    """Yield the calls to time on the CPU.
 
-    Of an operator on one element what is left is argument parsing, the dispatcher, autograd and
-    the allocation of the result, the same code that a device's operator passes through before
-    its launch. The kernel of one element itself takes some 50 ns.
+    An operator on one element costs argument parsing, the dispatcher, autograd and the allocation
+    of the result. A device's operator runs the same code before its launch. The kernel of one
+    element takes some 50 ns.
     """
     one, other = torch.ones(1), torch.ones(1)
     leaf = torch.ones(1, requires_grad=True)
@@ -198,7 +198,7 @@ def _list_call(code: str, num_tensors: int) -> TimedCall:
 
 
 def _backward_call(code: str, length: int, *, device: str = "cpu") -> TimedCall:
-    """Return a backward pass over a chain of products, which is built out of the time."""
+    """Return a backward pass over a chain of products; building the chain is not timed."""
     leaf = torch.ones(1, requires_grad=True, device=device)
     scale = torch.ones(1, device=device)
     chains: list[torch.Tensor] = []
@@ -227,13 +227,13 @@ def _library_calls() -> Iterator[TimedCall]:
         yield TimedCall(code=code, call=call, calls=_LIBRARY_CALLS)
 
 
-# Far less than the 1,024 launches that a device's queue holds: the host never waits for it.
+# Far fewer than the 1,024 launches in a device's queue: the host never waits for it.
 _QUEUED_CALLS = 200
 _WAITED_CALLS = 10
 
 
 def launch_calls(issue: Callable[[], object], wait: Callable[[], object]) -> Iterator[TimedCall]:
-    """Yield what is timed on a device that is here.
+    """Yield the calls to time on this machine's device.
 
     Args:
         issue: Enqueues one small kernel.
@@ -260,13 +260,13 @@ _WARMUP_ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
-    """Something that is timed once a round.
+    """A call to time once per round.
 
     Args:
-        code: Its name among the others.
-        call: What is timed.
-        calls: How often it is called in a round.
-        prepare: Called before each round, out of the time.
+        code: Unique name of the call.
+        call: The function to time.
+        calls: Number of calls per round.
+        prepare: Runs before each round, untimed.
     """
 
     code: str
@@ -276,7 +276,7 @@ class TimedCall:
 
 
 def time_rounds(timed: Sequence[TimedCall], clock: Clock, num_rounds: int) -> dict[str, _Rounds]:
-    """Return nanoseconds per call of each, one value a round; rounds to warm up do not count."""
+    """Return the nanoseconds per call in each round, by code; warm-up rounds do not count."""
     times = {item.code: np.zeros(num_rounds) for item in timed}
     for number in range(-_WARMUP_ROUNDS, num_rounds):
         for item in timed:
@@ -292,7 +292,7 @@ def time_rounds(timed: Sequence[TimedCall], clock: Clock, num_rounds: int) -> di
     return times
 
 
-# A product large enough to reach the core's rate, and copies that fit no cache.
+# A product large enough to reach the core's peak rate, and copies that fit no cache.
 _WIDTH = 1024
 _COPIED_BYTES = 128 * 2**20
 _NUM_RATE_ROUNDS = 7
@@ -300,7 +300,7 @@ _LEAST_CALLS = 2
 
 
 def measure_cpu_rates() -> CpuRates:
-    """Return the rates of one core, by processor time: other processes take no part of it."""
+    """Return the rates of one core, by processor time, which excludes other processes."""
     with _one_thread():
         left, right = torch.rand(2, _WIDTH, _WIDTH)
         result = torch.empty_like(left)
@@ -320,7 +320,7 @@ def time_on_one_core(step: Callable[[], object], *, budget_s: float) -> Estimate
 
     Args:
         step: Does one step.
-        budget_s: Seconds of steps that are enough, and of which there is one at least.
+        budget_s: Seconds of steps to take; at least one step is timed.
     """
     times: list[int] = []
     with _one_thread():
@@ -345,7 +345,7 @@ def _process_ns(call: Callable[[], object]) -> int:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch's calls from waiting for other threads, which a busy machine delays."""
+    """Run torch on one thread, so that no call waits for threads that a busy machine delays."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Time a script's steps as they pass by: for the plain run."""
+"""The timer and the clocks that measure a script's steps while it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from breakeven.units import NS_PER_S
 LEAST_SAMPLES = 5
 PATIENCE = 2.0
 MOST_SAMPLES = 2_000
-# How often it is asked whether other work disturbed the samples.
+# Check at this interval whether other work disturbed the samples.
 _LOOK_EVERY_NS = 50_000_000
-# Less of a step is no work that was seen to come again, but a step that was held up.
+# Below this share of a step, time between steps is a delay of one step, not recurring work.
 _RARE_SHARE = 0.1
 
 
@@ -30,25 +30,24 @@ class _StepEnd(NamedTuple):
 
 
 class StepTimer:
-    """Takes the time at each optimizer call and decides when that is enough.
+    """Reads the clock at each optimizer call and decides when the samples suffice.
 
     Args:
         clock: Host clock that can wait for the device.
-        budget_s: Seconds of steps that are enough when they are short. Slow steps get more time,
-            until there are two of them. A first step that is longer than that counts for nothing:
-            it compiles, or loads data, and says little about those that follow.
-        calls_per_mark: Calls of one optimizer between two readings of the clock. On a GPU waiting
-            for the device at each step would hide the overlap of host and device, so several
-            steps make one sample there.
+        budget_s: Seconds of steps to take if they are short. Slow steps get more time, until two
+            are complete. A first step longer than the budget does not count: it compiles or loads
+            data, unlike later steps.
+        calls_per_mark: Calls of one optimizer per reading of the clock. On a GPU, a wait for the
+            device at each step would hide the overlap of host and device. There a sample spans
+            several steps.
         least_samples: Samples to wait for.
-        patience: Times the budget; then two samples are enough.
-        most_samples: However short the steps are.
-        pool: Says how long threads that compute the steps were kept from running. Where that is
-            much, a quiet moment is waited for as long as patience lasts.
-        rare_patience: Times the budget for which more samples are waited for: if those so far
-            differ much, or if work was seen between some of the steps, until it is known how often
-            it comes.
-        expects_rare_work: Whether it was seen before the first step, and will come again.
+        patience: Multiple of the budget after which two samples suffice.
+        most_samples: Limit on samples of short steps.
+        pool: Measures how long the threads that compute the steps could not run. If that is long,
+            the timer waits for a quiet moment until patience ends.
+        rare_patience: Multiple of the budget to wait for more samples. The timer waits if the
+            samples differ much, or if work between some steps recurs at an unknown rate.
+        expects_rare_work: Whether such work ran before the first step, and will recur.
     """
 
     def __init__(
@@ -73,39 +72,39 @@ class StepTimer:
         self._calls: Counter[int] = Counter()
         self._marks_ns: list[int] = []
         self._pool = pool
-        # At each mark what was waited, by which reading.
+        # Waiting time at each mark, and the number of its reading.
         self._waited_ns: list[tuple[int, int]] = []
         self._next_look_ns = 0
         self._is_wanting = False
-        # Whether other work disturbed the samples so far, and a quiet moment is awaited.
+        # Whether other work disturbed the samples so far, and the timer waits for a quiet moment.
         self.is_waiting = False
         self._waits_for_quiet = True
         self._rare_ns = rare_patience * self._budget_ns
         self.expects_rare_work = expects_rare_work
         self._is_first_known = False
-        # Since when the budget is being spent; the first mark until it is known to be late.
+        # Start of the budget: the first mark, or a later one if the first step was too long.
         self._begun_ns: int | None = None
 
     @property
     def first_end_ns(self) -> int:
-        """Return when the first step ended, by the clock; 0 before it has."""
+        """Return the end of the first step by the clock; 0 before it."""
         ends = find_round_ends(self._optimizers)
         return self._marks_ns[ends[0]] if ends else 0
 
     @property
     def num_calls(self) -> int:
-        """Return the optimizer calls so far."""
+        """Return the number of optimizer calls so far."""
         return len(self._optimizers)
 
     def mark(self, optimizer: int) -> bool:
-        """Note an optimizer call; return whether there are samples enough.
+        """Note an optimizer call; return whether the samples suffice.
 
         Args:
-            optimizer: Its number.
+            optimizer: Number of the optimizer.
         """
         self._optimizers.append(optimizer)
-        # Counted for each optimizer: of a GAN's calls in turn, every tenth is never the
-        # generator's, with which a step ends.
+        # Count per optimizer: if a GAN's optimizers alternate, a global tenth call would never be
+        # the generator's, which ends a step.
         is_reading = self._calls[optimizer] % self._calls_per_mark == 0
         self._calls[optimizer] += 1
         if is_reading:
@@ -117,13 +116,13 @@ class StepTimer:
 
     @property
     def num_rounds(self) -> int:
-        """Return the steps so far, in each of which every optimizer has its turn."""
+        """Return the number of complete steps, in each of which every optimizer has its turn."""
         return len(find_round_ends(self._optimizers))
 
     def samples_ns(self) -> tuple[int, ...]:
-        """Return the duration of every step between two ends of a step.
+        """Return the duration of every step between two ends of steps.
 
-        The first step has no beginning: what a script does before its first update is no step.
+        The script's work before its first update is no step, so the first step has no sample.
         """
         return tuple(
             (self._marks_ns[later.call] - self._marks_ns[earlier.call])
@@ -132,11 +131,11 @@ class StepTimer:
         )
 
     def end_calls(self) -> tuple[int, ...]:
-        """Return the numbers of the optimizer calls, from 0, between which the samples lie."""
+        """Return the optimizer calls that bound the samples, as numbers from 0."""
         return tuple(end.call for end in self._read_ends())
 
     def measurement(self) -> Measurement | None:
-        """Return the samples so far, or None when there is no complete step."""
+        """Return the samples so far, or None without a complete step."""
         samples = self.samples_ns()
         if not samples:
             return None
@@ -147,16 +146,16 @@ class StepTimer:
         )
 
     def _wants_more(self, elapsed_ns: int) -> bool:
-        """Return whether to go on, since the samples so far do not say what they could.
+        """Return whether the samples so far need more time.
 
-        Other work disturbed them, they differ much, or the script does something else between a
-        few of them.
+        They do if other work disturbed them or if they differ much. They also do if the script does
+        other work between a few of them.
         """
         if elapsed_ns >= max(self._longest_ns, self._rare_ns):
             self.is_waiting = False
             return False
         if self._marks_ns[-1] >= self._next_look_ns:
-            # To look takes time, which the next sample will contain.
+            # Checking takes time, which the next sample contains.
             self._next_look_ns = self._marks_ns[-1] + _LOOK_EVERY_NS
             found = self.measurement()
             self.is_waiting = (
@@ -174,14 +173,14 @@ class StepTimer:
         return self._is_wanting
 
     def stop_waiting(self) -> None:
-        """Wait for no quiet moment: what waits may do so for the script itself."""
+        """Stop waiting for a quiet moment: the load may come from the script itself."""
         self._waits_for_quiet = False
 
     def _sample_waits_ns(self) -> tuple[int, ...]:
-        """Return what was waited in each sample: its part of what was between two readings."""
+        """Return the waiting time in each sample: its share of that between two readings."""
         if self._pool is None:
             return ()
-        first_of = {}  # the first mark that knows a reading
+        first_of = {}  # the first mark with each reading
         for call, (_, reading) in enumerate(self._waited_ns):
             first_of.setdefault(reading, call)
         fresh = [*first_of.values(), len(self._waited_ns) - 1]
@@ -197,7 +196,7 @@ class StepTimer:
         return tuple(found)
 
     def _read_ends(self) -> list[_StepEnd]:
-        """Return the ends of steps at which the clock was read."""
+        """Return the step ends with a reading of the clock."""
         ends = enumerate(find_round_ends(self._optimizers))
         return [_StepEnd(number, call) for number, call in ends if self._marks_ns[call] >= 0]
 
@@ -222,9 +221,9 @@ class StepTimer:
 
 
 class HostClock:
-    """The time of the thread that asks, for steps on the CPU: there is no device to wait for.
+    """The calling thread's time, for steps on the CPU, which has no device to wait for.
 
-    It stands still while other work keeps the thread from running, unless ``is_wall``.
+    It stops while other work keeps the thread from running, unless ``is_wall`` is set.
     """
 
     is_wall = False
@@ -241,12 +240,12 @@ class GpuClock:
     """The host's monotonic clock, for steps on a GPU.
 
     Args:
-        kind: torch's type of it: ``cuda``, ``xpu`` or ``mps``.
+        kind: torch's type of the GPU: ``cuda``, ``xpu`` or ``mps``.
     """
 
     def __init__(self, kind: str = "cuda") -> None:
         self._backend = torch.get_device_module(kind)
-        # That of MPS, which has one device, and torch without CUDA have no such question.
+        # MPS, which has one device, and torch without CUDA lack this function.
         self._is_used: Callable[[int], bool] | None = getattr(
             torch._C, f"_{kind}_hasPrimaryContext", None
         )
@@ -256,9 +255,9 @@ class GpuClock:
         return perf_counter_ns()
 
     def synchronize(self) -> None:
-        """Wait until every device that the process uses has done all that was issued.
+        """Wait until every device that the process uses has completed all issued work.
 
-        A script that says ``cuda:1`` leaves another one the current device.
+        A script that uses ``cuda:1`` may leave another device current.
         """
         self._backend.synchronize()
         is_used = self._is_used
@@ -273,13 +272,13 @@ class GpuClock:
 def measure_step(
     step: Callable[[], object], *, clock: Clock | None = None, budget_s: float = 1.0
 ) -> Measurement:
-    """Call ``step`` until its time is known, and return the samples.
+    """Call ``step`` until the samples suffice, and return them.
 
     Args:
-        step: One training step; it is called some 5 to 2,000 times.
-        clock: Reads the time and waits for the device; the host's own by default, which is right
-            for the CPU. Pass `GpuClock` for steps on a GPU.
-        budget_s: Seconds of steps that are enough when they are short.
+        step: One training step; called some 5 to 2,000 times.
+        clock: Reads the time and waits for the device; by default the host's own, for steps on the
+            CPU. Pass `GpuClock` for steps on a GPU.
+        budget_s: Seconds of steps to take if they are short.
     """
     timer = StepTimer(clock or HostClock(), budget_s)
     is_enough = timer.mark(-1)

@@ -1,1 +1,1 @@
-"""CUDA devices that are not there."""
+"""Fake CUDA devices."""

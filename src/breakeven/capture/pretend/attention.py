@@ -1,7 +1,7 @@
-"""Attention as CUDA computes it: by a fused kernel, or written out where none takes the operands.
+"""Attention as CUDA computes it: by a fused kernel, or by single operators if none is usable.
 
-Which of the fused kernels runs depends on the GPU too; a recorded call names all that may, in the
-order of torch's preference, and the cost model asks the device.
+The choice of the fused kernel also depends on the GPU. So a recorded call names all candidates in
+torch's order of preference, and the cost model checks the device.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own custom
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from breakeven.capture.pretend.composites import is_on_device, record_as_one
@@ -19,7 +19,7 @@ from breakeven.configure import Patches
 
 _HALF = (torch.float16, torch.bfloat16)
 _MAX_FLASH_WIDTH = 256
-# cuDNN takes twice as wide heads on Hopper alone.
+# Only on Hopper does cuDNN take heads twice as wide.
 _MAX_CUDNN_WIDTH = 128
 
 
@@ -40,19 +40,19 @@ def patch_attention(patches: Patches, recorder: StepRecorder) -> None:
         if not implementations and not has_math:
             raise RuntimeError("No available kernel. Aborting execution.")
         if not implementations:
-            # The CPU's fused kernel would take what CUDA's do not.
+            # The CPU's fused kernel would accept operands that CUDA's kernels refuse.
             with sdpa_kernel(SDPBackend.MATH):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
         def compute(
             q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor
         ) -> tuple[torch.Tensor, ...]:
-            # What CUDA is left with may be nothing that the CPU has.
+            # The CPU may lack the implementations that the script leaves enabled for CUDA.
             with nullcontext() if has_math else sdpa_kernel(SDPBackend.MATH):
                 given = mask[0] if mask else None
                 return (original(q, k, v, given, dropout_p, is_causal, **options),)
 
-        # That of the most GPUs: what comes before is on the newest alone.
+        # Name the implementation for most GPUs: earlier ones run only on the newest GPUs.
         named = implementations[-1] if "flash" not in implementations else "flash"
         name = f"aten._scaled_dot_product_{named}_attention"
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
@@ -77,10 +77,11 @@ def usable(
     *,
     is_causal: bool,
 ) -> tuple[str, ...]:
-    """Return the fused implementations that take these operands, as torch prefers them.
+    """Return the fused implementations that accept these operands, in torch's order of preference.
 
-    Switched off by the script (``sdpa_kernel``, ``torch.backends.cuda.enable_flash_sdp``) they are
-    not used. Empty where attention is written out.
+    Implementations that the script disables (``sdpa_kernel``,
+    ``torch.backends.cuda.enable_flash_sdp``) are left out. If the result is empty, single
+    operators compute attention.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, the checks of each use_*.
     """
@@ -98,7 +99,7 @@ def usable(
     is_aligned = width % 8 == value_width % 8 == 0
     if switches.cudnn_sdp_enabled() and is_half and is_narrow and is_aligned:
         found.append("cudnn")
-    # Of heads whose width is no multiple of 8, zeros are added.
+    # If the width of a head is no multiple of 8, torch pads it with zeros.
     fits_flash = width == value_width <= _MAX_FLASH_WIDTH and (is_square or not is_causal)
     if switches.flash_sdp_enabled() and is_half and mask is None and fits_flash:
         found.append("flash")

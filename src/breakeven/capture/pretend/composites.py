@@ -1,7 +1,7 @@
-"""Operators that CUDA runs as one, and the CPU as many: recorded the way CUDA runs them.
+"""Operators that run as one on CUDA but as many on the CPU, recorded as CUDA runs them.
 
-A recurrent layer is one cuDNN call on a GPU and a loop over time on the CPU; dropout is one fused
-kernel there and three here. Attention has a module of its own.
+A recurrent layer is one cuDNN call on a GPU and a loop over time on the CPU. Dropout is one fused
+kernel on a GPU and three on the CPU. Attention is in a module of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own custom
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch._C._autograd import _get_current_graph_task_keep_graph as is_graph_kept
 
 from breakeven.capture.pretend.stand_ins import widened
@@ -36,7 +36,7 @@ def patch_composites(patches: Patches, recorder: StepRecorder) -> None:
 
 
 def is_on_device(recorder: StepRecorder, tensor: Any) -> bool:
-    """Return whether this is a tensor, and on the fake device."""
+    """Return whether ``tensor`` is a tensor on the fake device."""
     return isinstance(tensor, torch.Tensor) and recorder.devices.is_on_device(tensor)
 
 
@@ -58,7 +58,8 @@ def _patch_one_hot(patches: Patches, recorder: StepRecorder) -> None:
     original = F.one_hot
 
     def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-        # The CPU reads the smallest and largest class back to check them, CUDA only what it needs.
+        # The CPU reads back the smallest and largest class to check them; CUDA reads only what it
+        # needs.
         # Source: aten/src/ATen/native/Onehot.cpp.
         if not is_on_device(recorder, input) or not input.numel():
             return original(input, num_classes)
@@ -90,7 +91,7 @@ def _patch_ctc_loss(patches: Patches, recorder: StepRecorder) -> None:
         log_probs: torch.Tensor, targets: torch.Tensor, *lengths: Any, **options: Any
     ) -> torch.Tensor:
         def as_numbers(value: Any) -> Any:
-            # Lengths are read on the host. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss.
+            # The host reads lengths. Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss.
             if not isinstance(value, torch.Tensor):
                 return value
             if is_on_device(recorder, value):
@@ -133,7 +134,7 @@ def _patch_rnn(patches: Patches, recorder: StepRecorder, name: str) -> None:
         attributes = {
             "mode": _RNN_MODES[name],
             "hidden_size": width,
-            # An LSTM's cells keep the width that its states are projected from.
+            # An LSTM's cells keep the width before the projection of its states.
             "proj_size": width if width != all_states[-1].shape[-1] else 0,
             "num_layers": num_layers,
             "batch_first": bool(rest[5]) if len(rest) > 5 else False,
@@ -153,9 +154,9 @@ def record_as_one(
     recorder: StepRecorder, compute: Callable[..., tuple[torch.Tensor, ...]],
     tensors: tuple[torch.Tensor, ...], name: str, backward_name: str, attributes: dict[str, Any],
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Run ``compute(*tensors)`` unseen, and record it and its backward as one operator each.
+    """Run ``compute(*tensors)`` unrecorded, and record it and its backward as one operator each.
 
-    Inside an autocast region the tensors are cast first, as CUDA's autocast does for these.
+    Inside an autocast region the tensors are cast first, as CUDA's autocast does here.
     """
     recorder.check_places(name.rsplit(".", 1)[0], tensors)
     if torch.is_autocast_enabled("cpu"):
@@ -181,15 +182,15 @@ class FusedOp(torch.autograd.Function):
         ctx.backward_ns = None
         if recorder.is_worth_repeating(host_ns):
             host_ns, ctx.backward_ns = _time_again(compute, tensors)
-        # The first is the query or input, of which the caller knows that it is on a device.
+        # The caller ensures that the first tensor, the query or input, is on a device.
         ctx.device = recorder.devices.device_of(tensors[0])
         for output in outputs:
             recorder.devices.place(output, ctx.device)
         ctx.origin = recorder.current_origin()
-        # A gradient that nobody gives is no tensor of zeros on CUDA either.
+        # CUDA does not replace a missing gradient by zeros either.
         ctx.set_materialize_grads(False)
         ctx.recorder, ctx.names, ctx.subgraph = recorder, names, subgraph
-        # CUDA keeps them for the backward pass too, in their own dtype.
+        # CUDA too keeps them for the backward pass, in their own dtype.
         ctx.tensors = tensors
         recorder.record_op(
             names[0], tensors, outputs, names[2],
@@ -228,9 +229,9 @@ class FusedOp(torch.autograd.Function):
 def _time_again(
     compute: Callable[..., tuple[torch.Tensor, ...]], tensors: tuple[torch.Tensor, ...]
 ) -> tuple[int, int | None]:
-    """Return how long both directions take at once after the first time, as in a plain run.
+    """Return the host times of both directions in a repeated run, as in a plain run.
 
-    The second is None where no gradient goes back.
+    The second time is None if no gradient flows back.
     """
     subgraph = _Subgraph(compute, tensors)
     with same_numbers():
@@ -247,11 +248,11 @@ def _time_again(
 
 
 class _Subgraph:
-    """A function with the graph of its last call, through which gradients go back.
+    """A function with the graph of its last call, for its backward pass.
 
     Args:
         compute: The function.
-        tensors: What it is called with first.
+        tensors: Arguments of its first call.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class _Subgraph:
             return tuple(result.detach().to(dtype, copy=True) for result in self.results)
 
     def used(self, gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
-        """Return the gradients that go back."""
+        """Return the gradients that the backward pass uses."""
         return [gradient for _, gradient in self._paired(gradients)]
 
     def backward(self, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -290,7 +291,7 @@ class _Subgraph:
                 [result for result, _ in paired],
                 [tensor for tensor, _ in wanted],
                 [gradient.to(result.dtype) for result, gradient in paired],
-                # As the pass that this one is a part of: a script may go back a second time.
+                # Keep the graph if the enclosing pass keeps its own: a script may repeat it.
                 retain_graph=is_graph_kept(),
                 allow_unused=True,
             )
@@ -310,9 +311,9 @@ class _Subgraph:
 
 
 def distinct_copies(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
-    """Return tensors that are all distinct: two biases of a cell get the same gradient here.
+    """Return distinct tensors: on the CPU, two biases of a cell share one gradient.
 
-    CUDA's kernel writes one for each; autograd would copy what it was given twice.
+    CUDA's kernel writes one gradient for each; autograd would copy a shared one.
     """
     found: list[torch.Tensor | None] = []
     for gradient in gradients:
@@ -323,7 +324,7 @@ def distinct_copies(gradients: Iterable[torch.Tensor | None]) -> tuple[torch.Ten
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Run on the CPU without being recorded, and without a cast in an autocast region."""
-    # Function modes too: under one, torch looks a builtin up by its name, and finds ours again.
+    """Run on the CPU unrecorded, and without casts in an autocast region."""
+    # Disable function modes too: under one, torch finds a builtin by name, and would find ours.
     with without_modes(), torch.autocast("cpu", enabled=False):
         yield

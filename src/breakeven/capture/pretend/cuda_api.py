@@ -1,4 +1,4 @@
-"""``torch.cuda`` and its kin, answered without a GPU."""
+"""Stand-ins for ``torch.cuda`` and related modules on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch.utils._device
 from breakeven.capture.record.device_map import CudaDevices
 from breakeven.configure import Patches
 
-# What the fake device says of itself: an A100, whose features a script may ask for. None of
-# these figures enters a prediction.
+# Properties of the fake device: an A100, whose features a script may query. No prediction uses
+# these figures.
 _PROPERTIES = {
     "name": "NVIDIA A100-SXM4-80GB", "major": 8, "minor": 0, "total_memory": 80 * 2**30,
     "multi_processor_count": 108, "max_threads_per_multi_processor": 2048, "warp_size": 32,
@@ -30,11 +30,11 @@ _PROPERTIES = {
     "uuid": "00000000-0000-0000-0000-000000000000",
     **dict.fromkeys(("pci_bus_id", "pci_device_id", "pci_domain_id"), 0),
 }  # fmt: skip
-# The versions that torch 2.13 is built with.
+# The versions in torch 2.13's build.
 _CUDA_VERSION, _CUDNN_VERSION = "13.0", 91_900
 
 
-# What functions of torch.cuda return, whatever they are asked.
+# Constant results of functions in torch.cuda, for any arguments.
 _ANSWERS: dict[str, Any] = {
     "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0,
     "memory_reserved": 0, "max_memory_reserved": 0, "memory_stats": {}, "memory_summary": "",
@@ -60,7 +60,7 @@ def _answers(values: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
 
 
 class _Stream:
-    """A stream on which everything is done at once."""
+    """A stream that completes all work at once."""
 
     _cuda = CudaDevices()
 
@@ -90,7 +90,7 @@ class _Stream:
 
 
 class _Event:
-    """An event that the host's clock stamps."""
+    """An event with a time stamp of the host's clock."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self.record()
@@ -102,7 +102,7 @@ class _Event:
         torch.cuda.synchronize()
 
     def elapsed_time(self, end_event: _Event) -> float:
-        # torch's own unit here is the millisecond.
+        # torch's unit here is the millisecond.
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
     query = _answer(True)
@@ -110,7 +110,7 @@ class _Event:
 
 
 class _CurrentDevice:
-    """``with torch.cuda.device(index)``: another device is current inside."""
+    """``with torch.cuda.device(index)``: makes another device current inside."""
 
     _cuda = CudaDevices()
 
@@ -132,14 +132,14 @@ def patch_cuda_api(
     """Make ``torch.cuda`` answer for fake devices.
 
     Args:
-        patches: Restores everything when it is left.
-        is_available: What ``torch.cuda.is_available()`` says.
-        on_wait: Called with ``synchronize`` or ``empty_cache`` when the script waits explicitly.
-        cuda: The fake devices; one by default.
+        patches: Restores everything on exit.
+        is_available: Result of ``torch.cuda.is_available()``.
+        on_wait: Called with ``synchronize`` or ``empty_cache`` if the script waits explicitly.
+        cuda: The fake devices; by default one device.
     """
     cuda = cuda or CudaDevices()
     before = dict(vars(torch.cuda))
-    # torch remembers its factories on first use of a device context: not ours, please.
+    # torch caches its factories on first use of a device context: make it cache the originals.
     torch.utils._device._device_constructors()
 
     def wait(kind: str) -> Callable[..., None]:
@@ -159,7 +159,7 @@ def patch_cuda_api(
     def current() -> int:
         return cuda.current
 
-    # Classes, as scripts may ask whether something is one of them.
+    # These are classes, since scripts may use them in `isinstance`.
     stream = type("Stream", (_Stream,), {"_cuda": cuda})
     current_device = type("device", (_CurrentDevice,), {"_cuda": cuda})
     devices = {"is_available": is_available, "device_count": is_available * cuda.num_devices}
@@ -205,21 +205,21 @@ def patch_cuda_api(
         stand_ins[torch.backends.cuda] = _answers({"is_built": True})
     for module, named in stand_ins.items():
         for name, stand_in in named.items():
-            if hasattr(module, name):  # torch.accelerator has not all of them in each version
+            if hasattr(module, name):  # some versions of torch.accelerator lack some names
                 patches.replace(module, name, stand_in)
     hide_other_gpus(patches)
     _answer_the_rest(patches, before)
 
 
 def hide_other_gpus(patches: Patches) -> None:
-    """Let torch find no GPU of Apple's or Intel's, which no variable of the environment hides."""
+    """Hide Apple's and Intel's GPUs from torch, which no environment variable hides."""
     patches.replace(torch.backends.mps, "is_available", lambda: False)
     patches.replace(torch.xpu, "is_available", lambda: False)
     patches.replace(torch.xpu, "device_count", lambda: 0)
 
 
 _PACKAGES = ("torch.cuda", "torch.accelerator", "torch.backends.cuda")
-# Captured graphs are no questions.
+# Captured graphs are not queries.
 _LEFT_OUT = ("torch.cuda.graphs",)
 
 _LEAST: dict[str, Any] = {
@@ -227,8 +227,8 @@ _LEAST: dict[str, Any] = {
     "ordereddict": {}, "list": [], "tuple": (),
 }  # fmt: skip
 
-# How a torch without CUDA says so, and one with it on a machine without driver or GPU, where no
-# memory of any device can be asked for.
+# Errors of a torch without CUDA. Also errors of one with CUDA on a machine without driver or GPU,
+# which cannot query any device's memory.
 _LACK = re.compile(
     r"no attribute '(_cuda|_nccl|_gds|_record_untuned|_accelerator|cuda)|dummy base class"
     r"|not compiled with CUDA|requires CUDA|Cannot access accelerator|nvidia-ml-py|NVIDIA driver"
@@ -237,11 +237,11 @@ _LACK = re.compile(
 
 
 def _answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
-    """Let every question to ``torch.cuda`` have an answer.
+    """Give every query to ``torch.cuda`` a result.
 
     Args:
-        patches: Has replaced what is answered by name, and restores everything.
-        before: What ``torch.cuda`` held before that.
+        patches: Already replaces the functions known by name; restores everything.
+        before: Contents of ``torch.cuda`` before those replacements.
     """
     answered = {
         id(before[name]): value
@@ -259,7 +259,7 @@ def _answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
 
 @functools.cache
 def _questions() -> tuple[tuple[ModuleType, str, FunctionType, Callable[..., Any]], ...]:
-    """Return the public functions whose result may be the least, and what stands in for each."""
+    """Return the public functions that may return a least value, with a stand-in for each."""
     found: list[tuple[ModuleType, str, FunctionType, Callable[..., Any]]] = []
     for module in _modules():
         for name, value in vars(module).items():
@@ -282,7 +282,7 @@ def _modules() -> list[ModuleType]:
 
 
 def _result_of(function: FunctionType) -> str:
-    """Return the name of the type that a function returns, without its parameters."""
+    """Return the name of a function's return type, without its parameters."""
     found = function.__annotations__.get("return", "")
     name = found if isinstance(found, str) else getattr(found, "__name__", str(found))
     return name.partition("[")[0].lower() if name != "None" else name

@@ -1,7 +1,7 @@
 """CUDA graphs of the script, captured and replayed on the CPU.
 
-The recorded run notes what a capture does apart from the step, and adds it to the step of each
-replay. Updates count where they happen: in replays, not in the capture, which computes nothing.
+The recorded run keeps a capture's events apart from the step, and adds them to the step of each
+replay. Updates count in replays, not in the capture, which computes nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ GRAPHS_RUN_EAGERLY = Caveat(
 )
 
 
-# torch asks for three steps on a stream of their own before a capture, for eleven with DDP. Whoever
-# makes more there trains there.
+# torch recommends three steps on a side stream before a capture, eleven with DDP. A script with
+# more such steps trains there.
 _MOST_WARMUPS = 16
-# After a capture one step is still told from the next by what the capture itself did.
+# For this number of updates after a capture, its own work still affects the step.
 _SETTLING_UPDATES = 3
 
 
@@ -43,8 +43,8 @@ class CudaGraphs(Patches):
     """Inside, ``torch.cuda.CUDAGraph`` works without a GPU.
 
     Args:
-        on_update: Called with the number of the optimizer after each update that is not captured,
-            and after each that a replay repeats.
+        on_update: Called with the optimizer's number after each update outside a capture, and after
+            each update in a replay.
     """
 
     def __init__(self, on_update: Callable[[int], None] = lambda _: None) -> None:
@@ -56,11 +56,11 @@ class CudaGraphs(Patches):
         self.num_replays = 0
         self.num_side_streams = self._num_warmups = self._num_settling = 0
         self._pools = count(1)
-        # What the pool of each graph keeps beyond what is in use after its capture.
+        # Memory that each graph's pool keeps beyond the memory in use after its capture.
         self._kept_bytes: dict[Any, int] = {}
 
     def end_update(self, optimizer: int) -> None:
-        """Note an update, which is part of the graph while one is captured."""
+        """Note an update; during a capture it belongs to the graph."""
         if self._captured is not None:
             self._captured.end_update(optimizer)
             return
@@ -72,15 +72,15 @@ class CudaGraphs(Patches):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether steps are as they stay: not made ready for a capture, nor just after."""
+        """Return whether steps are typical, neither before a capture nor right after one."""
         is_warming_up = self.num_side_streams > 0 and self._num_warmups <= _MOST_WARMUPS
         return not is_warming_up and not self._num_settling
 
     def patch(self, recorder: StepRecorder | None = None) -> CudaGraphs:
-        """Replace torch's classes and functions until this is left.
+        """Replace torch's classes and functions until exit.
 
         Args:
-            recorder: Records what is captured; None in a plain run.
+            recorder: Records captured work; None in a plain run.
         """
         self.recorder = recorder
         graph = type("CUDAGraph", (CapturedGraph,), {"_graphs": self})
@@ -90,7 +90,7 @@ class CudaGraphs(Patches):
             self.replace(module, "is_current_stream_capturing", self._is_capturing)
         self.replace(torch.cuda.Stream, "is_capturing", lambda _: self._is_capturing())
         self.replace(torch.cuda, "stream", lambda stream=None: _SideStream(self))
-        # Made on first use, and kept.
+        # torch creates it on first use, and keeps it.
         self.replace(torch.cuda.graph, "default_capture_stream", None)
         self.replace(torch._C, "_host_emptyCache", lambda: None)
         if recorder is None:
@@ -100,7 +100,7 @@ class CudaGraphs(Patches):
         return self
 
     def new_pool(self) -> tuple[int, int]:
-        """Return a token for the memory that graphs may share."""
+        """Return a token for memory that graphs may share."""
         return (0, next(self._pools))
 
     def start(self, graph: CapturedGraph) -> None:
@@ -115,7 +115,7 @@ class CudaGraphs(Patches):
         self._captured = None
 
     def keep_memory(self, pool: Any, num_bytes: int) -> int:
-        """Return by how much a pool grows when a capture takes ``num_bytes`` for a while."""
+        """Return a pool's growth for a capture that temporarily takes ``num_bytes``."""
         grown = max(0, num_bytes - self._kept_bytes.get(pool, 0))
         self._kept_bytes[pool] = self._kept_bytes.get(pool, 0) + grown
         return grown
@@ -124,7 +124,7 @@ class CudaGraphs(Patches):
         return self._captured is not None
 
     def _check_capturable(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Refuse what torch's build for CUDA refuses, and that for the CPU not in each version."""
+        """Refuse as torch's CUDA build does; its CPU build refuses only in some versions."""
         if self._captured is None:
             return
         if not all(group.get("capturable", True) for group in optimizer.param_groups):
@@ -140,7 +140,7 @@ class CudaGraphs(Patches):
 
 
 def _with_cpu(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    @functools.wraps(original)  # TorchScript compiles what is wrapped
+    @functools.wraps(original)  # TorchScript compiles the wrapped function
     def supported(*args: Any, **kwargs: Any) -> list[str]:
         return [*original(*args, **kwargs), "cpu"]
 
@@ -148,21 +148,21 @@ def _with_cpu(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 
 class CapturedGraph:
-    """What stands in for ``torch.cuda.CUDAGraph``."""
+    """The stand-in for ``torch.cuda.CUDAGraph``."""
 
     _graphs = CudaGraphs()
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._pool: Any = None
         self._work: GraphWork | None = None
-        # Of the recorded run: the events up to each update, and those after the last.
+        # In a recorded run: the events up to each update, and those after the last update.
         self._parts: list[list[Event]] = []
         self._model_inputs: list[int] = []
-        # Ends what watches a capture.
+        # Closing it ends the capture.
         self._capture = ExitStack()
 
     def capture_begin(self, pool: Any = None, *_: Any, **__: Any) -> None:
-        """Note what is done from here on, as the work of the graph."""
+        """Start to note the graph's work."""
         graphs = self._graphs
         graphs.start(self)
         self._pool = pool or graphs.new_pool()
@@ -174,7 +174,7 @@ class CapturedGraph:
         )
 
     def capture_end(self) -> None:
-        """Take the graph as captured, and its memory as reserved."""
+        """End the capture, and reserve its memory."""
         if self._work is None:
             raise RuntimeError("the capture of a CUDA graph is ended that was not begun")
         self._graphs.end()
@@ -183,11 +183,11 @@ class CapturedGraph:
 
     @contextmanager
     def _recorded_apart(self, recorder: StepRecorder, work: GraphWork) -> Iterator[None]:
-        """Record what runs inside as the graph's, and not as the step's."""
+        """Record the work inside for the graph, not for the step."""
         was_recording, devices = recorder.is_recording, recorder.devices
         if not was_recording:
             recorder.start_recording()
-        # The backward pass of what was called before may be captured.
+        # The capture may contain the backward pass of earlier calls.
         step, recorder.step = recorder.step, StepLog(reached=recorder.step.reached)
         peak_bytes = devices.peak_device_bytes
         devices.start_peak()
@@ -204,14 +204,14 @@ class CapturedGraph:
         devices.reserve(self._graphs.keep_memory(self._pool, taken))
 
     def end_update(self, optimizer: int) -> None:
-        """Note an update while this is captured."""
+        """Note an update during the capture."""
         assert self._work is not None
         self._work.note_update(optimizer)
         if self._graphs.recorder is not None:
             self._cut(self._graphs.recorder)
 
     def replay(self) -> None:
-        """Do the captured work again, and record it as one launch."""
+        """Repeat the captured work, and record it as one launch."""
         if self._work is None:
             raise RuntimeError("a CUDA graph is replayed that was not captured")
         self._graphs.num_replays += 1
@@ -229,29 +229,29 @@ class CapturedGraph:
             origin, phase = recorder.current_origin(), recorder.current_phase()
             launch = GraphLaunch(phase=phase, location=origin.location, stack=origin.stack)
             _record(recorder, [launch, *next(parts)])
-            # A model that is captured is called in the capture alone.
+            # A captured model is called only in the capture.
             recorder.step.model_inputs = recorder.step.model_inputs or [*self._model_inputs]
             self._work.replay(on_update)
 
     def reset(self) -> None:
-        """Forget the captured work."""
+        """Discard the captured work."""
         self._work, self._parts = None, []
 
     def pool(self) -> Any:
-        """Return the name of the graph's pool of memory."""
+        """Return the token of the graph's memory pool."""
         return self._pool
 
     def instantiate(self) -> None:
-        """Do nothing: a graph is ready as soon as it is captured."""
+        """Do nothing: a graph is ready after its capture."""
 
     def enable_debug_mode(self) -> None:
-        """Do nothing: there is no graph of CUDA to keep for debugging."""
+        """Do nothing: there is no CUDA graph to debug."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write nothing: there is no graph of CUDA."""
+        """Write nothing: there is no CUDA graph."""
 
     def _cut(self, recorder: StepRecorder) -> None:
-        """Keep what was recorded since the last cut; note what CUDA refuses to capture."""
+        """Keep the events since the last cut, and report those that CUDA refuses to capture."""
         for event in recorder.events:
             if isinstance(event, Sync):
                 recorder.record_fault(
@@ -269,7 +269,7 @@ class CapturedGraph:
 
 
 class _SideStream:
-    """What ``torch.cuda.stream`` gives; a script may keep it, and enter it again."""
+    """Return value of ``torch.cuda.stream``; a script may keep it and enter it again."""
 
     def __init__(self, graphs: CudaGraphs) -> None:
         self._graphs = graphs
@@ -282,7 +282,7 @@ class _SideStream:
 
 
 class _Capturing(TorchDispatchMode):
-    """Lets the operators of a plain run be captured."""
+    """Captures the operators of a plain run."""
 
     def __init__(self, work: GraphWork) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ def _record(recorder: StepRecorder, events: list[Event]) -> None:
 
 
 def _is_in_graph(event: Event) -> bool:
-    """Return whether a replay repeats an event: not what the host did itself."""
+    """Return whether a replay repeats an event; it does not repeat the host's own work."""
     if isinstance(event, Op):
         return not event.is_on_host
     return not isinstance(event, (Sync, HostWork))

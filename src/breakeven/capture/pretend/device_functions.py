@@ -1,7 +1,7 @@
-"""Which functions of torch make a tensor on a device that the caller names, as torch says itself.
+"""The functions of torch that create a tensor on a device named by the caller.
 
-Operators have schemas; what Python wrote has a signature; and what a binding in C++ does by itself
-has its signature in the first line of its documentation.
+The list comes from torch itself: operators have schemas, and Python functions have signatures.
+Other C++ bindings have their signature in the first line of their documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 from breakeven.trace import Phase
 
-# Where torch keeps functions that scripts call.
+# Modules in which torch keeps functions for scripts.
 _MODULES = (
     "torch", "torch.fft", "torch.functional", "torch.linalg", "torch.nested", "torch.nn.functional",
     "torch.nn.init", "torch.random", "torch.signal.windows", "torch.sparse", "torch.special",
@@ -39,10 +39,10 @@ class DeviceFunction:
     """A function that takes ``device``.
 
     Args:
-        owner: The module or class that has it.
-        name: Its name there.
-        position: Where ``device`` may stand without its name; -1 for nowhere.
-        is_from_data: It builds the tensor from Python data on the host, and copies it.
+        owner: The module or class that contains it.
+        name: Its name in the owner.
+        position: Position of ``device`` as a positional argument; -1 for none.
+        is_from_data: Whether it creates the tensor from Python data on the host, and copies it.
     """
 
     owner: Any
@@ -51,11 +51,11 @@ class DeviceFunction:
     is_from_data: bool = False
 
     def current(self) -> Any:
-        """Return the function that stands there now."""
+        """Return the owner's current function."""
         return getattr(self.owner, self.name)
 
     def stand_in(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``function``, looking like the one that stands there now, also to a pickler."""
+        """Return ``function`` with the name and module of the current one, also for pickling."""
         functools.update_wrapper(function, self.current())
         is_method = isinstance(self.owner, type)
         function.__module__ = "torch" if is_method else self.owner.__name__
@@ -63,11 +63,11 @@ class DeviceFunction:
         return function
 
     def naming(self, name: Callable[[Any], Any], pin: Callable[[Any], None]) -> Callable[..., Any]:
-        """Return a stand-in that calls a GPU as ``name`` does, given what the caller says.
+        """Return a stand-in that maps a CUDA device argument through ``name``.
 
         Args:
-            name: Returns a device that torch knows here.
-            pin: Is given each tensor that is to be pinned: a torch without a GPU can pin none.
+            name: Returns a device that this machine's torch has.
+            pin: Called with each tensor to pin, since torch cannot pin without a GPU.
         """
         function, position = self.current(), self.position
 
@@ -93,8 +93,8 @@ class DeviceFunction:
 def device_functions() -> tuple[DeviceFunction, ...]:
     """Return the functions, and methods of ``torch.Tensor``, that take a device for their result.
 
-    Conversions of a tensor (``to``, ``cuda``, ``pin_memory``) are none of them: those take the
-    device first, without its name.
+    Conversions of a tensor (``to``, ``cuda``, ``pin_memory``) are left out: they take the device
+    first, without its name.
     """
     owners = [*(importlib.import_module(name) for name in _MODULES), torch.Tensor]
     found: dict[int, DeviceFunction] = {}
@@ -103,7 +103,7 @@ def device_functions() -> tuple[DeviceFunction, ...]:
             value = None if name.startswith("_") else getattr(owner, name, None)
             if not isinstance(value, (*_IN_C, FunctionType)) or id(value) in found:
                 continue
-            # Where it is replaced at this moment, what it replaces tells.
+            # If the function is replaced now, describe its original.
             described = _describe(owner, name, inspect.unwrap(value))
             if described is not None:
                 found[id(value)] = described
@@ -114,7 +114,7 @@ def _describe(owner: Any, name: str, function: Any) -> DeviceFunction | None:
     if isinstance(function, FunctionType):
         code = function.__code__
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        # Others choose or describe a device, and make nothing there.
+        # Others select or describe a device, and create no tensor there.
         makes_tensor = "Tensor" in str(function.__annotations__.get("return", ""))
         if _DEVICE not in parameters or not makes_tensor:
             return None
@@ -123,11 +123,11 @@ def _describe(owner: Any, name: str, function: Any) -> DeviceFunction | None:
         return DeviceFunction(owner=owner, name=name, position=position)
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{function.__name__}")
     if not schemas:
-        # The signature that opens the documentation has ``device`` as a keyword, or not.
+        # The documentation's first line is the signature; look for ``device`` among its keywords.
         signature = (function.__doc__ or "").strip().split("->", 1)[0].split("\n\n", 1)[0]
         is_one = f" {_DEVICE}" in signature.partition("*,")[2]
         return DeviceFunction(owner=owner, name=name, is_from_data=True) if is_one else None
-    # Schemas with ``device``, and whether it is a keyword alone in each.
+    # Schemas with ``device``, and whether it is keyword-only in each.
     taking = {
         schema.name + (f".{schema.overload_name}" if schema.overload_name else ""): item.kwarg_only
         for schema in schemas
@@ -136,8 +136,8 @@ def _describe(owner: Any, name: str, function: Any) -> DeviceFunction | None:
     }
     if not taking or not all(taking.values()):
         return None
-    # The compiler of TorchScript knows what the dispatcher does not; a sparse tensor is an operator
-    # of indices and values, which may be lists.
+    # Some schemas belong only to the TorchScript compiler, not to the dispatcher. A sparse tensor
+    # is an operator of indices and values, which may be lists.
     is_known = any(map(torch._C._dispatch_has_kernel, taking))
     is_from_data = "array_like" in (function.__doc__ or "") or not is_known
     return DeviceFunction(owner=owner, name=name, is_from_data=is_from_data)
@@ -153,7 +153,7 @@ _CUDA = "torch.cuda."
 
 
 class _CudaTensorType:
-    """Makes tensors on the CUDA device, and knows them."""
+    """Creates tensors of a dtype on the CUDA device, and recognizes them."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -170,7 +170,7 @@ class _CudaTensorType:
 
 
 def patch_legacy_types(patches: Patches) -> None:
-    """Let the tensor types of ``torch.cuda`` work on a torch that was built without CUDA."""
+    """Make the tensor types of ``torch.cuda`` work on a torch built without CUDA."""
     types = {name: _CudaTensorType(dtype) for name, dtype in _DTYPES.items()}
     for name, value in types.items():
         patches.replace(torch.cuda, name, value)
@@ -186,7 +186,7 @@ def patch_legacy_types(patches: Patches) -> None:
         tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **_: Any
     ) -> Any:
         if dtype is None:
-            # Under a function mode torch finds this function again, by its name.
+            # Under a function mode, torch finds this function again by its name.
             name = str(original_type(tensor)).removeprefix(_CUDA).removeprefix("torch.")
             return (_CUDA if tensor.is_cuda else "torch.") + name
         wanted = find(dtype)
@@ -194,7 +194,7 @@ def patch_legacy_types(patches: Patches) -> None:
             return tensor.to(wanted, non_blocking=non_blocking)
         if isinstance(wanted, _CudaTensorType):
             return tensor.to("cuda", wanted.dtype, non_blocking=non_blocking)
-        # A type of the CPU brings the tensor back.
+        # A CPU type moves the tensor back.
         name = wanted if isinstance(wanted, str) else wanted.__name__
         target = _DTYPES.get(name.rpartition(".")[2])
         return original_type(tensor, dtype) if target is None else tensor.to("cpu", target)
@@ -211,42 +211,42 @@ def patch_legacy_types(patches: Patches) -> None:
     patches.replace(torch, "set_default_tensor_type", set_default_tensor_type)
 
 
-# What reads memory of the host where it is.
+# Functions that wrap host memory without a copy.
 _WRAPPING = ("from_numpy", "frombuffer", "from_file")
 
 
 def patch_creation(patches: Patches, recorder: StepRecorder) -> None:
-    """Let functions that create tensors do so where the script wants them.
+    """Make functions create tensors on the device that the script names.
 
     Args:
-        patches: Undone where these are.
-        recorder: Says how many GPUs there are, and watches once one is named.
+        patches: Restores everything on exit.
+        recorder: Holds the number of GPUs, and starts to watch when the script names one.
     """
 
     def watched(device: Any) -> torch.device:
-        """Return the device that a script names, and watch from then on if it is a GPU."""
+        """Return the device that a script names; if it is a GPU, start to watch."""
         if is_cuda(device):
             recorder.start_watching()
         return recorder.cuda.as_device(device)
 
     for found in device_functions():
-        # A number means no device to torch where there is no GPU.
+        # Without a GPU, torch accepts no number as a device.
         if found.is_from_data:
             create = _created_on_host(found, recorder)
         else:
             create = found.naming(watched, recorder.devices.pin)
         patches.replace(found.owner, found.name, create)
-    # `with torch.device("cuda")` comes here alone.
+    # `with torch.device("cuda")` reaches only this function.
     patch_default_device(patches, watched)
     for name in _WRAPPING:
         patches.replace(torch, name, _wrapped_on_host(getattr(torch, name), recorder))
 
 
 def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[..., Any]:
-    """Create from data on the host, then copy where the script wants it.
+    """Return a stand-in that creates from data on the host, then copies to the named device.
 
-    The script's arguments go to torch as they are, but for a CUDA device and pinned memory, of
-    which torch knows nothing here.
+    The script's arguments go to torch unchanged, except a CUDA device and pinned memory, which
+    this torch does not support.
     """
     function, devices = found.current(), recorder.devices
     is_method = isinstance(found.owner, type)
@@ -254,7 +254,7 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
     @found.stand_in
     def create(*args: Any, **kwargs: Any) -> Any:
         target = kwargs.get("device")
-        if target is None:  # beside the tensor whose method it is, or what `with device:` says
+        if target is None:  # use the device of the method's tensor, or of `with device:`
             target = args[0].device if is_method else _default_device()
         on_device = target is not None and is_cuda(target)
         if on_device and (kwargs.get("device") is not None or not is_method):
@@ -272,7 +272,7 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
         if target is None and recorder.is_moving and not isinstance(given, torch.Tensor):
             devices.place(created, HOST)
         if recorder.is_moving and recorder.here.phase is Phase.OPTIMIZER and not on_device:
-            devices.place(created, HOST)  # torch itself says "cpu" for counters of steps
+            devices.place(created, HOST)  # torch itself passes "cpu" for step counters
             return created
         if target is None or not (on_device or torch.device(target).type == "cpu"):
             return created
@@ -284,7 +284,7 @@ def _created_on_host(found: DeviceFunction, recorder: StepRecorder) -> Callable[
 
 
 def _default_device() -> torch.device | None:
-    """Return what ``set_default_device`` or ``with device:`` says; None where nothing does."""
+    """Return the device of ``set_default_device`` or ``with device:``; None without either."""
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, DeviceContext):
             return mode.device
@@ -308,7 +308,7 @@ def _created_unrecorded(
     function: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any],
     recorder: StepRecorder,
 ) -> torch.Tensor:  # fmt: skip
-    """Create from data of the host, past the recorder while it has nothing to note of that."""
+    """Create from data on the host, bypassing a recorder that has nothing to record."""
     is_noted = recorder.is_recording or recorder.is_moving
     if is_noted or torch._C._len_torch_dispatch_stack() != 1:  # or a mode of the script's own
         return function(*args, **kwargs)

@@ -1,13 +1,12 @@
-"""CUDA devices that are not there: for the traced run, a block, or a script to its end.
+"""Fake CUDA devices: for the traced run, a block, or a script run to its end.
 
-Every tensor really lives on the CPU; `DeviceMap` knows which of them a GPU would hold. Properties
-and methods of ``torch.Tensor`` are replaced on the class, so that torch's own Python (optimizers,
-clipping, attention) takes its CUDA path too, in every thread and at every depth of call. A
-``TorchFunctionMode`` alone is left out of calls within calls; here it only tells the recorder
-whether the outermost call works on the device.
+Every tensor is on the CPU; `DeviceMap` holds the tensors that a GPU would hold. Properties and
+methods of ``torch.Tensor`` are replaced on the class. So torch's own Python code (optimizers,
+clipping, attention) takes its CUDA path too. That holds in every thread and at every call depth. A
+``TorchFunctionMode`` alone misses calls within calls; here it only tells the recorder whether the
+outermost call uses the device.
 
-A script is run to its end by ``python -P -m`` this module, with ``NUM_DEVICES SCRIPT
-[ARGUMENT ...]``.
+``python -P -m`` this module, with ``NUM_DEVICES SCRIPT [ARGUMENT ...]``, runs a script to its end.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ def fake_cuda(
     recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False,
     graphs: CudaGraphs | None = None,
 ) -> Iterator[None]:  # fmt: skip
-    """Inside, torch behaves as on a machine with GPUs, and ``recorder`` sees all of it.
+    """Make torch behave inside as on a machine with GPUs, and let ``recorder`` record everything.
 
     Args:
-        recorder: Says how many GPUs there are.
-        on_compile: Called when the script asks for ``torch.compile``.
-        is_lazy: See nothing before the script names a GPU.
-        graphs: Notified of updates, which a graph may repeat.
+        recorder: Holds the number of GPUs.
+        on_compile: Called when the script calls ``torch.compile``.
+        is_lazy: Start to watch only when the script names a GPU.
+        graphs: Receives updates, which a graph may repeat.
     """
     with Patches() as patches:
         patch_cuda_api(patches, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)
@@ -105,7 +104,7 @@ def fake_cuda(
 
 
 def _patch_device_context(patches: Patches, recorder: StepRecorder) -> None:
-    """Begin to watch where the script makes a device the one that all is created on."""
+    """Start to watch when the script makes a GPU the default device."""
     enter = DeviceContext.__enter__
 
     def enter_context(context: Any) -> Any:
@@ -126,7 +125,7 @@ def _patch_properties(patches: Patches, recorder: StepRecorder) -> None:
 
     def get_device(tensor: torch.Tensor) -> torch.device:
         found = real(tensor)
-        if found != host:  # meta tensors stay what they are
+        if found != host:  # a meta tensor keeps its device
             return found
         return by_name[device_of(tensor)]
 
@@ -156,7 +155,7 @@ def _patch_readers(patches: Patches, recorder: StepRecorder) -> None:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if devices.is_on_device(tensor):
                 note(tensor)
-            # Under a function mode torch finds this function again, by its name.
+            # Under a function mode, torch finds this function again by its name.
             with recorder.paused():
                 return original(tensor, *args, **kwargs)
 
@@ -179,13 +178,13 @@ def _patch_readers(patches: Patches, recorder: StepRecorder) -> None:
 
 
 def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
-    """Let clipping and optimizers, which group tensors in C++, see the fake device."""
+    """Show the fake device to clipping and optimizers, which group tensors in C++."""
     original = torch._C._group_tensors_by_device_and_dtype
 
     def group(tensor_lists: Any, with_indices: bool = False) -> Any:
         placed: dict[Any, Any] = {}
         for (_, dtype), (lists, indices) in original(tensor_lists, True).items():
-            # The first list tells: step counters stay on the host.
+            # Use the first list: step counters stay on the host.
             devices = [tensor.device for tensor in lists[0] if tensor is not None]
             for device in dict.fromkeys(devices):
                 own = [at for at, found in enumerate(devices) if found == device]
@@ -199,17 +198,17 @@ def _patch_grouping(patches: Patches, recorder: StepRecorder) -> None:
 
 @contextmanager
 def fake_gpus(num_devices: int = 1) -> Iterator[None]:
-    """Let torch behave inside as on a machine with CUDA GPUs, whatever this machine has.
+    """Make torch behave inside as on a machine with CUDA GPUs, regardless of this machine's.
 
-    Tensors know where they are and where results go, mixing devices raises as it does there, and
-    ``nn.DataParallel`` splits batches; everything is computed on the CPU. ``torch.compile`` is
-    ignored. Afterwards torch is as before; tensors made inside are ordinary tensors of the CPU.
+    Tensors and results have fake devices, mixing devices raises as on real GPUs, and
+    ``nn.DataParallel`` splits batches; the CPU computes everything. ``torch.compile`` is ignored.
+    On exit torch is restored; tensors created inside become ordinary CPU tensors.
 
     Args:
-        num_devices: How many GPUs there are: ``cuda:0``, ``cuda:1`` and so on.
+        num_devices: Number of GPUs: ``cuda:0``, ``cuda:1`` and so on.
 
     Raises:
-        UsageError: There is to be less than one.
+        UsageError: ``num_devices`` is less than one.
     """
     if num_devices < 1:
         raise UsageError(f"{num_devices} GPUs cannot be faked", hint="ask for 1 or more")
@@ -217,8 +216,8 @@ def fake_gpus(num_devices: int = 1) -> Iterator[None]:
         yield
 
 
-# What a call does with the value that it reads, by the name of the outermost function of torch;
-# ``item`` for all others.
+# How a call uses the value that it reads, by the name of torch's outermost function; ``item`` for
+# all others.
 _READINGS = {
     "__bool__": "bool", "__contains__": "bool", "is_nonzero": "bool", "allclose": "bool",
     "__float__": "float", "__complex__": "float", "__int__": "int", "__index__": "int",
@@ -227,37 +226,37 @@ _READINGS = {
 
 _ASKING_FOR_A_GPU = frozenset({"device", "out_dtype", "pin_memory"})
 
-# What is read so often tells what a call takes. It was made before anything is faked.
+# Time a call by reading this attribute repeatedly. Create the tensor before anything is faked.
 _SAMPLE = torch.empty(())
 _NUM_ENTRIES = 50
 
-# Results of these are in several places.
+# Functions whose results are on several devices.
 _SCATTERING = frozenset({"_pack_padded_sequence"})
 
 
 class CallsOnDevice(TorchFunctionMode):
-    """Tells the recorder whether the call that the script makes has tensors on the device.
+    """Tells the recorder whether the script's call has tensors on the device.
 
-    While nothing is recorded, a call into C++ whose tensors are all in one place is run without the
-    recorder, since where its results are is clear: three to ten times as fast.
+    If nothing is recorded and all tensors of a C++ call are on one device, the recorder is skipped:
+    the device of the results is known. That is three to ten times as fast.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
         self._recorder = recorder
-        # What it takes to be called at all.
+        # Overhead of one call of this mode.
         self._entry_ns = 0
         recorder.on_first_recording.append(self._time_entry)
 
     def _time_entry(self) -> None:
-        with self:  # within a call, as of `backward`, it is off
+        with self:  # inside a call such as `backward`, torch disables the mode
             took_s = timeit(lambda: _SAMPLE.grad, number=_NUM_ENTRIES)
         self._entry_ns = round(took_s * NS_PER_S / _NUM_ENTRIES)
 
     def patch_backward(self, patches: Patches) -> None:
-        """See the calls of hooks, checkpoints and the script's own gradients too.
+        """See calls of hooks, checkpoints and the script's own gradients too.
 
-        They run within the call of ``backward``, and torch leaves a mode out of calls within calls.
+        They run inside the call of ``backward``, where torch disables the mode.
         """
         original = torch.autograd.graph._engine_run_backward
         recorder = self._recorder
@@ -281,7 +280,7 @@ class CallsOnDevice(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         recorder = self._recorder
-        if type(func) is MethodWrapperType:  # an attribute: `x.shape`
+        if type(func) is MethodWrapperType:  # an attribute such as `x.shape`
             recorder.gap_own_ns += self._entry_ns
             return func(*args, **kwargs)
         if recorder.watch is not None and not recorder.watch.is_on:
@@ -308,10 +307,10 @@ class CallsOnDevice(TorchFunctionMode):
             here.is_call_on_device, here.reading = before
 
     def _common_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Return where all tensors of a call are; None where only the recorder may run it.
+        """Return the device of all tensors of a call; None if the recorder must run it.
 
-        So it is where they differ, where something is named that only machines with a GPU do, and
-        where gradients flow: what a call keeps for its backward, which is seen, must be known.
+        It must run it if devices differ or an argument requires a GPU. It must also if gradients
+        flow: the recorded backward pass needs the tensors that the call saves.
         """
         if kwargs and not kwargs.keys().isdisjoint(_ASKING_FOR_A_GPU):
             return None
@@ -330,7 +329,7 @@ class CallsOnDevice(TorchFunctionMode):
     def _run_alone(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str
     ) -> Any:
-        """Run a call without the recorder, and put its results where its tensors are."""
+        """Run a call without the recorder, and place its results on its tensors' device."""
         with undispatched():
             result = func(*args, **kwargs)
         if place != HOST:
@@ -343,9 +342,9 @@ class CallsOnDevice(TorchFunctionMode):
 
 
 def _is_alone(func: Any) -> bool:
-    """Return whether nobody but torch's C++ is concerned with what a call does.
+    """Return whether only torch's C++ code handles a call.
 
-    Python may name a device further down, and modes of the script's own want to see it all.
+    Python code may name a device deeper in the call, and the script's own modes must see it.
     """
     return (
         type(func) is not FunctionType
@@ -356,9 +355,9 @@ def _is_alone(func: Any) -> bool:
 
 
 def patch_compiled_calls(patches: Patches, recorder: StepRecorder) -> None:
-    """Let what compiled functions and modules create be on the device of their arguments.
+    """Place results of compiled functions and modules on the device of their arguments.
 
-    TorchScript's own ``x.device`` is the real one.
+    TorchScript's own ``x.device`` is the real device.
     """
     for kind in (torch.jit.ScriptFunction, torch.ScriptMethod):
         patches.replace(kind, "__call__", _on_device_of_arguments(kind.__call__, recorder))
@@ -383,7 +382,7 @@ def _on_device_of_arguments(
 
 
 def main() -> None:
-    """Run a script to its end, as ``python SCRIPT`` does."""
+    """Run a script to its end, like ``python SCRIPT``."""
     with fake_gpus(int(sys.argv[1])):
         run_as_main(sys.argv[2], sys.argv[3:], is_module=False)
 

@@ -1,8 +1,8 @@
-"""Record a step of a model that has no memory: shapes are computed, numbers are not.
+"""Recording of a step without memory: shapes are computed, values are not.
 
-Fake tensors on the CPU take the place of real ones, so that a model of any size is recorded in
-the time that its operators' shapes take. They are "moved" to the fake device as a script is
-that never uses one: everything but the optimizer's counters is on it.
+Fake tensors on the CPU replace real ones. Recording a model of any size takes only the time to
+compute shapes. As for a script that never uses a device, everything is "moved" to the fake device
+except the optimizer's counters.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 from breakeven.trace import Event, HostWork, Op
 
-# What an operator on the optimizer's counters, which stay on the host, takes for each of them.
+# Host time of an operator on the optimizer's counters, which stay on the host, per counter.
 # Source: torch._foreach_add_ of 50 and 200 of them, torch 2.13, one core of a cloud machine.
 _HOST_TENSOR_NS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeStep:
-    """What one call of a step did.
+    """The recording of one call of a step.
 
     Args:
-        events: In the order in which the host issues them; without the host's own work, whose
-            duration fake tensors do not tell.
-        peak_memory_bytes: Largest sum of live device tensors within the step.
+        events: Events in the order of their issue, without the host's own work: fake tensors do not
+            show its duration.
+        peak_memory_bytes: Peak sum of live device tensors within the step.
     """
 
     events: tuple[Event, ...]
@@ -49,9 +49,9 @@ class FakeStep:
 
 
 class FakeSession(Patches):
-    """Inside, tensors are created without memory, and `record` records what a step does.
+    """Inside, tensors have no memory, and `record` records a step.
 
-    A value that is read back from the device is 0: nothing has overflowed, no mask is full.
+    A value read back from the device is 0: no overflow, no full mask.
     """
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ class FakeSession(Patches):
         self._optimizers = OptimizerHooks(lambda _: None, self._recorder)
 
     def _apply(self) -> None:
-        # What it logs is raised too.
+        # Its log messages are raised as errors too.
         self.replace(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
-        # Constants that C++ makes within a composite are real tensors.
+        # C++ code within a composite creates constants as real tensors.
         self.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         patch_composites(self, self._recorder)
         patch_attention(self, self._recorder)
@@ -72,9 +72,9 @@ class FakeSession(Patches):
         self.enter_context(ModulePath(self._recorder))
 
     def record(self, step: Callable[[], object]) -> FakeStep:
-        """Call ``step`` once and return what it did.
+        """Call ``step`` once, and return its recording.
 
-        A step that makes gradients or the optimizer's state must have been called before.
+        A step that creates gradients or the optimizer's state must have run once before.
         """
         recorder = self._recorder
         recorder.start_step()
@@ -88,12 +88,12 @@ class FakeSession(Patches):
         )
 
     def place(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count what was made before the recording, parameters above all, as device memory."""
+        """Count tensors from before the recording, mostly parameters, as device memory."""
         for tensor in tensors:
             self._recorder.devices.place(tensor, DEVICE)
 
     def num_updated_parameters(self) -> int:
-        """Return the elements of what the optimizers have updated so far."""
+        """Return the number of elements that the optimizers have updated so far."""
         return sum(parameter.numel() for parameter in self._optimizers.parameters())
 
     def copy_to_device(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -107,9 +107,9 @@ class FakeSession(Patches):
 
 
 def _timed(event: Event) -> Event:
-    """Return the event with what it would take on the host instead of what its fake took.
+    """Return the event with its estimated host time instead of that of fake tensors.
 
-    The stacks of the user's lines are left behind: they are breakeven's own workloads' mostly.
+    It has no stack of the user's lines: most are from breakeven's own workloads.
     """
     if not isinstance(event, Op):
         return replace(event, stack=-1)
@@ -118,7 +118,7 @@ def _timed(event: Event) -> Event:
 
 
 def run_on_fakes(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on fake tensors; a value that they cannot know is 0."""
+    """Run an operator on fake tensors; a value that depends on their data is 0."""
     try:
         return func(*args, **kwargs)
     except DataDependentOutputException:
@@ -128,23 +128,23 @@ def run_on_fakes(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[
         return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
 
 
-# Of longer tensors, such as tables of positions, nothing reads the values.
+# Longer tensors, such as position tables, need no values: no constructor reads them.
 _MAX_KNOWN_VALUES = 1024
 
 _Convert = Callable[[torch.Tensor], torch.Tensor]
 
 
 def patch_construction(patches: Patches, recorder: StepRecorder) -> None:
-    """Let models be built and converted whose parameters are fake tensors.
+    """Allow building and converting models with fake parameters.
 
     Args:
-        patches: Restores everything when it is left.
-        recorder: What runs under it is no construction.
+        patches: Restores everything on exit.
+        recorder: Marks a recorded step, which is no construction.
     """
     _patch_conversion(patches)
-    # It draws until all values are within bounds, and fakes have none.
+    # It draws until all values are within bounds, but fake tensors have no values.
     patches.replace(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
-    # Constructors compute widths and rates of stochastic depth, and read them.
+    # Constructors compute widths and stochastic depth rates, and read them.
     patches.replace(fake_tensor, "CONSTANT_NUMEL_LIMIT", _MAX_KNOWN_VALUES)
     for name in ("arange", "linspace"):
         patches.replace(torch, name, _with_values(getattr(torch, name), recorder))
@@ -153,7 +153,7 @@ def patch_construction(patches: Patches, recorder: StepRecorder) -> None:
 def _with_values(
     create: Callable[..., torch.Tensor], recorder: StepRecorder
 ) -> Callable[..., torch.Tensor]:
-    """Let a factory make tensors whose values are known, other than in a recorded step."""
+    """Make a factory create tensors with known values, except in a recorded step."""
 
     @functools.wraps(create)
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -163,20 +163,20 @@ def _with_values(
             values = create(*args, **kwargs)
         if values.numel() > _MAX_KNOWN_VALUES:
             return create(*args, **kwargs)
-        # A fake tensor keeps the values of what is made of Python numbers.
+        # A fake tensor keeps its values if Python numbers create it.
         return torch.tensor(values.tolist(), dtype=values.dtype)
 
     return make
 
 
 def _patch_conversion(patches: Patches) -> None:
-    """Let ``module.to(...)``, ``.half()`` and their kin give a module new parameters.
+    """Make ``module.to(...)``, ``.half()`` and similar methods create new parameters.
 
-    torch swaps a fake parameter with its conversion in place, and refuses where something holds a
-    weak reference to it, as the fake tensor mode itself does.
+    torch would swap a fake parameter with its conversion in place. It refuses if an object, such as
+    the fake tensor mode itself, holds a weak reference to the parameter.
     """
-    # By id; the parameters are kept alive, so that ids are not given to others. A parameter that
-    # two modules share stays shared.
+    # By id; the references keep parameters alive, so that no id is reused. A parameter that two
+    # modules share stays shared.
     converted: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     depth = 0
 

@@ -1,7 +1,7 @@
-"""``nn.DataParallel`` on fake GPUs, and one process of several, without the others.
+"""``nn.DataParallel`` on fake GPUs, and one process of a distributed job without the others.
 
-Its collectives return at once with what this process has; what the others would have sent is not
-waited for. `DistributedDataParallel` runs the step of its one GPU, and exchanges no gradients.
+Collectives return at once with this process's own data, and wait for no other process.
+`DistributedDataParallel` runs the step of its one GPU, and exchanges no gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel, _functions
 
 from breakeven.configure import Patches
 
-# What `DistributedDataParallel` asks itself before it exchanges gradients, and buffers.
+# Properties that `DistributedDataParallel` checks before it exchanges gradients and buffers.
 _EXCHANGES = ("require_backward_grad_sync", "require_forward_param_sync")
 
 
@@ -31,12 +31,12 @@ def patch_process_group(
     patches: Patches, *, is_fake: bool = False,
     on_group: Callable[[int], None] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Let ``init_process_group`` succeed at once, whatever its backend and its world.
+    """Make ``init_process_group`` succeed at once, with any backend and world size.
 
     Args:
-        patches: Undo it.
+        patches: Restores everything on exit.
         is_fake: Whether modules are on a fake GPU; otherwise they are on the CPU.
-        on_group: Called with the number of processes when the script joins them.
+        on_group: Called with the number of processes when the script joins a group.
     """
     if not dist.is_available():
         return
@@ -47,7 +47,7 @@ def patch_process_group(
         world_size: int = -1, rank: int = -1, store: Any = None, *_: Any, **__: Any,
     ) -> None:  # fmt: skip
         nonlocal asked_backend
-        # Registers the backend.
+        # The import registers the backend.
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         own = rank if rank >= 0 else _from_environment("RANK")
@@ -72,20 +72,20 @@ def patch_process_group(
         patches.replace(dist, name, lambda *_, **__: None)
     patches.callback(_leave_group)
     _patch_ddp(patches, is_fake=is_fake)
-    # It normalizes over the samples of all processes, on GPUs alone.
+    # It normalizes over the samples of all processes, and only on GPUs.
     patches.replace(nn.SyncBatchNorm, "forward", _BatchNorm.forward)
     handle = "_passing_sync_batchnorm_handle"
     patches.replace(DistributedDataParallel, handle, lambda *_: None)
-    # The function, which hides its module.
+    # Get the function, which hides its module.
     spawn: Any = vars(torch.multiprocessing)["spawn"]
     patches.replace(torch.multiprocessing, "spawn", _call_first(spawn))
 
 
 def _from_environment(name: str) -> int:
-    """Return a number that ``torchrun`` gives to each process.
+    """Return a number that ``torchrun`` sets for each process.
 
     Raises:
-        ValueError: There is none, in the words of torch.
+        ValueError: The variable is not set; the message is torch's.
     """
     value = os.environ.get(name)
     if value is None:
@@ -110,7 +110,7 @@ def _patch_ddp(patches: Patches, *, is_fake: bool) -> None:
         *args: Any, **kwargs: Any,
     ) -> None:  # fmt: skip
         if device_ids:
-            # On the CPU there is nothing to choose.
+            # The CPU leaves no choice of device.
             device_ids = [0] if is_fake else None
         if output_device is not None:
             output_device = 0 if is_fake else None
@@ -123,7 +123,7 @@ def _patch_ddp(patches: Patches, *, is_fake: bool) -> None:
 
 
 def _call_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the first of the processes that are waited for in this one."""
+    """Run the first of several spawned processes in this one, if the script waits for them."""
 
     @functools.wraps(original)
     def spawn(
@@ -139,10 +139,9 @@ def _call_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch_data_parallel(patches: Patches) -> None:
-    """Let it work without the C++ that a torch built without CUDA lacks.
+    """Make DataParallel work without the C++ functions that a torch built without CUDA lacks.
 
-    Its replicas run in turn rather than in threads of their own, which modes of torch do not
-    reach; what they compute is the same.
+    Its replicas run in turn, since torch's modes do not reach other threads; results are the same.
     """
     patches.replace(_functions.Scatter, "forward", staticmethod(_scatter))
     patches.replace(torch._C, "_broadcast_coalesced", _broadcast)
@@ -154,19 +153,19 @@ def patch_data_parallel(patches: Patches) -> None:
 
 
 def bypass_data_parallel(patches: Patches) -> None:
-    """Let it find no device, as on a machine without one: then it moves nothing."""
+    """Make DataParallel find no device, as on a machine without one: then it moves nothing."""
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     patches.replace(module, "_get_available_device_type", lambda: None)
 
 
 def keep_to_one_device(patches: Patches, on_split: Callable[[], None]) -> None:
-    """Let it take the first device alone, whatever devices the script lists.
+    """Limit DataParallel to the first device, regardless of the script's list.
 
-    A step is predicted on one GPU; that the script splits it over several has a rule of its own.
+    A step is predicted on one GPU; a rule reports a script that splits it over several.
 
     Args:
-        patches: Undo it.
-        on_split: Called when the script lists several devices.
+        patches: Restores everything on exit.
+        on_split: Called if the script lists several devices.
     """
     original = torch.nn.DataParallel.__init__
 
@@ -187,7 +186,7 @@ def _scatter(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     ctx.dim = dim
     ctx.input_device = batch.get_device()
-    if len(devices) == 1:  # one of several chunks on several devices: on one a view of all
+    if len(devices) == 1:  # several devices get chunks; one device gets a view of the batch
         chunks: Sequence[torch.Tensor] = (batch.view_as(batch),)
     elif chunk_sizes is None:
         chunks = batch.chunk(len(devices), dim)
@@ -202,7 +201,7 @@ def _scatter(
 def _broadcast(
     tensors: Sequence[torch.Tensor], devices: Sequence[int], _: int
 ) -> list[list[torch.Tensor]]:
-    """Return the tensors on every device; on their own they share memory with the originals."""
+    """Return the tensors on every device; on their own device they share the original memory."""
     return [[tensor.detach().to(f"cuda:{device}") for tensor in tensors] for device in devices]
 
 

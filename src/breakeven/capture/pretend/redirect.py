@@ -1,4 +1,4 @@
-"""Run a script written for CUDA on the CPU, at the speed of the CPU: for the plain run."""
+"""Runs a script written for CUDA on the CPU, at the CPU's speed, for the plain run."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
     """Inside, CUDA devices mean the CPU.
 
     Args:
-        has_cuda: What ``torch.cuda.is_available()`` says.
-        on_compile: Called when the script asks for ``torch.compile``.
-        is_alone: Where the script joins other processes, go on without them.
-        keeps_compile: Let ``torch.compile`` do its work; otherwise it does nothing. It does not
-            bear the replaced functions, so that nothing is redirected then; with ``has_cuda``
-            everything is, and the compilation ignored.
-        graphs: Notified of updates, which a graph may repeat.
+        has_cuda: Result of ``torch.cuda.is_available()``.
+        on_compile: Called when the script calls ``torch.compile``.
+        is_alone: If the script joins other processes, continue without them.
+        keeps_compile: Let ``torch.compile`` compile; otherwise it does nothing. It fails with
+            replaced functions, so nothing is redirected then. With ``has_cuda``, everything is
+            redirected and compilation ignored.
+        graphs: Receives updates, which a graph may repeat.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         if self._is_idle:
             hide_other_gpus(self)
             return
-        # Whatever the number of a device, it is the CPU.
+        # Every device number means the CPU.
         cuda = CudaDevices(on_other=lambda _: None)
         patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
         self.enter_context(self._graphs.patch())
-        # Each is wrapped in Python, some 0.3 µs a call; a TorchFunctionMode would see them all,
-        # but costs more than a small operator for every call.
+        # Wrap each function in Python, at some 0.3 µs per call. A TorchFunctionMode would see all
+        # functions, but costs more than a small operator on every call.
         for found in device_functions():
             self.replace(found.owner, found.name, found.naming(lambda _: "cpu", lambda _: None))
         self.replace(torch.Tensor, "to", _to_on_cpu(torch.Tensor.to))
-        # Lazy modules allow some methods before they have memory, and know them by identity.
+        # Before they have memory, lazy modules allow some methods, compared by identity.
         allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]
         self.replace(UninitializedTensorMixin, "_allowed_methods", allowed)
         self.replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)

@@ -1,7 +1,7 @@
-"""What stands in for parts of torch, on fake devices and where CUDA means the CPU.
+"""Stand-ins for parts of torch on fake devices, and if CUDA means the CPU.
 
-Default devices, generators, checkpoints that were written on a GPU or are read onto one, what
-compiles nothing, and autocast regions for CUDA, which become regions for the CPU.
+They cover default devices, generators, disabled compilers, and checkpoints written on a GPU or read
+onto one. Autocast regions for CUDA become regions for the CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from faststep import FastStep
 
 
 def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
-    """Let ``set_default_device`` and ``with torch.device(...)`` use the device that is found."""
+    """Make ``set_default_device`` and ``with torch.device(...)`` use the result of ``find``."""
     context = torch.utils._device.DeviceContext
     original = context.__init__
 
@@ -35,11 +35,11 @@ def patch_default_device(patches: Patches, find: Callable[[Any], Any]) -> None:
 
 
 def patch_device(patches: Patches) -> None:
-    """Let ``torch.device(0)`` be a CUDA device, where torch itself finds none."""
+    """Make ``torch.device(0)`` a CUDA device even if torch finds none."""
     original: Any = torch.device
 
     class Kind(type):
-        """Stands for a class of torch that cannot be derived from, also as a key."""
+        """Replaces a class of torch that cannot be subclassed, also as a dictionary key."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("device")
@@ -62,20 +62,20 @@ def patch_device(patches: Patches) -> None:
         def __hash__(cls) -> int:
             return hash(original)
 
-    # Devices are pickled by the name of their class.
+    # Pickle stores devices by the name of their class.
     device = Kind("device", (), {"__module__": "torch", "__doc__": original.__doc__})
     patches.replace(torch, "device", device)
     find_type = annotations.try_ann_to_type
 
     def find_type_of_device(annotation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Know what was annotated before, too: TorchScript compares by identity."""
+        """Recognize the original in older annotations too: TorchScript compares by identity."""
         return find_type(device if annotation is original else annotation, *args, **kwargs)
 
     patches.replace(annotations, "try_ann_to_type", find_type_of_device)
 
 
 def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
-    """Let ``Module.to`` take a number, which means no device where there is no GPU."""
+    """Make ``Module.to`` accept a device number, which torch rejects without a GPU."""
     functions = vars(torch._C)["_nn"]
     original = functions._parse_to
 
@@ -90,7 +90,7 @@ def patch_module_to(patches: Patches, find: Callable[[Any], Any]) -> None:
 
 
 def patch_torchscript(patches: Patches) -> None:
-    """Let TorchScript, which knows torch's operators by identity, know their replacements too."""
+    """Make TorchScript, which compares operators by identity, recognize their replacements."""
     original = torch.jit._builtins._find_builtin
 
     def find_builtin(function: Any) -> Any:
@@ -100,11 +100,11 @@ def patch_torchscript(patches: Patches) -> None:
 
 
 def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: "cpu") -> None:
-    """Let ``torch.Generator(device="cuda")`` be one of the CPU.
+    """Make ``torch.Generator(device="cuda")`` a CPU generator.
 
     Args:
-        patches: Undo it.
-        name_of: What it says of its device when a CUDA device was asked for.
+        patches: Restores everything on exit.
+        name_of: Returns the generator's device name for a CUDA device.
     """
     original: Any = torch.Generator
 
@@ -114,7 +114,7 @@ def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: 
     kind: Any = type("Kind", (type(original),), {"__instancecheck__": is_one})
 
     class Generator(original, metaclass=kind):
-        """A generator of the CPU, whatever device was asked for."""
+        """A CPU generator for any requested device."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             if not is_cuda(device):
@@ -131,7 +131,7 @@ def patch_generator(patches: Patches, name_of: Callable[[Any], str] = lambda _: 
 
 
 def disable_compile(patches: Patches, on_use: Callable[[], None]) -> None:
-    """Let ``torch.compile`` and ``fast_step`` compile nothing: the eager step is compared."""
+    """Disable ``torch.compile`` and ``fast_step``: the comparison uses the eager step."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         on_use()
@@ -146,7 +146,7 @@ def disable_compile(patches: Patches, on_use: Callable[[], None]) -> None:
 
 
 def keep_stock_steps(patches: Patches, on_use: Callable[[], object] = lambda: None) -> None:
-    """Let ``fast_step`` do the steps as the loop did them."""
+    """Make ``fast_step`` run the loop's original step."""
 
     def do_stock(step: FastStep, batch: Any, indices: Any) -> Any:
         on_use()
@@ -158,12 +158,12 @@ def keep_stock_steps(patches: Patches, on_use: Callable[[], object] = lambda: No
 def patch_serialization(
     patches: Patches, devices: DeviceMap | None = None, cuda: CudaDevices | None = None
 ) -> None:
-    """Let ``torch.load`` put CUDA tensors on the CPU.
+    """Make ``torch.load`` put CUDA tensors on the CPU.
 
     Args:
-        patches: Restores everything when it is left.
-        devices: Notes which of them live on a fake device; None where there is none.
-        cuda: The fake devices; one by default.
+        patches: Restores everything on exit.
+        devices: Notes tensors on a fake device; None without fake devices.
+        cuda: The fake devices; by default one device.
     """
     original_load = torch.load
     fake = cuda or CudaDevices()
@@ -196,7 +196,7 @@ def patch_serialization(
 
 
 def _restorer(map_location: Any, place: Callable[..., Any]) -> Callable[[Any, str], Any]:
-    """Return the function that ``torch.load`` asks where each storage goes."""
+    """Return a ``map_location`` function, which ``torch.load`` calls with each storage."""
 
     def restore(storage: Any, location: str) -> Any:
         target: Any = location
@@ -215,10 +215,10 @@ def _restorer(map_location: Any, place: Callable[..., Any]) -> Callable[[Any, st
     return restore
 
 
-# Operators that autocast runs in float32 on CUDA, where the CPU's keeps half precision. Those that
-# both run in half precision are nearly the same, matrix products and convolutions; CUDA's list of
-# those that want float32 is far longer, which decides about the casts in a step and the bytes that
-# move. Source: aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
+# Operators that run in float32 under CUDA's autocast, but in half precision under the CPU's. Both
+# run nearly the same ones in half precision: matrix products and convolutions. CUDA's list of
+# float32 operators is far longer. It changes the casts in a step and the bytes that the step moves.
+# Source: aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE.
 _KEY = "AutocastCPU"
 _FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
@@ -230,7 +230,7 @@ _FLOAT32 = (
     "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
     "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp",
 )  # fmt: skip
-# These take the dtype of their result as an argument.
+# These operators take the dtype of their result as an argument.
 _FLOAT32_RESULT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum",
     "sum.dim_IntList", "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord",
@@ -238,7 +238,7 @@ _FLOAT32_RESULT = (
 
 
 def patch_autocast_policy(patches: Patches) -> None:
-    """Let autocast regions for the CPU choose precisions as those for CUDA do."""
+    """Make autocast regions for the CPU choose the same precisions as those for CUDA."""
     library = torch.library.Library("aten", "IMPL")
     patches.callback(library._destroy)
     for names, make in ((_FLOAT32, _in_float32), (_FLOAT32_RESULT, _to_float32)):
@@ -281,12 +281,12 @@ def _is_half(value: Any) -> bool:
 
 
 def widened(value: Any) -> Any:
-    """Return a tensor in float32 where the CPU lacks or emulates its half precision."""
+    """Return a half-precision tensor as float32: the CPU lacks or emulates its format."""
     return value.float() if _is_half(value) else value
 
 
 def patch_autocast(patches: Patches, recorder: StepRecorder) -> None:
-    """Let autocast regions for CUDA cast on the CPU, to the same dtype."""
+    """Make autocast regions for CUDA cast to the same dtype on the CPU."""
     original = torch.autocast.__init__
     is_enabled, get_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 

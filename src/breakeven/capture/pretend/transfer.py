@@ -1,4 +1,4 @@
-"""Move a tensor between the host and fake devices."""
+"""Moves tensors between the host and fake devices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def _seen_by_subclasses(method: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a method of tensors that, as those of torch do, lets a subclass handle its call.
+    """Return a tensor method that, like torch's own, lets a subclass handle its call.
 
-    Of a plain tensor, nothing that happens inside is the script's own call.
+    For a plain tensor, no call inside counts as the script's own.
     """
 
     @functools.wraps(method)
@@ -47,11 +47,11 @@ def _transfer(
     recorder: StepRecorder, original_to: Callable[..., torch.Tensor], tensor: torch.Tensor,
     where: str, options: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
-    """Return a copy of ``tensor`` that lives at ``where``; gradients travel back.
+    """Return a copy of ``tensor`` at ``where``; gradients flow back.
 
-    As CUDA does it, a change of dtype in the same call happens on the side of the source, before
-    the copy, and a change of memory format on the other side, after it: a byte image cast to
-    float32 on its way travels as float32.
+    As on CUDA, a change of dtype in the same call happens at the source, before the copy. A change
+    of memory format happens at the target, after it. So a byte image cast to float32 in the call
+    travels as float32.
     """
     non_blocking = bool(options.pop("non_blocking", False))
     memory_format = options.pop("memory_format", torch.preserve_format)
@@ -68,7 +68,7 @@ def _transfer(
 
 
 class _Transfer(torch.autograd.Function):
-    """A copy through which gradients flow, back to where they came from."""
+    """A copy whose backward pass copies gradients back to the source."""
 
     @staticmethod
     def forward(
@@ -95,10 +95,10 @@ def _copy(
         recorder.record_copy(
             tensor, HOST, where, is_pinned=devices.is_pinned(tensor), non_blocking=non_blocking
         )
-    elif where != HOST:  # between devices nothing passes through the host
+    elif where != HOST:  # a copy between devices bypasses the host
         recorder.record_copy(tensor, came_from, where, is_pinned=False, non_blocking=True)
     elif non_blocking:
-        # torch pins the memory it allocates for an asynchronous copy to the host.
+        # For an asynchronous copy to the host, torch allocates pinned memory.
         recorder.record_copy(tensor, came_from, HOST, is_pinned=True, non_blocking=True)
     else:
         recorder.record_read("cpu", tensor)
@@ -109,12 +109,12 @@ _WANTED = "_wanted_device"
 
 
 def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
-    """Place parameters where they belong as soon as they get their memory."""
+    """Place lazy parameters on their device when they get memory."""
     original = UninitializedTensorMixin.materialize
 
     def materialize(tensor: Any, *args: Any, **kwargs: Any) -> None:
         device = vars(tensor).pop(_WANTED, None)
-        with without_modes():  # it cannot be described before it exists
+        with without_modes():  # an uninitialized tensor cannot be recorded
             original(tensor, *args, **kwargs)
         if device is not None:
             devices.place(tensor, device)
@@ -123,10 +123,10 @@ def patch_lazy_parameters(patches: Patches, devices: DeviceMap) -> None:
 
 
 def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
-    """Let ``to``, ``cuda`` and their kin move tensors of the host and of fake devices."""
+    """Make ``to``, ``cuda`` and similar methods move tensors between host and fake devices."""
     original_to = torch.Tensor.to
     devices = recorder.devices
-    # `batch.to(device)` is how a script moves what it has, whatever its device is called.
+    # A script moves its batch by `batch.to(device)`, even if that device is the CPU.
     by_name = DEVICE if recorder.is_moving else HOST
 
     @_seen_by_subclasses
@@ -150,7 +150,7 @@ def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
             return tensor
         if devices.device_of(tensor) != where:
             return _transfer(recorder, original_to, tensor, where, options)
-        # The real tensor is on the CPU already, so what is left is dtype and format.
+        # The real tensor is already on the CPU: change only dtype and format.
         return original_to(tensor, **options) if options else tensor
 
     def cuda(tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any):
@@ -181,7 +181,7 @@ def patch_transfers(patches: Patches, recorder: StepRecorder) -> None:
 def _split_device(
     tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], cuda: CudaDevices
 ) -> tuple[torch.device | None, dict[str, Any]]:
-    """Take the device out of the arguments of ``Tensor.to``; the rest comes back as keywords."""
+    """Separate the device from the arguments of ``Tensor.to``; return the rest as keywords."""
     options = dict(kwargs)
     target = options.pop("device", None)
     other = options.pop("other", None)

@@ -1,1 +1,1 @@
-"""The processes in which scripts run, and what is said between them and their parent."""
+"""The processes that run scripts, and their messages to the parent."""

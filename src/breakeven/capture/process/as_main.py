@@ -1,4 +1,4 @@
-"""Run a script or a module as ``__main__``, as the interpreter does for its command line."""
+"""Runs a script or a module as ``__main__``, like the interpreter's command line."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def run_as_main(
 ) -> None:
     """Run the target in a fresh ``__main__``, which stays: threads and ``atexit`` still need it.
 
-    An exception ends the process with the traceback that plain Python shows, without our frames.
+    An exception ends the process with plain Python's traceback, without our frames.
 
     Args:
         target: Path of the script as the user wrote it, or name of the module.
         arguments: ``sys.argv[1:]`` of the script.
-        is_module: The target is a module.
-        code_of: Returns the code to run for a script's text and name; None for its own.
+        is_module: Whether the target is a module.
+        code_of: Returns the code to run for a script's text and name; None for the script's own.
     """
-    # As `python -m` has it until the module is found.
+    # `python -m` shows this value until it finds the module.
     sys.argv = ["-m" if is_module else target, *arguments]
     start = ["-m", target] if is_module else [target]
     sys.orig_argv = [sys.executable, *start, *arguments]
@@ -40,11 +40,11 @@ def run_as_main(
     try:
         if is_module:
             _put_first(str(Path.cwd()))
-            # What `python -m` itself calls.
+            # The function behind `python -m`.
             runpy._run_module_as_main(target)  # pyright: ignore[reportAttributeAccessIssue]
             return
         put_folder_first(target)
-        # Not normalized: plain Python puts the two together as they are.
+        # Do not normalize: plain Python joins the two parts unchanged.
         file = target if Path(target).is_absolute() else f"{Path.cwd()}{os.sep}{target}"
         main.__dict__.update(
             __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
@@ -59,14 +59,14 @@ def run_as_main(
         while step is not None:
             steps.append(step)
             step = step.tb_next
-        # Show all that led to a bug of ours; but a syntax error is raised in this very frame.
+        # Show all frames that led to our bug; but a syntax error is raised in this very frame.
         if not (isinstance(error, Exception) and steps[1:] and _is_ours(steps[-1])):
             _hide_our_frames(steps)
         raise
 
 
 def fresh_main() -> ModuleType:
-    """Put an empty ``__main__`` in the place of the one that there is, and return it."""
+    """Replace ``__main__`` by an empty module, and return it."""
     main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main
@@ -74,10 +74,10 @@ def fresh_main() -> ModuleType:
 
 
 def put_folder_first(script: str) -> None:
-    """Let a script's folder come first where modules are looked for, unless Python is told not to.
+    """Put a script's folder first in ``sys.path``, unless ``PYTHONSAFEPATH`` is set.
 
     Args:
-        script: Its path; of a link, modules are beside the file itself.
+        script: Path of the script; a link counts as the file that it points to.
     """
     _put_first(str(Path(script).resolve().parent))
 
@@ -88,10 +88,10 @@ def _put_first(folder: str) -> None:
 
 
 def _hide_our_frames(steps: Sequence[TracebackType]) -> None:
-    """Let the traceback of an unhandled exception be the user's; the interpreter prints it."""
+    """Hide our frames from the traceback that the interpreter prints for an unhandled exception."""
     show, users = sys.excepthook, [one for one in steps if not _is_ours(one)]
 
-    # By then the interpreter has added the frames that led here, which are left out.
+    # By then the interpreter has added the outer frames: leave them out.
     def show_users_frames(
         kind: type[BaseException], value: BaseException, _: TracebackType | None
     ) -> None:
@@ -105,5 +105,5 @@ def _hide_our_frames(steps: Sequence[TracebackType]) -> None:
 
 def _is_ours(step: TracebackType) -> bool:
     file = step.tb_frame.f_code.co_filename
-    # Scripts that come with breakeven are run as a user's are.
+    # Scripts shipped with breakeven run like the user's.
     return file.startswith(_OUR_FOLDER) and f"{os.sep}scripts{os.sep}" not in file

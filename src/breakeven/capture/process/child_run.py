@@ -1,6 +1,6 @@
-"""What the process that is made for a request does: mostly a run of the target, to its end.
+"""The process that serves one request: usually a run of the target to its end.
 
-It tells its launcher on a pipe, and never returns: the process ends with the answer.
+It reports to its launcher on a pipe and never returns: the process ends after the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import msgspec
-import numpy.ma  # noqa: F401 - what takes a median needs it, when a script may hide it
+import numpy.ma  # noqa: F401 - computing a median needs it later, when a script may hide it
 import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 from msgspec.structs import replace
@@ -59,28 +59,28 @@ from breakeven.rewrite import NoPatch, code_of_fast_step
 from breakeven.timing import TurnKind
 from breakeven.units import NS_PER_S
 
-# As they are before a script puts others in their place. A script that calls `os._exit` ends like
-# one that calls `sys.exit`.
+# Keep the originals: a script may replace them. A script that calls `os._exit` ends like one that
+# calls `sys.exit`.
 _exit, _fstat, _write = os._exit, os.fstat, os.write
 
 _PROGRESS_EVERY_S = 0.2
-# What a script has put in the place of its output may never come back.
+# A flush may never return if the script replaced its output stream.
 _FLUSH_LIMIT_S = 2.0
-# This number of updates gives an answer.
+# This number of updates suffices for an answer.
 _ENOUGH_STEPS = 2
-# How often a script that has done no step is asked where it stands.
+# Interval for reporting the line of a script without a step.
 _WAITING_EVERY_S = 2.0
-# How long the script's own process may wait for its first step while its others take theirs.
+# Limit for the script's own first step after its other processes took one.
 _OWN_STEP_LIMIT_S = 2.0
-# CUDA's own, and that of AMD's runtime, which reads both.
+# The variable of CUDA, and that of AMD's runtime, which reads both.
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def ready(caveats: tuple[Caveat, ...] = ()) -> Ready:
-    """Return what is known of torch and of this machine.
+    """Return the facts about torch and this machine.
 
     Args:
-        caveats: What this system cannot do.
+        caveats: Limits of this system.
     """
     return Ready(
         torch_version=str(torch.__version__),
@@ -94,12 +94,12 @@ def ready(caveats: tuple[Caveat, ...] = ()) -> Ready:
 def answer(
     request: Request, keep: Keep, layer: Layer | None, answer_fd: int, turn_fd: int
 ) -> NoReturn:
-    """Do it, send the answer, and end the process.
+    """Serve the request, send the answer, and end the process.
 
     Args:
-        request: What is asked for.
-        keep: What of the script's side effects is to be real.
-        layer: Where the script writes to.
+        request: The request.
+        keep: Side effects of the script to keep.
+        layer: Destination of the script's writes.
         answer_fd: File descriptor for messages to the parent.
         turn_fd: File descriptor for the turns of a run that takes turns.
     """
@@ -119,18 +119,18 @@ def answer(
         except OSError:
             send(answer_fd, internal_failure())
             os._exit(0)
-    # Of its own: a script may not be able to make its experiments again in the folder of a run
-    # before.
+    # Use a folder per run: a script may fail to create its experiments again in the folder of an
+    # earlier run.
     if not keep.trackers:
         quiet_trackers(Path(os.environ["TMPDIR"], f"trackers-{os.getpid()}"))
     ChildRun(request, answer_fd, turn_fd).run()
 
 
 class ChildRun:
-    """Runs the target under a session until there is an answer, and sends it.
+    """Runs the target in a session until there is an answer, and sends it.
 
     Args:
-        request: What to run, and how.
+        request: The run.
         answer_fd: File descriptor for messages to the parent.
         turn_fd: File descriptor for the turns of a run that takes turns.
     """
@@ -139,7 +139,7 @@ class ChildRun:
         self._request = request
         self._send = AnswerPipe(answer_fd).send
         self._last_progress_s = monotonic()
-        # Taken by what ends the process: the training loop or the watchdog.
+        # Held by the thread that ends the process: the training loop or the watchdog.
         self._ending = threading.Lock()
         self._main_thread = threading.get_ident()
         takes_turns = request.turns is not TurnKind.NONE
@@ -156,7 +156,7 @@ class ChildRun:
         self._session: ScriptSession = kind(request, self._finish, self._on_step)
 
     def run(self) -> NoReturn:
-        """Run the target to its end or to the answer, whatever comes first."""
+        """Run the target until it ends or the answer is complete."""
         threading.Thread(target=self._watch_time, daemon=True).start()
         if self._request.is_traced and self._request.configuration.num_threads:
             torch.set_num_threads(self._request.configuration.num_threads)
@@ -165,7 +165,7 @@ class ChildRun:
                 patches.replace(os, "_exit", self._end_at_once)
                 self._run_target(self._request.target)
                 if self._session.num_steps < _ENOUGH_STEPS:
-                    # Wait as Python does at the end of a script: threads may be what trains.
+                    # Wait like Python at the end of a script: the threads may train.
                     own = threading.current_thread()
                     while waited := [
                         t for t in threading.enumerate() if t is not own and not t.daemon
@@ -174,11 +174,11 @@ class ChildRun:
                             thread.join()
         except BaseException as error:  # the user's code may raise anything
             if not self._processes.is_own:
-                raise  # it ends as a process that a script forks ends
+                raise  # end like any process that a script forks
             has_failed = not isinstance(error, SystemExit) or error.code not in (None, 0)
             try:
                 failure = failure_of(error, self._session.num_steps)
-            except BaseException:  # the parent must hear of it
+            except BaseException:  # the parent must receive an answer
                 failure = internal_failure()
             self._finish(failure, has_failed=has_failed)
         self._finish()
@@ -195,7 +195,7 @@ class ChildRun:
         function = _load_function(target)
         function()
         if self._session.num_steps == 0:
-            while True:  # a function that never updates weights is a step itself
+            while True:  # a function that never updates weights is itself a step
                 self._session.mark_call()
                 function()
         before = 0
@@ -219,14 +219,14 @@ class ChildRun:
             self._last_progress_s = now_s
 
     def _finish(self, failure: RunFailure | None = None, *, has_failed: bool = False) -> None:
-        """Send what there is, or ``failure``, and end the process at once.
+        """Send the session's result, or ``failure``, and end the process at once.
 
-        No ``finally`` block, ``atexit`` handler or exception handler of the user runs: the script
-        stops at the step boundary as if the power had failed, and cannot save a half-trained
-        model over a good one. Nor does a finalizer of what the script left in a reference cycle: a
-        DataLoader's waits up to five seconds for each of its processes.
+        The script stops at the step boundary as in a power failure: none of its ``finally``
+        blocks, ``atexit`` handlers and exception handlers runs. So it cannot save a half-trained
+        model over a good one. Finalizers of reference cycles do not run either: a DataLoader's
+        waits up to five seconds for each worker process.
 
-        A process that the script forked has no answer to give, and goes on.
+        A process that the script forked has no answer to send, and continues.
         """
         if not self._processes.is_own:
             return
@@ -242,16 +242,16 @@ class ChildRun:
                 answer = replace(answer, processes=self._processes.found())
             self._send(answer)
             flushing = threading.Thread(target=_flush_output, daemon=True)
-            with suppress(RuntimeError):  # no memory is left for another thread
+            with suppress(RuntimeError):  # memory for another thread is exhausted
                 flushing.start()
                 flushing.join(_FLUSH_LIMIT_S)
-        except BaseException:  # a bug of ours must not leave the parent waiting
+        except BaseException:  # our bug must not leave the parent waiting
             self._send(internal_failure())
         finally:
             _exit(0)
 
     def _end_at_once(self, status: int) -> NoReturn:
-        """Take ``os._exit`` of the script as its end."""
+        """End the run when the script calls ``os._exit``."""
         if self._processes.is_own:
             frame, num_steps = sys._getframe(1), self._session.num_steps
             failure = failure_in_frame(FailureKind.EXIT, str(status), frame, num_steps)
@@ -264,16 +264,16 @@ class ChildRun:
         while left_s > 0:
             if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
                 threading.Event().wait(_OWN_STEP_LIMIT_S)
-                if self._session.num_steps == 0:  # only the processes that it forked train
+                if self._session.num_steps == 0:  # only its forked processes train
                     self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
             elif self._session.num_steps == 0:
-                with suppress(OSError, ValueError):  # the folder that it began in may be gone
+                with suppress(OSError, ValueError):  # the script's first folder may be deleted
                     location = locate(self._script_frame())
                     if location is not None and location.line:
                         self._send(StepCount(num_steps=0, location=location))
             paused_s = self._turns.paused_ns / NS_PER_S if self._turns else 0.0
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
-        # Fewer steps are fewer samples, but they are not the recording that was asked for.
+        # Fewer steps give a timing fewer samples; a recording of numbers needs all steps.
         has_failed = self._request.num_recorded_steps > 0
         limit = f"{self._request.time_limit_s:g} s"
         self._end(FailureKind.TIME_LIMIT, limit, has_failed=has_failed)
@@ -313,7 +313,7 @@ def _flush_output() -> None:
 
 
 class AnswerPipe:
-    """Sends messages, unless the script has closed the descriptor.
+    """Sends messages, unless the script closed the descriptor.
 
     Args:
         fd: File descriptor of the pipe.
@@ -325,11 +325,11 @@ class AnswerPipe:
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send a message; if that is impossible, end the process with a status that says so.
+        """Send a message; if the script closed the pipe, end with `PIPE_CLOSED_STATUS`.
 
-        A file that the script opened after it had closed the pipe may have got its number.
+        If the script then opened another file, that file may have the pipe's number.
         """
-        # Begins a line of its own: the script may have written to the pipe.
+        # Start on a new line: the script may have written to the pipe.
         line = b"\n" + msgspec.json.encode(message) + b"\n"
         with self._lock:
             try:
@@ -345,10 +345,10 @@ def send(fd: int, message: Message) -> None:
     """Send a message to the parent.
 
     Args:
-        fd: File descriptor for it.
-        message: What there is to say.
+        fd: File descriptor of the pipe.
+        message: Message to send.
     """
-    with suppress(BrokenPipeError):  # the parent is gone: the end of its requests says so too
+    with suppress(BrokenPipeError):  # the parent has ended, as the end of its requests shows too
         os.write(fd, msgspec.json.encode(message) + b"\n")
 
 

@@ -1,6 +1,6 @@
-"""Start processes of our own, and end those of a run, however far they have gone.
+"""Starts our own processes, and ends all processes of a run, even detached ones.
 
-Imports little: a script that ``breakeven run`` starts waits for it.
+Import little here: a script started by ``breakeven run`` waits for this module.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from threading import get_native_id
 from time import monotonic, sleep
 from typing import Any
 
-# Marks the processes of a run for those that are not their ancestors.
+# Marks the processes of a run for processes that are not their ancestors.
 RUN_VARIABLE = "BREAKEVEN_RUN"
 
 _PROC = Path("/proc")
 # Source: <linux/prctl.h>.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# Programs that remove what others leave in shared memory, semaphores too, and end when these have.
+# Programs that remove shared memory and semaphores left by other processes, and then end.
 _TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 _TIDYING_LIMIT_S = 1.0
-# What the kernel does not let go, or another user owns, cannot be ended.
+# A process stuck in the kernel, or of another user, cannot be ended: stop after this time.
 _LIMIT_S = 3.0
 _POLL_S = 0.002
-# A process that becomes another program may have no environment to be known by for this time.
+# A process that executes another program may lack an environment for this time.
 _STARTING_S = 0.02
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of our modules.
 
-    No file in the current folder takes the place of a module of Python's or torch's.
+    A file in the current folder cannot shadow a module of Python or torch.
     """
     return [sys.executable, "-P", "-m", f"breakeven.capture.{module}", *arguments]
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of every descendant that loses its own, until this process ends.
+    """Become the parent of every orphaned descendant, until this process ends.
 
     Returns:
-        Whether this system lets it, and tells who descends from whom.
+        Whether this system supports it and lists the children of each process.
     """
     if sys.platform != "linux" or not Path(f"/proc/self/task/{get_native_id()}/children").exists():
         return False
@@ -53,10 +53,10 @@ def adopt_orphans() -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let this process end when its parent does.
+    """End this process when its parent ends.
 
     Args:
-        parent: The one that has started it, and may be gone already.
+        parent: Process id of the parent, which may have ended already.
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -65,14 +65,14 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_descendants() -> None:
-    """End all that descends from this process, which adopts orphans, and has no other children."""
+    """End all descendants of this process, which adopts orphans and has no other children."""
     own = os.getpid()
 
     def find() -> list[int] | None:
         try:  # take note of children that have ended
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:  # who is killed leaves children to this process: it has none
+        except ChildProcessError:  # no children are left: a killed process leaves its own to us
             return None
         return _descendants(own)
 
@@ -80,10 +80,10 @@ def end_descendants() -> None:
 
 
 def end_run(mark: str) -> None:
-    """End the processes of a run that nobody has adopted.
+    """End the processes of a run that no process adopted.
 
     Args:
-        mark: What `RUN_VARIABLE` is for them.
+        mark: Value of their `RUN_VARIABLE`.
     """
     entry = f"{RUN_VARIABLE}={mark}".encode()
     _end_all(lambda: _marked(entry) or None)
@@ -92,7 +92,7 @@ def end_run(mark: str) -> None:
 
 
 def _end_all(find: Callable[[], list[int] | None]) -> None:
-    """Kill what is found until nothing is, those last that tidy up after the others."""
+    """Kill the processes that ``find`` returns until it finds none, tidying programs last."""
     begun_s = monotonic()
     while (found := find()) is not None:
         waited_s = monotonic() - begun_s
@@ -100,7 +100,7 @@ def _end_all(find: Callable[[], list[int] | None]) -> None:
             return
         others: list[int] = []
         for process in found:
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the process has ended
                 command = (_PROC / str(process) / "cmdline").read_bytes()
                 if not any(name in command for name in _TIDYING):
                     others.append(process)
@@ -112,7 +112,7 @@ def _end_all(find: Callable[[], list[int] | None]) -> None:
 
 def _descendants(process: int) -> list[int]:
     found: list[int] = []
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the process has ended
         for thread in (_PROC / str(process) / "task").iterdir():
             for child in map(int, (thread / "children").read_bytes().split()):
                 found += [child, *_descendants(child)]
@@ -122,7 +122,7 @@ def _descendants(process: int) -> list[int]:
 def _marked(entry: bytes) -> list[int]:
     found: list[int] = []
     for folder in _PROC.glob("[0-9]*"):
-        with suppress(OSError):  # of another user, or ended meanwhile
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if entry in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
@@ -132,7 +132,7 @@ def _prctl(option: int, value: int) -> bool:
     return ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0
 
 
-# With these, Ctrl-C at the terminal reaches us alone, and we end the rest.
+# With these options, only our process receives Ctrl-C at the terminal, and we end the others.
 OF_ITS_OWN: dict[str, Any] = {
     "start_new_session": True,
     "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
@@ -143,12 +143,12 @@ _KILL_ON_JOB_CLOSE = 0x2000
 
 
 def end_tree(process: subprocess.Popen[Any]) -> None:
-    """End a process now, and with it the group that it leads.
+    """End a process and the process group that it leads at once.
 
-    Windows has no such groups: see `end_all_with_this_process`.
+    Windows has no process groups: see `end_all_with_this_process`.
 
     Args:
-        process: Was started as one `OF_ITS_OWN`.
+        process: A process started with `OF_ITS_OWN`.
     """
     if not hasattr(os, "killpg"):
         process.kill()
@@ -158,16 +158,16 @@ def end_tree(process: subprocess.Popen[Any]) -> None:
 
 
 def end_all_with_this_process() -> None:
-    """Let Windows end all that this process starts when it ends; elsewhere nothing changes.
+    """Make Windows end this process's descendants with it; other systems ignore the call.
 
-    They are in a job, which is closed when the last one who has it open ends: that is this process.
+    A job contains them. It closes with its last handle, which only this process holds.
     """
     windows: Any = ctypes
     if not hasattr(windows, "WinDLL"):
         return
     kernel = windows.WinDLL("kernel32")
     for function in (kernel.CreateJobObjectW, kernel.GetCurrentProcess):
-        function.restype = ctypes.c_void_p  # by default, handles would be cut to 32 bits
+        function.restype = ctypes.c_void_p  # the default would truncate handles to 32 bits
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))
     limits = _Limits(flags=_KILL_ON_JOB_CLOSE)
     kernel.SetInformationJobObject(

@@ -1,6 +1,6 @@
-"""Start runs in child processes, listen to them, and leave none behind.
+"""Starts runs in child processes, receives their messages, and leaves no process behind.
 
-And run a script to its end: in a process of its own, or in the place of this one.
+Also runs a script to its end in a child process.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from breakeven.simulate import CpuRates
 from breakeven.timing import TurnKind
 from breakeven.trace import FileWrites
 
-# The child ends itself at the time limit; it gets this much longer to say so.
+# The child ends itself at the time limit; allow it this extra time to report that.
 _GRACE_S = 5.0
 _HOST_LIMIT_S = 30.0
 
 
 class Launcher:
-    """Runs targets in processes of their own, and leaves none behind.
+    """Runs targets in child processes, and leaves none behind.
 
-    Use as a context manager: leaving it ends every process, also on Ctrl-C, and those too that the
-    script has put in a session of their own (on Linux).
+    Use as a context manager: on exit it ends every process, also after Ctrl-C. On Linux that
+    includes processes that the script moved to another session.
 
     Args:
-        keep: What of the targets' side effects is to be real.
+        keep: Side effects of the targets to keep.
     """
 
     def __init__(self, keep: Keep = KEEP_NOTHING) -> None:
-        # A script that is stopped in mid-step leaves its temporary files behind.
+        # A script stopped in mid-step leaves its temporary files behind.
         self._scratch = tempfile.TemporaryDirectory(prefix="breakeven-", ignore_cleanup_errors=True)
         kind = ForkServer if _can_fork() else SpawnedProcesses
         self._processes = kind(keep, self.folder)
-        # By the run that wrote the most files; None before the first.
+        # Writes of the run that wrote the most files; None before the first run.
         self.writes: FileWrites | None = None
 
     def __enter__(self) -> Launcher:
@@ -81,36 +81,36 @@ class Launcher:
 
     @property
     def folder(self) -> Path:
-        """Return where temporary files go; they are removed also when this process is killed."""
+        """Return the folder of temporary files, which is removed even if this process is killed."""
         return Path(self._scratch.name)
 
     @property
     def output(self) -> str:
-        """Return the end of what the script printed in the last run."""
+        """Return the end of the script's output in the last run."""
         return self._processes.output.text()
 
     def ready(self) -> Ready:
-        """Wait until torch is imported, and return what is known of it and of this machine."""
+        """Wait until torch is imported, and return the facts about it and this machine."""
         return self._processes.ready()
 
     def run(
         self, request: RunRequest, tell: Callable[[str], None] = lambda _: None
     ) -> PlainRun | TracedRun | RunFailure:
-        """Run once, and return what came of it.
+        """Run once, and return the result.
 
         Args:
-            request: What to run.
-            tell: Progress callback: gets a text for a person.
+            request: The run.
+            tell: Progress callback; receives a text for the user.
         """
         answer = self._ask(request, tell)
         assert not isinstance(answer, HostRun | RatesRun | NumbersRun | ProbeRun)
         return answer
 
     def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the script as it is until it has taken a number of steps, or ends.
+        """Run the unmodified script until it has taken the requested steps, or ends.
 
         Args:
-            request: What to run, and how many steps.
+            request: The run, with the number of steps.
         """
         assert request.num_probe_steps > 0
         answer = self._ask(request)
@@ -118,10 +118,10 @@ class Launcher:
         return answer
 
     def record_numbers(self, request: RunRequest) -> NumbersRun | RunFailure:
-        """Run once, and have the losses and gradients of the first steps written to a file.
+        """Run once, and write the losses and gradients of the first steps to a file.
 
         Args:
-            request: What to run, how many steps, and the file.
+            request: The run, with the number of steps and the file.
         """
         assert request.num_recorded_steps > 0
         answer = self._ask(request)
@@ -129,24 +129,24 @@ class Launcher:
         return answer
 
     def run_in_turns(self, request: RunRequest) -> Generator[None, None, Answer]:
-        """Run once, one turn for each ``next``; the answer is what the generator returns.
+        """Run once, one turn per ``next``; the generator returns the answer.
 
-        Another launcher's run goes on in between. See `alternate`.
+        Another launcher's run continues in between. See `alternate`.
 
         Args:
-            request: What to run, and which turns it takes.
+            request: The run, with the kind of its turns.
         """
         assert request.turns is not TurnKind.NONE
         return self._turns(request)
 
     def measure_host(self, num_rounds: int) -> HostRun:
-        """Measure what this host spends to issue an operator.
+        """Measure this host's cost to issue an operator.
 
         Args:
-            num_rounds: Each measures everything once, in some 2 ms.
+            num_rounds: Number of rounds; each measures every cost once, in some 2 ms.
 
         Raises:
-            BreakevenError: It did not come to an end.
+            BreakevenError: The measurement did not finish.
         """
         answer = self._ask(HostRequest(num_rounds=num_rounds))
         if not isinstance(answer, HostRun):
@@ -157,10 +157,10 @@ class Launcher:
         return answer
 
     def measure_cpu_rates(self) -> CpuRates:
-        """Measure what one core of this CPU computes and moves, in well under a second.
+        """Measure the compute rate and bandwidth of one CPU core, in well under a second.
 
         Raises:
-            BreakevenError: It did not come to an end.
+            BreakevenError: The measurement did not finish.
         """
         answer = self._ask(RatesRequest())
         if not isinstance(answer, RatesRun):
@@ -209,7 +209,7 @@ class Launcher:
                     answer = RunFailure(kind=FailureKind.KILLED, message=name)
                 kind = FailureKind.PIPE_CLOSED if code == PIPE_CLOSED_STATUS else FailureKind.EXIT
                 return answer or RunFailure(kind=kind, message=str(code))
-            elif message is None:  # it does not answer: stuck in C, or stopped
+            elif message is None:  # the process does not answer: stuck in C, or stopped
                 if is_late:
                     processes.process.kill()
                     raise BreakevenError(
@@ -222,15 +222,15 @@ class Launcher:
                 answer = answer or RunFailure(kind=FailureKind.TIME_LIMIT, message=f"{limit_s:g} s")
 
     def close(self) -> None:
-        """End whatever runs."""
+        """End all running processes."""
         self._processes.close()
         self._scratch.cleanup()
 
 
 def _can_fork() -> bool:
-    """Return whether a process with torch in it may be forked.
+    """Return whether a process that imported torch may be forked.
 
-    Windows has no fork; on macOS, the system's own libraries do not bear it once they have threads.
+    Windows has no fork. On macOS, the system's libraries fail in a fork once they have threads.
 
     Source: Python's documentation of `multiprocessing`, "Contexts and start methods".
     """
@@ -248,35 +248,35 @@ def run_on_fake_gpus(
     num_devices: int = 1,
     time_limit_s: float = 120.0,
 ) -> str:
-    """Run a script to its end on GPUs that are not there, and return what it printed.
+    """Run a script to its end on fake GPUs, and return its output.
 
-    See `fake_gpus` for what it meets.
+    See `fake_gpus` for their behaviour.
 
     Args:
-        script: Its file.
+        script: Path of the script.
         arguments: ``sys.argv[1:]`` of the script.
-        num_devices: How many GPUs there are.
-        time_limit_s: When it is ended.
+        num_devices: Number of fake GPUs.
+        time_limit_s: Seconds until the script is stopped.
 
     Raises:
-        ScriptError: It failed.
-        BreakevenError: It did not end in time.
+        ScriptError: The script failed.
+        BreakevenError: The script did not end in time.
     """
     command = python_command("pretend.fake_cuda", str(num_devices), str(script), *arguments)
     return _run(command, script, time_limit_s)
 
 
 def run_script(script: Path, arguments: Sequence[str] = (), *, time_limit_s: float = 120.0) -> str:
-    """Run a script to its end as it is, and return what it printed.
+    """Run an unmodified script to its end, and return its output.
 
     Args:
-        script: Its file.
+        script: Path of the script.
         arguments: ``sys.argv[1:]`` of the script.
-        time_limit_s: When it is ended.
+        time_limit_s: Seconds until the script is stopped.
 
     Raises:
-        ScriptError: It failed.
-        BreakevenError: It did not end in time.
+        ScriptError: The script failed.
+        BreakevenError: The script did not end in time.
     """
     return _run([sys.executable, str(script), *arguments], script, time_limit_s)
 

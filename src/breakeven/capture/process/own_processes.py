@@ -1,4 +1,4 @@
-"""Processes that the script starts itself, whose training steps are not seen otherwise."""
+"""Processes that the script itself starts, whose training steps are otherwise invisible."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from breakeven.capture.messages import OwnProcesses
 from breakeven.configure import Patches
 from breakeven.trace import Location
 
-# Not what a script puts in its place.
+# Keep the original: a script may replace it.
 _getpid = os.getpid
-# Of a forked process; it says no more than that.
+# Limit on the steps that a forked process reports.
 _MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
 _LIBRARY_WORK = (
@@ -33,7 +33,7 @@ _PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
 
 
 class ProcessWatch(Patches):
-    """Notes inside where the script starts processes, and steps that forked ones take."""
+    """Inside, notes the lines that start processes, and the steps of forked ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ProcessWatch(Patches):
         self._num_started = 0
         self._location: Location | None = None
         self._function = ""
-        # Within the start of a process that is noted already.
+        # Whether a process start is in progress: starts nested in it do not count.
         self._is_starting = False
 
     def _apply(self) -> None:
@@ -69,18 +69,18 @@ class ProcessWatch(Patches):
 
     @property
     def is_own(self) -> bool:
-        """Return whether this is the script's own process, and not one that it has forked."""
+        """Return whether this is the script's own process, not one that it forked."""
         return _getpid() == self._process
 
     def note_step(self) -> None:
-        """Take note of a step in a forked process."""
+        """Report a step of a forked process."""
         if self._num_noted < _MAX_NOTED_STEPS:
             self._num_noted += 1
-            with suppress(OSError):  # the script has closed what it does not know
+            with suppress(OSError):  # the script closed all unknown descriptors
                 os.write(self._steps_write, b".")
 
     def wait_for_steps(self, limit_s: float) -> bool:
-        """Wait until forked processes have taken steps; return False when the time is over."""
+        """Wait until forked processes take steps; return False after the time limit."""
         try:
             if not select.select([self._steps_read], [], [], max(0.0, limit_s))[0]:
                 return False
@@ -91,10 +91,10 @@ class ProcessWatch(Patches):
         return True
 
     def found(self) -> OwnProcesses | None:
-        """Return what is known of the processes; None if there are none."""
+        """Return the facts about the processes; None if the script started none."""
         if self._location is None:
             return None
-        # Those that had no time to be waited for.
+        # Count steps that the watchdog had no time to read.
         self.wait_for_steps(0.0)
         return OwnProcesses(
             num_started=self._num_started,
@@ -128,7 +128,7 @@ class ProcessWatch(Patches):
 
 
 def _function_of(process: BaseProcess) -> str:
-    """Return ``train.py:train`` for a process that runs a function of the user's; or nothing."""
+    """Return ``train.py:train`` if the process runs a function of the user, else nothing."""
     function = getattr(process, "_target", None)
     if getattr(function, "__module__", "") == "torch.multiprocessing.spawn":
         function = next(iter(getattr(process, "_args", ())), None)

@@ -1,7 +1,7 @@
-"""Where the processes of runs come from, and what they say.
+"""Creates the processes of runs, and receives their messages.
 
-A server that has torch imported forks one for each run; where that is not possible, each run has a
-new process.
+A server that has imported torch forks a process for each run. If forking is impossible, each run
+starts a new process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from breakeven.capture.protect.scratch import Scratch, remove_tree
 from breakeven.errors import BreakevenError
 
 START_LIMIT_S = 120.0
-# The server ends whatever the script has started; this is more than it takes at most.
+# The server ends all processes of the script; this is more than the longest time for that.
 END_LIMIT_S = 6.0
-# How often it is looked after whether a process lives.
+# Interval for checking that a process is alive.
 _POLL_S = 0.2
-# How long to wait for the output and the pipe of a process that has ended: a process that has left
-# the group of the run may have them open.
+# Limits on waiting for the output and the pipe of an ended process: a process that left the run's
+# group may hold them open.
 _OUTPUT_LIMIT_S = 0.5
 _READ_LIMIT_S = 5.0
 _First = TypeVar("_First", Ready, Started)
@@ -49,13 +49,13 @@ _MESSAGES = msgspec.json.Decoder(Message)
 
 
 class RunProcesses(ABC):
-    """Makes a process for each run, one at a time, and receives its messages.
+    """Creates a process for each run, one at a time, and receives its messages.
 
     Args:
-        output: What scripts print.
+        output: The scripts' output.
     """
 
-    # Imports torch, and answers for the run.
+    # The process that imports torch and answers for the run.
     process: subprocess.Popen[Any]
 
     def __init__(self, output: ScriptOutput) -> None:
@@ -63,16 +63,16 @@ class RunProcesses(ABC):
         self._ready: Ready | None = None
 
     def ready(self) -> Ready:
-        """Wait until torch is imported, and return what is said of it."""
+        """Wait until torch is imported, and return the facts about it."""
         if self._ready is None:
             self._ready = self._first_message(Ready)
         return self._ready
 
     def _first_message(self, kind: type[_First]) -> _First:
-        """Wait for a process that imports torch to speak.
+        """Wait for the first message of a process that imports torch.
 
         Raises:
-            BreakevenError: It was ended, is late, or failed.
+            BreakevenError: The process was killed, is late, or failed.
         """
         answer = self.receive(monotonic() + START_LIMIT_S)
         if isinstance(answer, kind):
@@ -93,27 +93,27 @@ class RunProcesses(ABC):
 
     @abstractmethod
     def receive(self, deadline_s: float) -> Message | None:
-        """Return the next message, or None when the deadline passes first.
+        """Return the next message, or None at the deadline.
 
-        ``Ended`` is the last of a run.
+        ``Ended`` is the last message of a run.
 
         Args:
-            deadline_s: By `monotonic`.
+            deadline_s: Deadline by `monotonic`.
         """
 
 
 def _parse(line: bytes | bytearray) -> Message | None:
-    """Return a message; None for a line that is empty, or that a script has written."""
+    """Return a message; None for an empty line or one that a script wrote."""
     with suppress(ValueError):
         return _MESSAGES.decode(line)
     return None
 
 
 def _run_environment(scratch: Path) -> dict[str, str]:
-    """Return the variables of the processes in which targets run.
+    """Return the environment variables for processes that run targets.
 
     Args:
-        scratch: Folder of their temporary files, which marks them too.
+        scratch: Folder of their temporary files; also the mark in `RUN_VARIABLE`.
     """
     return {
         **os.environ,
@@ -121,18 +121,18 @@ def _run_environment(scratch: Path) -> dict[str, str]:
         "TQDM_DISABLE": "1",
         "TMPDIR": str(scratch),
         RUN_VARIABLE: str(scratch),
-        # What is compiled once is there for every later run, as it is under plain Python.
+        # Share compiled code between runs, as under plain Python.
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR")
         or f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}",
     }
 
 
 class ForkServer(RunProcesses):
-    """Has runs forked by a process that has torch imported: see `server.serve`.
+    """Lets a process that has imported torch fork the runs: see `server.serve`.
 
     Args:
-        keep: What of the targets' side effects is to be real.
-        folder: Of temporary files.
+        keep: Side effects of the targets to keep.
+        folder: Folder of temporary files.
     """
 
     def __init__(self, keep: Keep, folder: Path) -> None:
@@ -153,7 +153,7 @@ class ForkServer(RunProcesses):
             stderr=script_fd,
             pass_fds=descriptors,
             env=_run_environment(folder),
-            start_new_session=True,  # Ctrl-C reaches us alone, and we end the rest
+            start_new_session=True,  # only our process receives Ctrl-C, and we end the others
         )
         for fd in (*descriptors, script_fd):
             os.close(fd)
@@ -163,29 +163,29 @@ class ForkServer(RunProcesses):
         super().__init__(ScriptOutput(output_fd, terminal))
 
     def begin(self, request: Request) -> None:
-        """Ask the server for a process."""
+        """Request a process from the server."""
         self.output.clear()
         os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
 
     def give_turn(self) -> None:
-        """Let the run that waits for its turn go on."""
+        """Start the next turn of the waiting run."""
         os.write(self._turn_fd, b".")
 
     def end_run(self) -> None:
-        """End the script's own process; the server ends those that it has started."""
+        """End the script's own process; the server ends the processes that it started."""
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the server and whatever runs."""
+        """End the server and its run."""
         if self._request_fd >= 0:
             for fd in (self._request_fd, self._turn_fd, self._answer_fd):
                 os.close(fd)
             self._request_fd = -1
-        if self._ready is None:  # there was no run yet
+        if self._ready is None:  # no run has started
             self.process.kill()
-        # Without its requests the server ends, and what runs before it.
+        # When its requests end, the server ends, after it has ended the run.
         try:
             self.process.wait(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -197,7 +197,7 @@ class ForkServer(RunProcesses):
         self.output.close()
 
     def receive(self, deadline_s: float) -> Message | None:
-        """Return the next message, or None when the deadline passes first."""
+        """Return the next message, or None at the deadline."""
         while (line := self._receive_line(deadline_s)) is not None:
             message = _parse(line)
             if isinstance(message, Started):
@@ -213,7 +213,7 @@ class ForkServer(RunProcesses):
             num_searched = len(self._buffer)
             wait_s = max(0.0, min(_POLL_S, deadline_s - monotonic()))
             readable, _, _ = select.select([self._answer_fd], [], [], wait_s)
-            # Processes that a script leaves may keep open what a dead server answered on.
+            # A script's remaining processes may hold the pipe of a dead server open.
             has_died = not readable and self.process.poll() is not None
             if not readable and not has_died:
                 if monotonic() < deadline_s:
@@ -237,12 +237,12 @@ class ForkServer(RunProcesses):
 class SpawnedProcesses(RunProcesses):
     """Runs each target in a new process that imports torch itself: see `server.run_once`.
 
-    It takes seconds longer per run than to fork, and needs nothing but pipes, threads and
-    processes. A script has no terminal.
+    A run takes seconds longer than with fork, but needs only pipes, threads and processes. The
+    script has no terminal.
 
     Args:
-        keep: What of the targets' side effects is to be real.
-        folder: Of temporary files.
+        keep: Side effects of the targets to keep.
+        folder: Folder of temporary files.
     """
 
     def __init__(self, keep: Keep, folder: Path) -> None:
@@ -253,24 +253,24 @@ class SpawnedProcesses(RunProcesses):
         super().__init__(_PipeOutput(output_fd))
 
     def ready(self) -> Ready:
-        """Ask a process of its own: to ask a GPU of some kinds is to begin to use it."""
+        """Ask a separate process: querying some GPU types initializes them."""
         if self._ready is None:
             self._start(None)
         return super().ready()
 
     def begin(self, request: Request) -> None:
-        """Start the process, and ask it once it has imported torch."""
+        """Start the process, and send the request once it has imported torch."""
         self._start(request)
         self._first_message(Started)
         self.output.clear()
         os.write(self._request_fd, msgspec.json.encode(request) + b"\n")
 
     def give_turn(self) -> None:
-        """Let the run that waits for its turn go on."""
+        """Start the next turn of the waiting run."""
         os.write(self._request_fd, b".")
 
     def end_run(self) -> None:
-        """End the process of the run, and all that it has started."""
+        """End the process of the run and all processes that it started."""
         if self._waiter is not None:
             if self._waiter.is_alive():
                 end_tree(self.process)
@@ -280,7 +280,7 @@ class SpawnedProcesses(RunProcesses):
             self._waiter = None
 
     def close(self) -> None:
-        """End whatever runs."""
+        """End the run."""
         self.end_run()
         if self._script_fd >= 0:
             os.close(self._script_fd)
@@ -288,19 +288,19 @@ class SpawnedProcesses(RunProcesses):
         self.output.close()
 
     def receive(self, deadline_s: float) -> Message | None:
-        """Return the next message, or None when the deadline passes first."""
-        # On Windows, Ctrl-C is seen between two waits, and not within one.
+        """Return the next message, or None at the deadline."""
+        # On Windows, Ctrl-C takes effect between two waits, not during one.
         while (left_s := deadline_s - monotonic()) > 0:
             with suppress(Empty):
                 return self._messages.get(timeout=min(left_s, _POLL_S))
         return None
 
     def _start(self, request: Request | None) -> None:
-        """Start the process of a request, or of none, which tells what is here."""
+        """Start a process for a request; without one, the process reports what is here."""
         self.end_run()
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         layer = None
-        if request is not None:  # the process finds the same by the same
+        if request is not None:  # the process derives the same layer from the same request
             layer = Scratch(folder, self._keep, may_fork=False).layer_for(request)
         kind = "ready" if request is None else "once"
         self.process = process = subprocess.Popen(
@@ -324,11 +324,11 @@ class SpawnedProcesses(RunProcesses):
                         messages.put(message)
 
         def wait() -> None:
-            # A pipe cannot be waited for with a limit on Windows, but a queue can.
+            # Windows cannot wait for a pipe with a time limit, but for a queue.
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
             exit_code = process.wait()
-            end_tree(process)  # data loader workers, for instance
+            end_tree(process)  # for instance, a loader's workers
             end_run(str(folder))
             reader.join(_READ_LIMIT_S)
             writes = layer.writes() if layer is not None else None
@@ -340,10 +340,10 @@ class SpawnedProcesses(RunProcesses):
 
 
 class _PipeOutput(ScriptOutput):
-    """Reads without asking first whether there is anything, which a pipe does not tell on Windows.
+    """Reads without asking for available data, which a pipe on Windows cannot tell.
 
     Args:
-        fd: Where it comes out.
+        fd: File descriptor to read.
     """
 
     def __init__(self, fd: int) -> None:
@@ -351,7 +351,7 @@ class _PipeOutput(ScriptOutput):
         super().__init__(fd, None)
 
     def close(self) -> None:
-        """Read what is left, and wait for no process that keeps the pipe open."""
+        """Read the rest, without waiting for a process that keeps the pipe open."""
         self._thread.join(_OUTPUT_LIMIT_S)
         if self._fd >= 0 and not self._thread.is_alive():
             os.close(self._fd)

@@ -1,8 +1,8 @@
-"""Run the user's script to its end under a configuration, in place of plain Python.
+"""Runs the user's script to its end under a configuration, instead of plain Python.
 
-The process of the command goes on as the script's, or replaces itself first by ``python -P -m
-breakeven.capture.process.run_to_end REQUEST TARGET [ARGUMENT ...]``: standard streams, process id,
-signals and exit status are the script's own, and nobody is left behind to outlive it.
+The command's process becomes the script's, or first replaces itself by ``python -P -m
+breakeven.capture.process.run_to_end REQUEST TARGET [ARGUMENT ...]``. Standard streams, process id,
+signals and exit status are the script's own, and no process remains after it.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 
 _DRAW_EVERY_S = 0.2
-# Draws over which the speed is taken: some ten seconds, so that it follows a change.
+# Number of draws that average the speed: some ten seconds, so that the speed follows a change.
 _NUM_DRAWS = 50
 _WIPE = b"\r\x1b[2K"
 
 
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a script is run to its end.
+    """How to run a script to its end.
 
     Args:
-        is_module: The target is the name of a module.
-        device: Where the step runs; for ``cpu``, CUDA is hidden.
-        has_cuda: Have CUDA calls run by the CPU, and let ``torch.cuda.is_available()`` say yes, for
+        is_module: Whether the target is a module's name.
+        device: Device of the step; for ``cpu``, CUDA is hidden.
+        has_cuda: Run CUDA calls on the CPU, and make ``torch.cuda.is_available()`` return True, for
             scripts that refuse to run without a GPU.
         configuration: Settings in effect around the script.
-        num_steps: Steps that the run will have; 0 if that is not known.
-        is_quiet: Write nothing of breakeven's own.
-        pays_after_s: What costs time once, such as compiling, begins after this time of steps; 0
-            for at once.
-        pays_after_steps: And not before this number of them.
+        num_steps: Number of steps in the run; 0 if unknown.
+        is_quiet: Write none of breakeven's own output.
+        pays_after_s: Start one-time costs, such as compiling, after this time of steps; 0 to start
+            at once.
+        pays_after_steps: Least number of steps before they start.
     """
 
     is_module: bool
@@ -71,10 +71,10 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
 def become_script(request: EndRequest, target: str, arguments: Sequence[str]) -> NoReturn:
     """Replace this process by one that runs the script to its end.
 
-    On Windows a process that is replaced ends for its parent, so it stays there and waits.
+    On Windows, the parent sees a replaced process as ended, so this process stays and waits.
 
     Args:
-        request: How.
+        request: How to run it.
         target: Path of the script, or name of the module.
         arguments: ``sys.argv[1:]`` of the script.
     """
@@ -88,7 +88,7 @@ def become_script(request: EndRequest, target: str, arguments: Sequence[str]) ->
 
 
 def settings_text(configuration: Configuration) -> str:
-    """Return a configuration in one line: ``num_threads=1, optimizer=fused``."""
+    """Return a configuration as one line: ``num_threads=1, optimizer=fused``."""
     changes = (
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in configuration.changes.items()
@@ -97,7 +97,7 @@ def settings_text(configuration: Configuration) -> str:
 
 
 class StepCounter:
-    """Counts training steps; where several optimizers take turns, a round of them is one."""
+    """Counts training steps; if several optimizers take turns, one round of them is a step."""
 
     def __init__(self) -> None:
         self.num_steps = 0
@@ -106,7 +106,7 @@ class StepCounter:
 
     @property
     def steps_per_s(self) -> float:
-        """Return the speed from the first step to the last; 0 if there are not two."""
+        """Return the speed from the first step to the last; 0 with fewer than two steps."""
         elapsed_s = self._last_s - self._first_s
         return (self.num_steps - 1) / elapsed_s if elapsed_s > 0 else 0.0
 
@@ -114,8 +114,8 @@ class StepCounter:
         """Note an update.
 
         Args:
-            optimizer: Tells the optimizers from each other.
-            now_s: When it ended, in seconds.
+            optimizer: Identifies the optimizer.
+            now_s: Time of its end, in seconds.
         """
         if optimizer in self._round:
             self._round.clear()
@@ -127,12 +127,12 @@ class StepCounter:
 
 
 class LiveLine:
-    """The line, and the terminal that it shares with the script.
+    """The progress line, on a terminal that it shares with the script.
 
     Args:
-        counter: Of the steps.
+        counter: Counter of the steps.
         device: ``cpu`` or ``gpu``.
-        num_steps: Steps that the run will have; 0 if that is not known.
+        num_steps: Number of steps in the run; 0 if unknown.
         stream: The terminal.
     """
 
@@ -144,8 +144,8 @@ class LiveLine:
         self._start_s = monotonic()
         self._next_s = 0.0
         self._draws: deque[tuple[float, int]] = deque(maxlen=_NUM_DRAWS)
-        # Shared with forked processes, such as workers of a DataLoader, which print too: whether
-        # the line is there, and whether the cursor stands elsewhere than at a beginning.
+        # Shared with forked processes that print too, such as a DataLoader's workers: whether the
+        # line is shown, and whether the cursor is not at the start of a line.
         self._state = mmap.mmap(-1, 2)
         self._lock = threading.RLock()
         self._is_on = True
@@ -156,10 +156,10 @@ class LiveLine:
             self._watch(output)
 
     def update(self, now_s: float) -> None:
-        """Draw the line again if it is due.
+        """Redraw the line if it is due.
 
         Args:
-            now_s: The time, in seconds.
+            now_s: Current time, in seconds.
         """
         if now_s < self._next_s or not self._is_on:
             return
@@ -171,13 +171,13 @@ class LiveLine:
                 self._state[0] = 1
 
     def end(self) -> None:
-        """Wipe the line for good, and leave the terminal to the script."""
+        """Wipe the line for good, and stop watching the terminal."""
         self._wipe()
         self._is_on = False
         self._unwatch.close()
 
     def _text(self, now_s: float) -> str:
-        """Return the line, in ASCII, which every terminal shows."""
+        """Return the line in ASCII, which every terminal shows."""
         (earlier_s, earlier), (later_s, later) = self._draws[0], self._draws[-1]
         rate = (later - earlier) / (later_s - earlier_s)
         parts = [f"{format_digits(rate)} it/s", self._device]
@@ -206,22 +206,22 @@ class LiveLine:
     def _write(self, data: bytes) -> None:
         try:
             os.write(self._fd, data)
-        except OSError:  # the terminal has gone
+        except OSError:  # the terminal is closed
             self._is_on = False
 
     def _watch(self, stream: Any) -> None:
         """Wipe the line before a stream writes to the same terminal.
 
-        The last Python object on the way is watched: whatever prints, logs or has kept the stream
-        from before ends there, and type and identity of the stream stay what they are.
+        The method patches the lowest Python object. All prints, logs and older references to the
+        stream end there, and the stream keeps its type and identity.
         """
         try:
             if os.fstat(stream.fileno()).st_rdev != os.fstat(self._fd).st_rdev:
                 return
-            # An unbuffered stream has no buffer in between.
+            # The `buffer` of an unbuffered stream is the raw stream itself.
             raw = getattr(stream.buffer, "raw", stream.buffer)
         except (AttributeError, OSError, ValueError):
-            return  # there is none, or it is closed
+            return  # the stream is missing or closed
         write, flush = raw.write, stream.flush
 
         def write_after_wiping(data: Any) -> Any:
@@ -233,7 +233,7 @@ class LiveLine:
                 return num_bytes
 
         def flush_and_wipe() -> None:
-            # input() flushes, and then lets the C library write its prompt.
+            # input() flushes, and then the C library writes its prompt.
             self._wipe()
             flush()
 
@@ -243,7 +243,7 @@ class LiveLine:
 
     def _leave_to_parent(self) -> None:
         self._is_on = False
-        # Another thread of the parent may have held the old one.
+        # Another thread of the parent may have held the old lock.
         self._lock = threading.RLock()
 
 
@@ -254,7 +254,7 @@ def _clock(duration_s: float) -> str:
 
 
 class _RunToEnd:
-    """One run: what is put around the script, from its import of torch to the end."""
+    """One run, from the script's import of torch to its end."""
 
     def __init__(self, request: EndRequest) -> None:
         self._request = request
@@ -266,29 +266,28 @@ class _RunToEnd:
         self._configured: configured | None = None
         self._is_given_up = False
         self._end_update: Callable[[int], None] = self._note_update
-        # Registered before the script's own, and so called after them.
+        # Registered before the script's handlers, so called after them.
         atexit.register(self._end)
 
     def prepare(self) -> None:
-        """Do what is to be done before torch is imported."""
+        """Prepare the process before torch is imported."""
         if self._request.device == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if not self._request.is_quiet and _is_live_terminal():
             self._line = LiveLine(
                 self._counter, self._request.device, self._request.num_steps, sys.stderr
             )
-        # Not imported before: a script may set OMP_NUM_THREADS first, which is read then.
+        # Do not import torch earlier: it reads OMP_NUM_THREADS, which a script may set first.
         sys.meta_path.insert(0, _AfterTorch(self._configure))
 
     def _configure(self, torch: ModuleType) -> None:
-        """Put the settings into effect, once torch is there."""
+        """Apply the settings after torch is imported."""
         request = self._request
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         from breakeven.capture.gpus import other_gpu_here
 
-        # As it was measured; torch.compile does not bear the replaced functions, and is
-        # ignored.
+        # Run as measured: torch.compile fails with the replaced functions, so it is ignored.
         if request.has_cuda:
             from breakeven.capture.pretend.cuda_graphs import CudaGraphs
             from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
@@ -317,7 +316,7 @@ class _RunToEnd:
             register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def code_of(self, text: bytes, file: str) -> CodeType | None:
-        """Return the code of a script with its step as one call, if that is wanted and possible."""
+        """Return a script's code with its step as one call, if requested and possible."""
         if not self._request.configuration.fast_step:
             return None
         from breakeven.rewrite import NoPatch, code_of_fast_step
@@ -368,10 +367,10 @@ class _RunToEnd:
 
 
 class _AfterTorch(MetaPathFinder):
-    """Calls back once torch is imported.
+    """Calls back after torch is imported.
 
     Args:
-        callback: Gets the module, before the script goes on.
+        callback: Receives the module before the script continues.
     """
 
     def __init__(self, callback: Callable[[ModuleType], None]) -> None:
@@ -380,7 +379,7 @@ class _AfterTorch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the specification of torch; None for all other modules."""
+        """Return the specification of torch; None for other modules."""
         spec = PathFinder.find_spec(fullname) if fullname == "torch" else None
         loader: Any = spec.loader if spec is not None else None
         if loader is None:
@@ -389,7 +388,7 @@ class _AfterTorch(MetaPathFinder):
 
         def execute_and_call(module: ModuleType) -> None:
             del loader.exec_module
-            # Only now, since libraries look for torch first without importing it.
+            # Remove it only now: libraries first look for torch without importing it.
             sys.meta_path.remove(self)
             execute(module)
             self._callback(module)
@@ -401,22 +400,22 @@ class _AfterTorch(MetaPathFinder):
 def _is_live_terminal() -> bool:
     try:
         return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # the stream is missing or closed
         return False
 
 
 def _write(line: str) -> None:
-    # The script may have replaced sys.stderr, closed it, or never had it.
+    # The script may have replaced sys.stderr or closed it, or started without it.
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.__stderr__.write(line + "\n")  # pyright: ignore[reportOptionalMemberAccess]
         sys.__stderr__.flush()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def go_on_as_script(request: EndRequest, target: str, arguments: Sequence[str]) -> None:
-    """Run the script in this process, which ends as the script does.
+    """Run the script in this process, which ends like the script.
 
     Args:
-        request: How.
+        request: How to run it.
         target: Path of the script, or name of the module.
         arguments: ``sys.argv[1:]`` of the script.
     """

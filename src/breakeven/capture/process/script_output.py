@@ -1,4 +1,4 @@
-"""What a script prints, and the terminal that it has in a check."""
+"""A script's output, and its terminal during a check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows, where no run has a terminal
     termios: Any = None
 
-# Positions in what `tcgetattr` returns.
+# Indices into the result of `tcgetattr`.
 _OUTPUT, _LOCAL, _CHARACTERS = 1, 3, 6
 _END_OF_INPUT = b"\x04"
 
@@ -25,13 +25,13 @@ Size = tuple[int, int]
 
 
 def user_terminal_size(descriptors: Iterable[int] = (0, 1, 2)) -> Size | None:
-    """Return rows and columns of the terminal that this process has; None if it has none.
+    """Return rows and columns of this process's terminal; None without one.
 
-    One stream that is a terminal is enough: a user who sends the report to a file would not send
-    the output of the script there.
+    One stream on a terminal suffices: a user who redirects the report to a file does not mean to
+    redirect the script's output.
 
     Args:
-        descriptors: Of its standard streams.
+        descriptors: File descriptors of the standard streams.
     """
     for descriptor in descriptors:
         with suppress(OSError, termios.error):
@@ -40,10 +40,10 @@ def user_terminal_size(descriptors: Iterable[int] = (0, 1, 2)) -> Size | None:
 
 
 class ScriptTerminal:
-    """A pseudo-terminal that takes the place of the user's.
+    """A pseudo-terminal that replaces the user's.
 
-    It is nobody's controlling terminal, so it sends no signals and stops nobody. Reading
-    from it gives the end of the input at once; what is written to it comes out unchanged.
+    It is no process's controlling terminal, so it sends no signals and stops no process. A read
+    meets the end of input at once; output passes through unchanged.
 
     Args:
         size: Rows and columns.
@@ -56,24 +56,24 @@ class ScriptTerminal:
         mode = termios.tcgetattr(self.scripts_end)
         mode[_OUTPUT] &= ~termios.OPOST
         mode[_LOCAL] &= ~(termios.ICANON | termios.ECHO)
-        # Reading waits neither for a character nor for a time.
+        # A read waits neither for a character nor for a time.
         mode[_CHARACTERS][termios.VMIN] = mode[_CHARACTERS][termios.VTIME] = 0
         termios.tcsetattr(self.scripts_end, termios.TCSANOW, mode)
 
     def end_input(self) -> None:
-        """End the input also for a script that has changed the mode, as `readline` does."""
+        """End the input even if the script changed the mode, as `readline` does."""
         with suppress(OSError, termios.error):
             mode = termios.tcgetattr(self.our_end)
-            # Lines have no such least number.
+            # In line mode, VMIN has no effect.
             if mode[_LOCAL] & termios.ICANON or mode[_CHARACTERS][termios.VMIN] != 0:
                 os.write(self.our_end, _END_OF_INPUT)
 
 
 class TerminalState:
-    """What a terminal is like, to be as before when a script has changed it.
+    """The state of a terminal, to restore after a script changed it.
 
     Args:
-        descriptor: Of the terminal; of another file, there is nothing to restore.
+        descriptor: Descriptor of the terminal; nothing is restored for another file.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -84,7 +84,7 @@ class TerminalState:
             self._size = termios.tcgetwinsize(descriptor)
 
     def restore(self) -> None:
-        """Make it so again, and forget what was not read."""
+        """Restore the state, and discard unread input."""
         if self._mode is not None:
             termios.tcsetattr(self._descriptor, termios.TCSANOW, self._mode)
             termios.tcsetwinsize(self._descriptor, self._size)
@@ -92,9 +92,9 @@ class TerminalState:
 
 
 _KEPT_OUTPUT_BYTES = 16_384
-# How often a script that waits for input is looked after.
+# Interval for ending the input of a script that waits for it.
 _POLL_S = 0.2
-# How long nothing more must come for the output to be complete, and how long to wait for that.
+# Output is complete after this time without data; wait at most the limit for that.
 _SETTLE_S = 0.01
 _SETTLE_LIMIT_S = 0.5
 # Escape sequences such as those of colours, and the backspaces of progress bars.
@@ -104,11 +104,11 @@ _STEERING = re.compile(
 
 
 class ScriptOutput:
-    """Reads what a script prints to its end in a thread, and keeps only the last of it.
+    """Reads a script's output to its end in a thread, and keeps only the last part.
 
     Args:
-        fd: Where it comes out.
-        terminal: What it is printed to, whose input is to be empty; None for a pipe.
+        fd: File descriptor to read.
+        terminal: The script's terminal, whose input stays empty; None for a pipe.
     """
 
     def __init__(self, fd: int, terminal: ScriptTerminal | None) -> None:
@@ -122,8 +122,8 @@ class ScriptOutput:
         self._thread.start()
 
     def text(self) -> str:
-        """Return what is kept, as text without what steers a terminal."""
-        # A terminal hands on what is written to it a little later.
+        """Return the kept output as text, without control sequences."""
+        # A terminal delivers its output with a short delay.
         deadline_s = monotonic() + _SETTLE_LIMIT_S
         while self._thread.is_alive() and monotonic() < deadline_s and self._has_more(_SETTLE_S):
             sleep(_SETTLE_S)
@@ -132,13 +132,13 @@ class ScriptOutput:
         return _STEERING.sub("", kept.decode(errors="replace"))
 
     def clear(self) -> None:
-        """Forget what is kept."""
+        """Discard the kept output."""
         with self._lock:
             self._chunks.clear()
             self._size = 0
 
     def close(self) -> None:
-        """Read what is left, and end."""
+        """Read the rest, and end."""
         self._is_closed = True
         self._thread.join()
         if self._fd >= 0:
@@ -148,7 +148,7 @@ class ScriptOutput:
     def _read(self) -> None:
         checked_s = monotonic()
         while True:
-            # A process that outlives the run may still have it open, but is not listened to.
+            # Stop reading after close, even if a process that outlives the run holds the file open.
             has_more = self._has_more(0.0 if self._is_closed else _POLL_S)
             if not has_more and self._is_closed:
                 return
@@ -162,12 +162,12 @@ class ScriptOutput:
         return bool(select.select([self._fd], [], [], wait_s)[0])
 
     def _keep(self) -> bool:
-        """Keep what there is to read; return False at the end."""
+        """Keep the available data; return False at the end."""
         try:
             data = os.read(self._fd, 1 << 16)
         except BlockingIOError:
             return True
-        except OSError:  # the end of a terminal that nobody has open any more
+        except OSError:  # the terminal's end: no process has it open any more
             data = b""
         with self._lock:
             if data:

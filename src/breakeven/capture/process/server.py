@@ -1,14 +1,14 @@
-"""The processes that import torch and run the target, forked where that is possible.
+"""The processes that import torch and run the target, forked if possible.
 
 ``python -P -m breakeven.capture.process.server fork KEEP REQUESTS ANSWERS TURNS`` imports torch
-once, and forks a child for every run. It reads requests from one descriptor; the children send
-answers to the second, and read from the third if they take turns with another run. It never runs
-code of the user, so every child starts from the same clean state.
+once, and forks a child for every run. It reads requests from the first descriptor. The children
+send answers to the second; if they take turns with another run, they read from the third. The
+server never runs the user's code, so every child starts from the same clean state.
 
-``... ready KEEP`` says ``Ready``, and ends. ``... once KEEP`` is one run, where processes cannot be
-forked. It says ``Started`` and reads a request from its standard input; turns come there too, and
-with the end of the input everything ends, since the parent is gone. Messages go to standard output,
-and what the script prints to standard error.
+``... ready KEEP`` sends ``Ready``, and ends. ``... once KEEP`` does one run on systems that cannot
+fork. It sends ``Started``, and reads a request and turns from standard input. At the end of the
+input the parent has ended, so all processes end. Messages go to standard output; the script's
+output goes to standard error.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ _SPAWNED = Caveat(
     "imports it again and takes longer; it has no terminal, writes by native code and other "
     "programs are real, and daemons outlive the run",
 )
-# Not the stand-in that a script is given for it.
+# Keep the original: the script gets a stand-in.
 _exit = os._exit
 
 
 def serve(keep_text: str, request_fd: int, answer_fd: int, turn_fd: int) -> NoReturn:
-    """Fork a process for each request until the parent closes its end."""
+    """Fork a process for each request until the parent closes the request pipe."""
     # Importing torch takes seconds, and many more if the disk is slow.
     is_imported = threading.Event()
     watch = threading.Thread(target=_watch_parent, args=(request_fd, is_imported), daemon=True)
     watch.start()
-    # Ask the driver's management library: asking CUDA itself would initialise it, and a process
-    # that has done so cannot be forked.
+    # Query the driver's management library: querying CUDA itself would initialize it, and an
+    # initialized process cannot fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     from breakeven.capture.messages import Ended, Keep, Request, Started
     from breakeven.capture.pretend.device_functions import device_functions
     from breakeven.capture.process.child_run import answer, ready, send
 
     is_imported.set()
-    watch.join()  # a process with a second thread must not be forked
+    watch.join()  # a process with a second thread must not fork
     keep = msgspec.json.decode(keep_text, type=Keep)
     terminal = TerminalState(0)
     adopts = adopt_orphans()
-    # What asks a program to end is the parent's to handle.
+    # Ignore requests to end: the parent handles them.
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in asking}
-    # A child looks for GPUs: to ask some kinds is to use them, and a process that has used them
-    # cannot be forked.
+    # Look for GPUs in a child: querying some types initializes them, and an initialized process
+    # cannot fork.
     own, child = os.getpid(), os.fork()
     if child == 0:
         end_with_parent(own)
@@ -76,7 +76,7 @@ def serve(keep_text: str, request_fd: int, answer_fd: int, turn_fd: int) -> NoRe
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         sys.exit("torch could not ask which GPUs are here")
-    device_functions()  # every run needs to know them
+    device_functions()  # fill the cache that every run needs
     scratch = Scratch(Path(os.environ["TMPDIR"]), keep)
     with os.fdopen(request_fd, "rb", buffering=0) as requests:
         for line in requests:
@@ -89,8 +89,8 @@ def serve(keep_text: str, request_fd: int, answer_fd: int, turn_fd: int) -> NoRe
                 requests.close()
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
-                # The script and all that it starts can be ended as one group. Not as a session: its
-                # leader would get the terminal as its own by opening it, and hang it up by its end.
+                # A group lets us end the script with all that it starts. A session would not do:
+                # its leader, on opening the terminal, would own it, and at its end hang it up.
                 os.setpgid(0, 0)
                 os.set_inheritable(answer_fd, False)
                 os.set_inheritable(turn_fd, False)
@@ -106,21 +106,21 @@ def serve(keep_text: str, request_fd: int, answer_fd: int, turn_fd: int) -> NoRe
 
 
 def _watch_parent(request_fd: int, is_imported: threading.Event) -> None:
-    """End this process with its parent, whose first request comes only after the import."""
+    """End this process with its parent, which sends no request before the import is done."""
     while not is_imported.wait(_WATCH_POLL_S):
         if select.select([request_fd], [], [], 0.0)[0]:
             _end_at_once()
 
 
 def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:
-    """Wait for the child, and end all that it leaves; also when the parent is gone."""
+    """Wait for the child, or for the parent's end, and end all remaining processes."""
     while True:
         finished, status = os.waitpid(-1, os.WNOHANG)
         if finished and finished != child:  # an orphan
             continue
-        # Nothing is asked while a run is on, so something to read is the end of the file.
+        # The parent sends nothing during a run, so readable data means the end of the file.
         is_orphaned = not finished and bool(select.select([parent_fd], [], [], _POLL_S)[0])
-        if finished or is_orphaned:  # and data loader workers, for instance, are left
+        if finished or is_orphaned:  # other processes may remain, such as a loader's workers
             if adopts:
                 end_descendants()
             else:
@@ -133,18 +133,18 @@ def _wait(child: int, parent_fd: int, *, adopts: bool) -> int:
 
 
 def _end_at_once() -> NoReturn:
-    """End this process: an orderly end of torch takes most of a second.
+    """End this process at once: torch's orderly exit takes most of a second.
 
-    The folder of temporary files is the parent's to remove, but the parent may have been killed.
+    The parent owns the folder of temporary files, but may have been killed.
     """
     remove_tree(Path(os.environ["TMPDIR"]))
     os._exit(0)
 
 
 def run_once(keep_text: str, *, is_run: bool) -> NoReturn:
-    """Answer one request, or say what is here."""
+    """Serve one request, or report what is here."""
     end_all_with_this_process()
-    # The script gets other streams, and what torch prints while it is imported is no answer.
+    # The script gets other streams, since torch's output during its import is no message.
     request_fd, answer_fd = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -156,13 +156,13 @@ def run_once(keep_text: str, *, is_run: bool) -> NoReturn:
 
     if not is_run:
         send(answer_fd, ready((_SPAWNED,)))
-        _exit(0)  # an orderly end of torch takes most of a second
-    device_functions()  # every run needs to know them
+        _exit(0)  # torch's orderly exit takes most of a second
+    device_functions()  # fill the cache that every run needs
     send(answer_fd, Started(process=os.getpid()))
     with open(request_fd, "rb", buffering=0, closefd=False) as requests:
         line = requests.readline()
     if not line:
-        _exit(0)  # there is nobody any more
+        _exit(0)  # the parent has ended
     request = msgspec.json.decode(line, type=Request)
     keep = msgspec.json.decode(keep_text, type=Keep)
     layer = Scratch(Path(os.environ["TMPDIR"]), keep, may_fork=False).layer_for(request)

@@ -1,1 +1,1 @@
-"""What keeps the files, trackers and services of a script out of reach while it is measured."""
+"""Isolation of a script's files, trackers and services during a measurement."""

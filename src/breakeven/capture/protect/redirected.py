@@ -1,8 +1,8 @@
-"""Let Python's own functions write to copies of files, where the system has no overlay.
+"""Redirects Python's own functions to copies of files, on systems without an overlay.
 
-The layout is that of an overlay: a copy of what was written, under the same path below a folder,
-and a list of what was deleted. What opens files by itself, as programs that a script starts and
-most libraries in C do, is not seen; torch, safetensors and SQLite are redirected too.
+The layout is that of an overlay: a copy of each written file, under the same path below a folder,
+and a list of deleted files. torch, safetensors and SQLite are redirected too. Other code that opens
+files itself is not: programs that a script starts, and most C libraries.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _Redirect = Callable[[str], str]
 _NO_FILES = ("/dev", "/proc", "/sys")
 _UPPER = "upper"
 _DELETED = "deleted"
-# Functions of os whose first argument is redirected, by a method of `RedirectedFiles`. Some are not
-# everywhere.
+# Functions of os whose first argument is redirected, by method of `RedirectedFiles`. Some systems
+# lack some of them.
 _REDIRECTED = {
     "read": ("access", "chdir", "getxattr", "listxattr", "lstat", "readlink", "stat", "statvfs"),
     "change": ("chmod", "chown", "lchown", "removexattr", "setxattr", "truncate", "utime"),
     "create": ("mkdir", "mkfifo", "mknod"),
 }
-# Those that do more than to follow a path: a method that makes the replacement.
+# Functions that need more than a redirected path, with the method that makes the replacement.
 _REPLACED = {
     "link": "_linking", "listdir": "_listing", "open": "_opening", "remove": "_deleting",
     "rename": "_moving", "replace": "_moving", "rmdir": "_deleting", "scandir": "_scanning",
     "symlink": "_symlinking", "unlink": "_deleting",
 }  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-# They hold the functions themselves, and not what a script sees of them.
+# These modules define the functions themselves; scripts see them through others.
 _UNTOUCHED = frozenset({"posix", "nt", "_io", "_pyio"})
 
 
 class _Guard(threading.local):
-    """Whether this thread is within a redirected function already."""
+    """Whether this thread is inside a redirected function."""
 
     is_inside = False
 
@@ -60,11 +60,11 @@ _guard = _Guard()
 
 
 class RedirectedFiles:
-    """Replaces the functions of this process by ones that follow paths to copies, for good.
+    """Permanently replaces this process's file functions by ones that use copies.
 
     Args:
-        folder: Holds the copies.
-        passed: Folders whose files are written themselves.
+        folder: Folder for the copies.
+        passed: Folders in which the script writes to the files themselves.
     """
 
     def __init__(self, folder: Path, passed: Sequence[Path]) -> None:
@@ -76,12 +76,12 @@ class RedirectedFiles:
         )
         self._deleted: set[str] = set()
         self._parents: dict[str, str] = {}
-        # Shared with the processes that the script forks: before, there is nothing to look for.
+        # Shared with the script's forked processes: without a write, no lookup is needed.
         self._has_written = mmap.mmap(-1, 1)
 
     def enter(self) -> None:
-        """Replace the functions, in this process and in those that it forks."""
-        import torch  # a process that asks for the writes of another one has none
+        """Replace the functions in this process and in those that it forks."""
+        import torch  # a process that only reads another one's writes has not imported it
 
         makers: list[tuple[Any, str, Callable[[_Function], _Function]]] = [
             (builtins, "open", self._file_opening),
@@ -103,10 +103,10 @@ class RedirectedFiles:
                 found = changes.get(id(value))
                 if found is not None and found[0] is value:
                     namespace[name] = found[1]
-        # By paths, not by descriptors of folders.
+        # Make shutil use paths, not descriptors of folders.
         shutil._use_fd_functions = False  # pyright: ignore[reportAttributeAccessIssue]
         core: Any = torch._C
-        # Their calls are not guarded, but asking where a path leads must be.
+        # Calls of these classes are not guarded, but the path lookup must be.
         read, replace = (_not_reentrant(lead, lead) for lead in (self.read, self.replace))
         core.PyTorchFileWriter = _redirected_class(core.PyTorchFileWriter, replace)
         core.PyTorchFileReader = _redirected_class(core.PyTorchFileReader, read)
@@ -123,7 +123,7 @@ class RedirectedFiles:
         library.safe_open = _redirected(read)(library.safe_open)
 
     def read(self, path: str) -> str:
-        """Return where to read what a path names."""
+        """Return the path at which to read the file."""
         if not self._has_written[0]:
             return path
         real = self._real(path)
@@ -133,11 +133,11 @@ class RedirectedFiles:
         return copy if os.path.lexists(copy) or self._is_deleted(real) else real
 
     def change(self, path: str, *, with_content: bool = True) -> str:
-        """Return where to write what a path names, as it was.
+        """Return the path at which to write the file with its present content.
 
         Args:
-            path: Of the file or folder, which need not exist.
-            with_content: Its content is not to be replaced altogether.
+            path: Path of the file or folder, which need not exist.
+            with_content: Whether the write keeps a part of the content.
         """
         real = self._real(path)
         if self._is_passed(real):
@@ -157,23 +157,23 @@ class RedirectedFiles:
         return copy
 
     def replace(self, path: str) -> str:
-        """Return where to write what replaces the content of a file."""
+        """Return the path at which to replace a file's content."""
         return self.change(path, with_content=False)
 
     def create(self, path: str) -> str:
-        """Return where to make what must not be there."""
+        """Return the path at which to create a file that must not exist."""
         found = self.read(path)
         return found if os.path.lexists(found) else self.change(path)
 
     def _delete(self, real: str) -> None:
-        """Note that a path, and all below, is gone; its copy is gone already."""
+        """Note a path and all below it as deleted; its copy is deleted already."""
         self._has_written[0] = 1
         self._deleted.add(real)
         with open(self._journal, "ab") as journal:
             journal.write(os.fsencode(real) + b"\0")
 
     def _names(self, path: str) -> dict[str, str]:
-        """Return where to read each entry of a folder, by its name."""
+        """Return the path at which to read each entry of a folder, by name."""
         real = self._real(path)
         copy, found = self._copy(real), dict[str, str]()
         if not self._is_deleted(real):
@@ -182,13 +182,13 @@ class RedirectedFiles:
             places = {name: os.path.join(real, name) for name in names}
             found = {name: place for name, place in places.items() if place not in self._deleted}
         elif not os.path.isdir(copy):
-            os.listdir(copy)  # raises what is to be raised
+            os.listdir(copy)  # raises the right error
         if os.path.isdir(copy):
             found |= {name: os.path.join(copy, name) for name in os.listdir(copy)}
         return found
 
     def _copy_folder(self, real: str) -> None:
-        """Have a folder among the copies, if it is there."""
+        """Create a folder's copy if the folder exists."""
         copy = self._copy(real)
         if os.path.isdir(copy) or not os.path.isdir(real) or self._is_deleted(real):
             return
@@ -198,7 +198,7 @@ class RedirectedFiles:
 
     def _real(self, path: str) -> str:
         absolute = os.path.abspath(path)
-        if absolute.startswith(self._upper + os.sep):  # the script has gone to a copied folder
+        if absolute.startswith(self._upper + os.sep):  # the current folder is a copy
             absolute = _real_path(Path(absolute).relative_to(self._upper))
         parent, name = os.path.split(absolute)
         known = self._parents.get(parent)
@@ -213,7 +213,7 @@ class RedirectedFiles:
         return any(real == each or real.startswith(each + os.sep) for each in self._passed)
 
     def _is_real(self, real: str) -> bool:
-        """Return whether a path is there besides all copies, and not deleted."""
+        """Return whether a path exists apart from copies, and is not deleted."""
         return os.path.lexists(real) and not self._is_deleted(real)
 
     def _is_deleted(self, real: str) -> bool:
@@ -337,7 +337,7 @@ class RedirectedFiles:
 
 
 class _Entries(AbstractContextManager[Any], Iterator["_Entry"]):
-    """What ``os.scandir`` returns, of a folder whose entries lie in several places."""
+    """Return value of ``os.scandir`` for a folder whose entries are in several places."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._entries = iter(list(entries))
@@ -349,12 +349,12 @@ class _Entries(AbstractContextManager[Any], Iterator["_Entry"]):
         self.close()
 
     def close(self) -> None:
-        """Yield nothing more."""
+        """Drop the remaining entries."""
         self._entries = iter(())
 
 
 class _Entry:
-    """A ``DirEntry`` under the path that the script knows."""
+    """A ``DirEntry`` under the path that the script uses."""
 
     def __init__(self, folder: Any, entry: os.DirEntry[str]) -> None:
         self._entry = entry
@@ -372,7 +372,7 @@ class _Entry:
 
 
 def _not_reentrant(original: _Function, replacement: _Function) -> _Function:
-    """Return the replacement for all calls but its own, and those of what it calls."""
+    """Return the replacement for all calls except those from within a replacement."""
 
     @functools.wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -382,7 +382,7 @@ def _not_reentrant(original: _Function, replacement: _Function) -> _Function:
         try:
             return replacement(*arguments, **named)
         except OSError as error:
-            # As the script wrote it, which does not know of our folder.
+            # Show the path that the script wrote, not the one in our folder.
             if error.filename is not None and arguments:
                 error.filename = arguments[0]
             raise
@@ -394,7 +394,7 @@ def _not_reentrant(original: _Function, replacement: _Function) -> _Function:
 
 @contextmanager
 def _reentrant() -> Iterator[None]:
-    """Let the functions called inside be redirected as those of the script are."""
+    """Inside, redirect called functions like those that the script calls."""
     _guard.is_inside = False
     try:
         yield
@@ -403,7 +403,7 @@ def _reentrant() -> Iterator[None]:
 
 
 def _redirected(lead: _Redirect) -> Callable[[_Function], _Function]:
-    """Return what makes a function follow ``lead`` with its first argument."""
+    """Return a decorator that applies ``lead`` to a function's first argument."""
 
     def wrap(original: _Function) -> _Function:
         def call(path: Any, *rest: Any, **named: Any) -> Any:
@@ -415,7 +415,7 @@ def _redirected(lead: _Redirect) -> Callable[[_Function], _Function]:
 
 
 def _redirected_class(original: type, lead: _Redirect) -> type:
-    """Return a class whose first argument follows ``lead``."""
+    """Return a class that applies ``lead`` to its first argument."""
 
     def create(self: Any, file: Any, *rest: Any, **named: Any) -> None:
         original.__init__(self, _follow(lead, file), *rest, **named)
@@ -424,7 +424,7 @@ def _redirected_class(original: type, lead: _Redirect) -> type:
 
 
 def _follow(lead: _Redirect, path: Any, dir_fd: int | None = None) -> Any:
-    """Return where a path leads; what is none, such as an open file, stays as it is."""
+    """Return the redirected path; other arguments, such as an open file, stay unchanged."""
     if not isinstance(path, str | bytes | os.PathLike) or not path:
         return path
     if dir_fd is None and path == ":memory:":
@@ -455,7 +455,7 @@ def redirected_writes(folder: Path) -> Iterator[FileWrite]:
     """Yield the files that a run created, changed or deleted.
 
     Args:
-        folder: Holds the copies of a run whose processes are gone.
+        folder: Folder with the copies of a run whose processes have ended.
     """
     upper = folder / _UPPER
     for place, folders, names in os.walk(upper):
@@ -476,7 +476,7 @@ def redirected_writes(folder: Path) -> Iterator[FileWrite]:
 
 
 def _below(real: str) -> str:
-    """Return where the copy of a real path is, below the folder of copies."""
+    """Return the path of a file's copy, relative to the folder of copies."""
     drive, rest = os.path.splitdrive(real)
     return os.path.join(drive.rstrip(":"), rest.lstrip(os.sep))
 

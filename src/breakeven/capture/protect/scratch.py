@@ -1,4 +1,4 @@
-"""Let what a run writes go to a folder that is thrown away, and tell what it was."""
+"""Redirects a run's writes to a temporary folder, and reports them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from breakeven.capture.protect.redirected import redirected_writes
 from breakeven.trace import FileWrites, WriteProtection
 from faststep.codegen.toolchain import kept_steps
 
-# At most this number of the files that a run writes are listed by name.
+# Limit on the written files that are listed by name.
 _MAX_FILES = 100
-# Names the protection, for tests of the one that is for other systems.
+# Name of the variable that selects the protection; tests use it to select other systems' one.
 _WANTED = "BREAKEVEN_WRITE_PROTECTION"
 _BYTE_CODE = f"{os.sep}__pycache__{os.sep}"
-# What libraries download or compile once, for all programs, by the variable that names its folder.
+# Shared caches of downloads and compiled code, by the variable that names their folder.
 _CACHES = {
     "HF_HOME": "~/.cache/huggingface",
     "TORCH_HOME": "~/.cache/torch",
@@ -37,9 +37,9 @@ class Scratch:
     """Makes a new layer for each run.
 
     Args:
-        folder: Temporary files of the runs, which holds the layers too.
-        keep: What is to be real.
-        may_fork: Processes may be forked; only then a layer sees whatever writes.
+        folder: Folder of the runs' temporary files, and of the layers.
+        keep: Side effects to keep.
+        may_fork: Whether processes may fork; only then a layer catches the writes of all code.
     """
 
     def __init__(self, folder: Path, keep: Keep, *, may_fork: bool = True) -> None:
@@ -53,33 +53,33 @@ class Scratch:
         """Return the layer of the next run.
 
         Args:
-            more_kept: Folders in which this run's writes are real too.
-            used: Folders that it is likely to write to.
+            more_kept: More folders in which this run's writes are real.
+            used: Folders that the run is likely to write to.
         """
         self._num_layers += 1
         folder = self._folder / f"layer-{self._num_layers}"
         return Layer(folder, self._protection, (*self._kept, *more_kept), tuple(used))
 
     def layer_for(self, request: Request) -> Layer | None:
-        """Return the layer of the run that is asked for; None if that is not of a script.
+        """Return the layer for a request; None if the request runs no script.
 
         Args:
-            request: Names the file that the run writes for us, if any.
+            request: The request, which may name a file that the run writes for us.
         """
         if isinstance(request, HostRequest | RatesRequest):
             return None
         numbers, target = os.fsdecode(request.raw_numbers_path), request.target
-        # The folders in which scripts usually write, and those that the arguments name.
+        # Folders in which scripts usually write, and those in the arguments.
         used: list[Path] = []
         named = [argument.rpartition("=")[2] for argument in target.arguments]
         for name in (os.curdir, target.path, self._folder, "~", *named):
-            with suppress(OSError, RuntimeError, ValueError):  # too long, closed, or no path at all
+            with suppress(OSError, RuntimeError, ValueError):  # too long, forbidden, or no path
                 path = Path(name).expanduser().resolve()
                 used.append(path if path.is_dir() else path.parent)
         return self.layer([Path(numbers).parent] if numbers else (), used)
 
     def _best_protection(self) -> WriteProtection:
-        """Return what this system allows."""
+        """Return the best protection that this system allows."""
         is_wanted = os.environ.get(_WANTED, WriteProtection.OVERLAY) == WriteProtection.OVERLAY
         if not (is_wanted and self._may_fork):
             return WriteProtection.REDIRECTED
@@ -87,7 +87,7 @@ class Scratch:
         layer = self.layer()
         child = os.fork()
         if child == 0:
-            with suppress(OSError, AttributeError):  # nothing like it in this system's library
+            with suppress(OSError, AttributeError):  # this system's library lacks the calls
                 layer.enter()
                 os._exit(0)
             os._exit(1)
@@ -98,11 +98,11 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Where the writes of one run go.
+    """The destination of one run's writes.
 
     Args:
-        folder: Of its own; made by `enter`.
-        protection: How.
+        folder: The layer's own folder; created by `enter`.
+        protection: Kind of protection.
         kept: Folders whose writes are real.
         used: Folders that the run is likely to write to.
     """
@@ -113,10 +113,10 @@ class Layer:
     used: Sequence[Path] = ()
 
     def enter(self) -> None:
-        """Let this process write to the layer, and all that it starts.
+        """Redirect the writes of this process and of all that it starts to the layer.
 
         Raises:
-            OSError: That is not allowed here.
+            OSError: This system forbids it.
         """
         if self.protection is WriteProtection.OVERLAY:
             Overlay(self.folder, self.kept, self.used).enter()
@@ -127,7 +127,7 @@ class Layer:
             RedirectedFiles(self.folder, (*self.kept, self.folder.parent)).enter()
 
     def writes(self) -> FileWrites:
-        """Return what the run wrote, whose processes are gone."""
+        """Return the writes of the run, whose processes have ended."""
         if self.protection is WriteProtection.NONE or not self.folder.exists():
             return FileWrites(protection=self.protection)
         is_overlay = self.protection is WriteProtection.OVERLAY
@@ -147,13 +147,13 @@ class Layer:
         )
 
     def remove(self) -> None:
-        """Throw the layer away."""
+        """Remove the layer."""
         remove_tree(self.folder)
 
 
 def _caches() -> list[Path]:
-    # A folder that is not there cannot be kept: what one run compiles would be lost to all others,
-    # and told as a file of the script.
+    # Create the folder: only an existing one can be kept. Otherwise compiled code would be lost to
+    # other runs and reported as the script's file.
     with suppress(OSError):
         kept_steps().mkdir(parents=True, exist_ok=True, mode=0o700)
     named = (os.environ.get(name) or usual for name, usual in _CACHES.items())
@@ -161,7 +161,7 @@ def _caches() -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, also if the kernel or the script closed a part of it to its owner."""
+    """Remove a folder, even if the kernel or the script made a part inaccessible to its owner."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
@@ -171,12 +171,12 @@ def remove_tree(folder: Path) -> None:
                         if not path.is_symlink():
                             path.chmod(0o700)
             shutil.rmtree(folder, ignore_errors=True)
-    # What is thousands of folders deep, or has too long a path.
+    # Remove the rest with `rm`: paths that are too long, or thousands of folders deep.
     if os.name == "posix" and folder.exists():
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
-# "{folder}" stands for a folder that is thrown away with the run.
+# "{folder}" is a folder that is removed with the run.
 _VARIABLES = {
     # Source: https://docs.wandb.ai/guides/track/environment-variables
     "WANDB_MODE": "disabled",
@@ -211,9 +211,9 @@ _SERVERS = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")
 
 
 def quiet_trackers(folder: Path) -> None:
-    """Let trackers log nothing in this process, or to a folder, and those that it starts.
+    """Disable trackers in this process and all that it starts, or redirect them to a folder.
 
-    A script that forces its tracker online, by an argument for instance, logs.
+    A script that forces its tracker online, for instance by an argument, still logs.
     """
     for name in _SERVERS:
         os.environ.pop(name, None)

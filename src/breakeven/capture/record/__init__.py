@@ -1,1 +1,1 @@
-"""What a training step does, recorded as it runs."""
+"""Recording of a training step while it runs."""

@@ -1,4 +1,4 @@
-"""Note the calls of torch and Python that matter to the speed of a run, and let them through."""
+"""Notes calls of torch and Python that affect the speed of a run, without changing them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
 from breakeven.trace import Call, Location
 
-# Loggers of whole tensors, patched when the script has imported them.
+# Loggers of whole tensors; patched after the script imports them.
 _WRITERS = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 _LOGGED = ("add_histogram", "add_image", "add_images", "add_figure")
 
@@ -35,16 +35,16 @@ _Named = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A call that is noted.
+    """A call to note.
 
     Args:
-        name: Under which.
-        owners: Modules or classes that offer it.
-        tell: Returns what of its arguments is kept, or None where it is not noted; called with the
+        name: Name of its note.
+        owners: Modules or classes that provide it.
+        tell: Returns the text of its arguments to keep, or None to note nothing; called with the
             caller's frame.
-        attribute: Of the owners; the last part of the name by default.
-        kind: Of the host work that it becomes in the step; empty for none.
-        is_timed: Whether its time is noted.
+        attribute: Attribute of the owners; by default the last part of the name.
+        kind: Kind of its host work in the step; empty for none.
+        is_timed: Whether to note its time.
     """
 
     name: str
@@ -57,22 +57,22 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Line:
-    """The calls of one name at one line of the user."""
+    """The calls with one name at one line of the user."""
 
     name: str
     location: Location | None
     argument: str
     count: int = 0
     duration_ns: int = 0
-    # Numbers of the optimizer calls that had been made before.
+    # Numbers of optimizer calls before these calls.
     segments: set[int] = field(default_factory=set)
 
 
 class CallWatch(Patches):
-    """Notes calls by name and line of the user.
+    """Notes calls by name and the user's line.
 
     Args:
-        recorder: Notified of the time that saving, logging and collecting garbage take.
+        recorder: Records the time of saving, logging and garbage collection.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -89,7 +89,7 @@ class CallWatch(Patches):
         self._watch_writers()
 
     def end_update(self) -> None:
-        """Count an optimizer call; what is imported by now is patched too."""
+        """Count an optimizer call, and patch loggers imported since the last one."""
         self._num_updates += 1
         self._watch_writers()
 
@@ -99,7 +99,7 @@ class CallWatch(Patches):
         Args:
             round_ends: Positions of the optimizer calls that ended a step.
         """
-        # The training loop may go on meanwhile, when the time is over: hence the copies.
+        # Copy: after the time limit, the training loop may still run.
         return tuple(
             Call(
                 name=line.name,
@@ -158,10 +158,10 @@ class CallWatch(Patches):
 
 
 def _num_steps(segments: set[int], round_ends: Sequence[int]) -> int:
-    """Return in how many steps a line was called.
+    """Return the number of steps in which a line was called.
 
-    What precedes the first update is the first step and all that the script does before it. A
-    line counts there if it is one of later steps too.
+    The first step includes the script's work before it. A line counts there only if later steps
+    call it too.
     """
     steps = {bisect_left(round_ends, segment) for segment in segments}
     recorded = {step for step in steps if step < len(round_ends)}
@@ -169,7 +169,7 @@ def _num_steps(segments: set[int], round_ends: Sequence[int]) -> int:
 
 
 def _as_text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return arguments as Python writes them; functions and other values by name or type."""
+    """Return arguments as in Python code; functions and other values by name or type."""
     parts = [_plain(value) for value in args]
     parts += [f"{name}={_plain(value)}" for name, value in kwargs.items()]
     return ", ".join(parts)[:_MAX_ARGUMENT]
@@ -204,7 +204,7 @@ def _tell_dtype(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
 
 def _tell_of_autocast(frame: FrameType, args: _Args, kwargs: _Named) -> str | None:
     given = dict(zip(("", "device_type", "dtype", "enabled"), args, strict=False)) | kwargs
-    # A checkpointed region enters again what the forward pass was in.
+    # A checkpointed region enters the context of the forward pass again.
     is_again = frame.f_globals.get("__name__") == "torch.utils.checkpoint"
     if is_again or "device_type" not in given or not given.get("enabled", True):
         return None
@@ -221,7 +221,7 @@ _WATCHED = (
         )
     ),
     _Watched("Module.compile", (nn.Module,), _tell_all),
-    # What these are given says nothing.
+    # The arguments of these calls do not matter.
     _Watched("torch.nn.utils.clip_grad_norm_", (nn.utils, nn.utils.clip_grad)),
     _Watched("torch.utils.checkpoint.checkpoint", (torch.utils.checkpoint,)),
     *(_Watched(f"Module.{name}", (nn.Module,)) for name in ("double", "half", "bfloat16")),
@@ -252,7 +252,7 @@ _WATCHED = (
     ),
     _Watched("Module.to", (nn.Module,), _tell_dtype, is_timed=False),
     *(
-        # Libraries read clocks too, and far more often: nothing is told of them.
+        # Libraries read clocks too, and far more often: do not note them.
         _Watched(
             f"time.{name}", (time,),
             lambda frame, *_: "" if is_user_file(frame.f_code.co_filename) else None,

@@ -1,4 +1,4 @@
-"""Fake CUDA devices: how scripts name them, and which tensors live there."""
+"""Fake CUDA devices: their names in scripts, and the tensors on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from breakeven.trace import Location
 HOST = "cpu"
 DEVICE = "cuda:0"
 
-# The CUDA caching allocator hands out multiples of this.
+# The CUDA caching allocator allocates multiples of this.
 # Source: c10/cuda/CUDACachingAllocator.h, kMinBlockSize.
 _BLOCK_BYTES = 512
 
@@ -31,7 +31,7 @@ _Memory = torch.Tensor | torch.UntypedStorage
 
 @dataclass(slots=True)
 class _Block:
-    """One storage: the weak reference keeps the entry alive until the storage dies."""
+    """One storage; the weak reference keeps the entry alive until the storage dies."""
 
     reference: weakref.ref[Any]
     number: int
@@ -47,13 +47,13 @@ class _Here(threading.local):
 class DeviceMap:
     """The device of every storage.
 
-    A tensor's device is a matter of its storage, so views, ``detach`` and ``.data`` share it and
-    in-place operators keep it. Storages are known by their Python object, which lives as long as
-    the memory itself; entries vanish with it, which also makes the map a count of live memory.
+    A tensor's device is that of its storage, so views, ``detach`` and ``.data`` share it and
+    in-place operators keep it. The key is the storage's Python object, which lives as long as the
+    memory. Entries vanish with it, so the map also counts live memory.
 
     Args:
-        default: Where a storage is of which nothing was said: the host; or the device, for a
-            script that never uses a GPU and is recorded as if it had been moved to one.
+        default: Device of a storage that was never placed: the host; or the GPU, for a script that
+            never uses one and is recorded as if moved to it.
     """
 
     def __init__(self, default: str = HOST) -> None:
@@ -66,12 +66,12 @@ class DeviceMap:
 
     @property
     def default(self) -> str:
-        """Return where a storage is, in this thread, of which nothing was said."""
+        """Return the device, in this thread, of a storage that was never placed."""
         return HOST if self._here.is_loading else self._default
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Let what is made in this thread be on the host inside."""
+        """Place tensors created in this thread on the host inside."""
         before, self._here.is_loading = self._here.is_loading, True
         try:
             yield
@@ -79,7 +79,7 @@ class DeviceMap:
             self._here.is_loading = before
 
     def device_of(self, tensor: _Memory) -> str:
-        """Return ``cpu`` or ``cuda:0``; ``cuda:1`` and so on where there are more."""
+        """Return ``cpu`` or ``cuda:0``; with more devices, also ``cuda:1`` and so on."""
         block = self._find(tensor)
         return self.default if block is None else block.device
 
@@ -88,7 +88,7 @@ class DeviceMap:
         return self.device_of(tensor) != HOST
 
     def first_device(self, arguments: Iterable[Any]) -> str | None:
-        """Return the device of the first tensor of ``arguments``, or of a list there, on one."""
+        """Return the device of the first tensor on one, in ``arguments`` or in a list there."""
         return next(
             (
                 self.device_of(item)
@@ -100,7 +100,7 @@ class DeviceMap:
         )
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        """Return whether the storage was seen before."""
+        """Return whether the storage has an entry."""
         return self._find(tensor) is not None
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -109,11 +109,11 @@ class DeviceMap:
         return block is not None and block.is_pinned
 
     def number_of(self, tensor: torch.Tensor) -> int:
-        """Return the number of the tensor's storage, giving it one when it is new."""
+        """Return the number of the tensor's storage; a new storage gets one."""
         return self.place_of(tensor)[1]
 
     def place_of(self, tensor: torch.Tensor) -> tuple[str, int]:
-        """Return the device and the number of the tensor's storage, as one look-up."""
+        """Return the device and the number of the tensor's storage in one look-up."""
         block = self._find(tensor) or self._add(tensor, self.default)
         return (self.default, -1) if block is None else (block.device, block.number)
 
@@ -135,11 +135,11 @@ class DeviceMap:
             block.is_pinned = True
 
     def start_peak(self) -> None:
-        """Forget the peak so far."""
+        """Restart the peak at the present memory."""
         self.peak_device_bytes = self.device_bytes
 
     def reserve(self, num_bytes: int) -> None:
-        """Count memory that the device's allocator keeps for the pool of a CUDA graph."""
+        """Count memory that the device's allocator reserves for the pool of a CUDA graph."""
         self.device_bytes += num_bytes
         self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
 
@@ -153,7 +153,7 @@ class DeviceMap:
             return None
         key = id(storage)
 
-        # The storage must not keep the map alive, nor the map the storage.
+        # The storage must not keep the map alive, nor the reverse.
         own_reference = weakref.ref(self)
 
         def forget(_: object) -> None:
@@ -182,7 +182,7 @@ class DeviceMap:
 
 def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the stored values of a sparse tensor; None for a dense one."""
-    if tensor.layout is torch.strided:  # nearly all are, and each is asked several times
+    if tensor.layout is torch.strided:  # the usual case, checked several times per tensor
         return None
     is_compressed = tensor.layout in _COMPRESSED
     if not is_compressed and tensor.layout is not torch.sparse_coo:
@@ -192,7 +192,7 @@ def sparse_values(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements; of a sparse one, of its values and positions."""
+    """Return the bytes of a tensor's elements; for a sparse one, of its values and indices."""
     values = sparse_values(tensor)
     if values is None:
         return tensor.numel() * tensor.element_size()
@@ -201,28 +201,28 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def _storage_of(tensor: _Memory) -> torch.UntypedStorage | None:
-    """Return the storage of a tensor, that of its values when it is sparse."""
+    """Return the storage of a tensor; for a sparse one, that of its values."""
     if isinstance(tensor, torch.UntypedStorage):
         return tensor
     values = sparse_values(tensor)
     try:
         return (tensor if values is None else values).untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):
-        # Within `torch.func` a tensor stands for a whole batch, or is followed by another level.
+        # Within `torch.func`, a tensor may wrap a whole batch or another level of transforms.
         if is_functorch_wrapped_tensor(tensor):
             return _storage_of(get_unwrapped(tensor))
-        # Wrapper subclasses have none, nor have parameters of lazy modules yet.
+        # Wrapper subclasses have no storage, nor do uninitialized parameters of lazy modules.
         return None
 
 
-# Those of Apple and Intel stand for a CUDA device, in a script that names no other.
+# Apple's and Intel's GPUs stand for a CUDA device, in a script that names no other.
 _GPUS = frozenset(("cuda", "mps", "xpu"))
-# What stands in for it asks in Python, and each call that names a device asks.
+# Use the original: its stand-in checks in slow Python, at each call that names a device.
 _Device = torch.device
 
 
 def is_cuda(device: Any) -> bool:
-    """Return whether ``device`` (a string, ``torch.device`` or index) means a GPU."""
+    """Return whether ``device`` (a string, ``torch.device`` or index) names a GPU."""
     if isinstance(device, _Device):
         return device.type in _GPUS
     if isinstance(device, str):
@@ -231,12 +231,12 @@ def is_cuda(device: Any) -> bool:
 
 
 class CudaDevices:
-    """The CUDA devices that torch sees, and which of them is current.
+    """The CUDA devices that torch sees, and the current one.
 
     Args:
-        num_devices: How many there are.
-        on_other: Called with the index of a device beyond those, which the first then stands for;
-            without it there is none.
+        num_devices: Number of devices.
+        on_other: Called with the index of a device beyond those; the first device then replaces it.
+            Without it, such an index is an error.
     """
 
     def __init__(self, num_devices: int = 1, on_other: Callable[[int], None] | None = None) -> None:
@@ -245,10 +245,10 @@ class CudaDevices:
         self._on_other = on_other
 
     def index_of(self, device: Any) -> int:
-        """Return the index of a CUDA device; the current one's where none is said.
+        """Return the index of a CUDA device; without an index, that of the current one.
 
         Raises:
-            RuntimeError: It is beyond the devices.
+            RuntimeError: The index is beyond the devices.
         """
         index = device if device is None or isinstance(device, int) else torch.device(device).index
         if index is None or index < 0:
@@ -265,31 +265,31 @@ class CudaDevices:
         return index
 
     def name_of(self, device: Any) -> str:
-        """Return ``cuda:0`` for whatever means the first CUDA device, and so on."""
+        """Return ``cuda:0`` for any name of the first CUDA device, and so on."""
         return f"cuda:{self.index_of(device)}"
 
     def as_device(self, device: Any) -> torch.device:
-        """Return a CUDA device with its index, and any other as it is."""
+        """Return a CUDA device with its index, and any other device unchanged."""
         if is_cuda(device):
             return torch.device("cuda", self.index_of(device))
         return torch.device(device)
 
 
 class OneGpu:
-    """Notes what the script says of other GPUs and other processes."""
+    """Notes the script's use of other GPUs and other processes."""
 
     def __init__(self) -> None:
-        # In the order in which they are shown.
+        # In the order of display.
         self._messages = dict.fromkeys(("one-device", "second-device", "one-process"), "")
 
     def note_split(self) -> None:
-        """Note that ``nn.DataParallel`` is given several devices, of which it gets one."""
+        """Note that ``nn.DataParallel`` receives several devices, but uses one."""
         self._messages["one-device"] = (
             "nn.DataParallel splits batches over several GPUs; this is the step on one of them"
         )
 
     def note_processes(self, num_processes: int) -> None:
-        """Note that the script joins so many processes."""
+        """Note that the script joins this number of processes."""
         self._messages["one-process"] = (
             f"the script is one of {num_processes} processes; this is the step of its one GPU, "
             "without the communication between processes, which "
@@ -299,7 +299,7 @@ class OneGpu:
         )
 
     def note_second(self, index: int, location: Location | None) -> None:
-        """Note that the script uses a device beyond the first; its first line counts."""
+        """Note that the script uses a device beyond the first; keep only the first such line."""
         where = f" ({location.file}:{location.line})" if location else ""
         self._messages["second-device"] = self._messages["second-device"] or (
             f"the script uses cuda:{index}{where}; the prediction puts all of its tensors and "
@@ -307,5 +307,5 @@ class OneGpu:
         )
 
     def caveats(self) -> list[Caveat]:
-        """Return what an answer for one GPU leaves out."""
+        """Return the limits of an answer for one GPU."""
         return [Caveat(code=code, message=text) for code, text in self._messages.items() if text]

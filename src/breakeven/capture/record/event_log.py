@@ -1,4 +1,4 @@
-"""What happens in a step, written down in the order in which the host issues it."""
+"""The events of a step, in the order in which the host issues them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from breakeven.configure import named_parameters_of
 from breakeven.measure import own_time_ns
 from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
 
-# Python between two operators takes some 10-100 µs; what is longer than this, the recorder's own
-# left out, is work of the script (NumPy, a simulator, plotting) that a GPU would wait for too.
+# Python between two operators takes some 10-100 µs. A longer gap, without the recorder's own part,
+# is the script's work: NumPy, a simulator, plotting. A GPU would wait for it too.
 SCRIPT_GAP_NS = 500_000
-# Shorter ones may add up to as much at one line, which opens a file or walks a tree for each
-# sample. A library's module has longer pauses of its own than a line of the script.
+# Shorter gaps at one line may add up to as much: it may open a file or walk a tree per sample. A
+# library's module has longer own pauses than a line of the script.
 _LEAST_GAP_NS = 150_000
 _LEAST_OWN_GAP_NS = 75_000
-# The recorder's own part of a gap takes up to so many times what it takes in a loop, where it is
-# timed: reading `.grad` of forty tensors.
+# The recorder's own part of a gap takes up to this multiple of its timing in a loop. The loop reads
+# `.grad` of forty tensors.
 _OWN_FACTOR = 2
 
-# Longer than this without gradients, and a model is evaluated: a step acts or samples for less.
+# A longer step without gradients evaluates a model: acting or sampling takes less time.
 _LONG_EVALUATION_NS = 1_500_000_000
-# Of so many operators, at most one may be followed for its gradient then.
+# In such a step, at most one operator in this number may build the autograd graph.
 _FOLLOWED_SHARE = 10
 
 
@@ -43,14 +43,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class CalledModel(msgspec.Struct, kw_only=True):
-    """A call of a whole model while the step is recorded.
+    """A call of a whole model in a recorded step.
 
     Args:
-        noted: What is known of it, with positions and the number of the stack as the recorder has
-            them.
-        events: The recorder's list, to which the call adds.
-        first_node: Autograd's number of the first node that it makes.
-        end_node: The number after the last.
+        noted: Facts of the call, with the recorder's own positions and stack number.
+        events: The recorder's list of events, which the call extends.
+        first_node: Autograd's number of the first node that the call creates.
+        end_node: Number after its last node.
     """
 
     noted: ModelCall
@@ -59,20 +58,20 @@ class CalledModel(msgspec.Struct, kw_only=True):
     end_node: int
 
     def end(self, events: list[Event]) -> None:
-        """Note that the call is over."""
+        """Note the end of the call."""
         self.end_node = next_node()
-        # Another list has begun where a whole step ended within the call.
+        # If a step ended within the call, the recorder has a new list.
         end = len(events) if events is self.events else len(self.events)
         self.noted = replace(self.noted, num_events=end - self.noted.first_event)
 
     def as_fact(
         self, positions: Sequence[int], numbers: dict[int, int], reached: Set[int]
     ) -> ModelCall:
-        """Return what the trace keeps.
+        """Return the call for the trace.
 
         Args:
-            positions: Where each event of the recorded step, and its end, are in the trace.
-            numbers: The trace's numbers of stacks.
+            positions: Position in the trace of each event of the recorded step, and of its end.
+            numbers: The trace's number of each stack.
             reached: Autograd's numbers of the nodes that ran backward.
         """
         noted = self.noted
@@ -88,14 +87,14 @@ class CalledModel(msgspec.Struct, kw_only=True):
 
 
 class StepLog(msgspec.Struct):
-    """What is noted of a step, or of a part of one.
+    """The record of a step, or of a part of one.
 
     Args:
-        events: In the order in which the host issues them.
-        model_inputs: Samples per call of a whole model, for scripts whose loaders do not tell.
+        events: Events in the order in which the host issues them.
+        model_inputs: Samples per call of a whole model, for scripts without a known loader.
         model_calls: Calls of whole models.
         reached: Autograd's numbers of the nodes that the backward passes ran.
-        is_anomaly_checked: Whether a backward pass looked for values that are not finite.
+        is_anomaly_checked: Whether a backward pass checked for values that are not finite.
     """
 
     events: list[Event] = msgspec.field(default_factory=list[Event])
@@ -106,34 +105,34 @@ class StepLog(msgspec.Struct):
 
 
 class _Here(threading.local):
-    """What is so in the thread that asks: several may work on one step."""
+    """State of the current thread: several threads may work on one step."""
 
     phase: Phase | None = None
-    # Whether the call that runs has tensors of the device: what C++ creates then is on it too.
-    # None while no call of the script runs.
+    # Whether the current call has tensors on the device: C++ then creates tensors there too. None
+    # outside any call of the script.
     is_call_on_device: bool | None = None
-    # The device of that call or of the last operator on one: what C++ creates is beside it.
+    # Device of that call, or of the last operator on one: C++ creates tensors there.
     last_device = DEVICE
     is_paused = False
-    # What the call that runs does with the values it reads: ``bool``, ``format``.
+    # Use of the values that the current call reads: ``bool``, ``format``.
     reading = ""
 
     def __init__(self) -> None:
-        # Modules that run now, the outermost first, by their paths; those without one were called
-        # while nothing was recorded.
+        # Running modules, outermost first, with their paths; a module called while nothing was
+        # recorded has no path.
         self.modules: list[tuple[str, torch.nn.Module]] = []
-        # The call of the outermost of them, if it is a whole model.
+        # Call of the outermost module, if it is a whole model.
         self.call: CalledModel | None = None
-        # The shape of what that model was given.
+        # Shape of that model's input.
         self.model_input: tuple[int, ...] = ()
 
 
 class EventLog(TorchDispatchMode):
-    """The events of the step that runs, each with its phase and the line that it comes from.
+    """The events of the current step, each with its phase and line.
 
     Args:
-        devices: Where tensors live.
-        is_recording: Keep events from the beginning; otherwise from `start_recording` on.
+        devices: Devices of the tensors.
+        is_recording: Keep events from the start; otherwise from `start_recording` on.
     """
 
     def __init__(self, devices: DeviceMap, *, is_recording: bool) -> None:
@@ -141,30 +140,30 @@ class EventLog(TorchDispatchMode):
         self.devices = devices
         self.here = _Here()
         self.is_recording = is_recording
-        # Operators, copies and waits of devices so far, those that are not recorded included.
+        # Operators, copies and syncs of devices so far, including unrecorded ones.
         self.num_device_events = 0
         self.step = StepLog()
         self.faults: dict[tuple[str, int], DeviceFault] = {}
         self.origins = OriginFinder()
-        # Since the step began: when that was, and the operators whose gradients are followed.
+        # Start of the step, and its number of operators that build the autograd graph.
         self._started_ns = 0
         self._num_followed = 0
         self._last_exit_ns = 0
-        # Of the time since then, the recorder's own.
+        # The recorder's own part of the time since then.
         self.gap_own_ns = 0
 
     @property
     def events(self) -> list[Event]:
-        """Return the events of the step that runs."""
+        """Return the events of the current step."""
         return self.step.events
 
     @property
     def is_noting(self) -> bool:
-        """Return whether events of this thread are kept."""
+        """Return whether this thread's events are kept."""
         return self.is_recording and not self.here.is_paused
 
     def start_step(self) -> None:
-        """Forget what was recorded, and begin a new step."""
+        """Discard the recording, and begin a new step."""
         self.step = StepLog()
         self.origins.start_step()
         self.end_event()
@@ -173,11 +172,11 @@ class EventLog(TorchDispatchMode):
         self.devices.start_peak()
 
     def end_event(self) -> None:
-        """Let the gap to the next event begin."""
+        """Start the gap before the next event."""
         self._last_exit_ns, self.gap_own_ns = own_time_ns(), 0
 
     def unseen(self, function: _Function) -> _Function:
-        """Return ``function`` with its time left out of the gap: the script calls a quicker one."""
+        """Return ``function`` with its time excluded from the gap: the original is quicker."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -193,13 +192,13 @@ class EventLog(TorchDispatchMode):
         return cast(_Function, call)
 
     def is_evaluating(self) -> bool:
-        """Return whether the step so far is a long time without gradients."""
+        """Return whether the step so far has run long without gradients."""
         is_long = own_time_ns() - self._started_ns > _LONG_EVALUATION_NS
         return is_long and self._num_followed * _FOLLOWED_SHARE < len(self.events)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing inside; tensors are still placed."""
+        """Record nothing inside, but still place tensors."""
         before, self.here.is_paused = self.here.is_paused, True
         try:
             yield
@@ -214,7 +213,7 @@ class EventLog(TorchDispatchMode):
         self.end_event()
 
     def _note(self, event_type: type[Copy] | type[HostWork] | type[Sync], /, **fields: Any) -> None:
-        """Note an event of the phase and the line that run."""
+        """Note an event with the current phase and line."""
         if not self.is_noting:
             return
         origin = self.current_origin()
@@ -226,7 +225,7 @@ class EventLog(TorchDispatchMode):
     def record_sync(
         self, kind: str, num_bytes: int = 0, tensor: torch.Tensor | None = None
     ) -> None:
-        """Note that the host waits for the device here, to read ``tensor`` if one is given."""
+        """Note that the host waits for the device here, to read ``tensor`` if given."""
         self.num_device_events += 1
         storage = -1 if tensor is None or not self.is_noting else self.devices.number_of(tensor)
         is_reading = kind == "item" and torch.is_anomaly_enabled()
@@ -255,7 +254,7 @@ class EventLog(TorchDispatchMode):
     def record_host_work(
         self, kind: str, duration_ns: int, num_workers: int = 0, phase: Phase | None = None
     ) -> None:
-        """Note time that the host spends outside of operators."""
+        """Note time that the host spends outside operators."""
         phase = phase or self.current_phase()
         self._note(
             HostWork, kind=kind, duration_ns=duration_ns, num_workers=num_workers, phase=phase
@@ -263,7 +262,7 @@ class EventLog(TorchDispatchMode):
 
     @contextmanager
     def device_work(self) -> Iterator[None]:
-        """Inside, the CPU computes what the device would: the time is none of the host's."""
+        """Exclude the time inside from the host's: the CPU does the device's work."""
         if self.is_noting:
             self.note_gap(own_time_ns())
         yield
@@ -271,7 +270,7 @@ class EventLog(TorchDispatchMode):
 
     @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
-        """Note the time of the block, in place of the operators in it."""
+        """Note the time of the block instead of its operators."""
         started_ns = own_time_ns()
         if self.is_noting:
             self.note_gap(started_ns)
@@ -280,16 +279,16 @@ class EventLog(TorchDispatchMode):
         self.record_host_work(kind, own_time_ns() - started_ns)
 
     def record_fault(self, message: str, location: Location | None = None) -> None:
-        """Note that a line, by default the one that runs, would raise on a GPU; once for each."""
+        """Note once per line, by default the current one, that it would raise on a GPU."""
         location = location or self.current_origin().location
         key = (location.file, location.line) if location else ("", 0)
-        # What follows from a mixture that CUDA would have refused is no fault of its own.
+        # A consequence of a mixture that CUDA would refuse is not a separate fault.
         is_consequence = bool(self.faults) and self.current_phase() is not Phase.FORWARD
         known = self.faults.get(key)
         if known is None and is_consequence:
             return
         if known is None or not known.module:
-            # Up to the first recorded step nobody knows which module runs.
+            # Before the first recorded step, the running module is unknown.
             module = module_on_host(self.here.modules, self.devices)
             if known is None or module:
                 self.faults[key] = DeviceFault(message=message, location=location, module=module)
@@ -299,7 +298,7 @@ class EventLog(TorchDispatchMode):
         attributes: dict[str, Any], *, device: str, host_ns: int,
         origin: Origin | None = None,
     ) -> None:  # fmt: skip
-        """Note an operator; ``origin`` overrides the line and module that are running."""
+        """Note an operator; ``origin`` overrides the current line and module."""
         if not self.is_noting:
             return
         self._num_followed += torch.is_grad_enabled()
@@ -324,7 +323,7 @@ class EventLog(TorchDispatchMode):
         )
 
     def current_phase(self) -> Phase:
-        """Return the phase of what runs now."""
+        """Return the current phase."""
         # A hook of the backward pass may update parameters.
         is_updating = self.here.phase is Phase.OPTIMIZER
         if torch._C._current_autograd_node() is not None and not is_updating:
@@ -332,15 +331,15 @@ class EventLog(TorchDispatchMode):
         return self.here.phase or Phase.FORWARD
 
     def start_update(self) -> None:
-        """Enter the optimizer phase; operators since the last backward one belong to it too.
+        """Enter the optimizer phase; operators since the last backward pass belong to it too.
 
-        What stands between backward and the update prepares the update: clipping, unscaling.
+        They prepare the update: clipping, unscaling.
         """
         self.here.phase = Phase.OPTIMIZER
         self.mark_as_update(len(self.events))
 
     def mark_as_update(self, end: int) -> None:
-        """Let the operators of the forward phase that end at a position be the update."""
+        """Mark the forward operators directly before a position as part of the update."""
         for position in range(end - 1, -1, -1):
             event = self.events[position]
             if event.phase is not Phase.FORWARD:
@@ -353,33 +352,33 @@ class EventLog(TorchDispatchMode):
         self.here.phase = None
 
     def current_origin(self) -> Origin:
-        """Return the user's line and the module; in backward those of the forward operator."""
+        """Return the user's line and the module; in backward, those of the forward operator."""
         modules = self.here.modules
         return self.origins.current(sys._getframe(1), modules[-1][0] if modules else "")
 
     def note_gap(self, entered_ns: int) -> None:
-        """Note what the script did between the last event and a time, if it took long."""
+        """Note the script's work between the last event and ``entered_ns``, if it took long."""
         gap_ns = entered_ns - self._last_exit_ns - _OWN_FACTOR * self.gap_own_ns
         if self.here.phase is Phase.DATA or gap_ns < _LEAST_OWN_GAP_NS or not self._last_exit_ns:
             return
         if torch._C._current_autograd_node() is not None:
-            return  # the engine's own time, or a stall: the user's Python does not run there
+            return  # the engine's own time or a stall: the user's Python does not run there
         if gap_ns < _LEAST_GAP_NS and self.current_origin().via:
             return
         self.record_host_work("script", gap_ns)
 
 
 def next_node() -> int:
-    """Return the number that autograd gives to the next node."""
+    """Return autograd's number of the next node."""
     return torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def module_on_host(modules: Iterable[tuple[str, nn.Module]], devices: DeviceMap) -> str:
-    """Return the path of the first module that was never moved; empty where each was.
+    """Return the path of the first module that was never moved; empty if all were.
 
     Args:
-        modules: Those that run, the outermost first, by their paths.
-        devices: Where their parameters are.
+        modules: Running modules, outermost first, with their paths.
+        devices: Devices of their parameters.
     """
     for path, module in modules:
         parameters = [parameter for _, parameter in named_parameters_of(module)]

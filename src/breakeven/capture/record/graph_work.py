@@ -1,9 +1,9 @@
-"""What ran while a CUDA graph was captured, to be run again on the CPU.
+"""The work of a captured CUDA graph, for replays on the CPU.
 
 On CUDA a capture computes nothing, and each replay computes on the same memory. Here the captured
-operators run, what they have written outside of the graph is put back, and a replay runs them
-anew: on the memory that they got from outside, and on fresh memory in between, which is freed as in
-the eager step. What is still in use of the memory that the capture made gets the new values.
+operators run, and the end of the capture undoes their writes outside the graph. A replay runs them
+again: on the same external memory, and on new intermediate memory, which is freed as in the eager
+step. Memory from the capture that is still in use receives the new values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from breakeven.errors import BreakevenError
 
 
 class _Inner(NamedTuple):
-    """A tensor in memory that the graph itself makes: where it lies in that."""
+    """A tensor in memory that the graph itself creates: its place in that memory."""
 
     memory: int
     size: tuple[int, ...]
@@ -33,9 +33,9 @@ class _Inner(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """An operator: what it is given, and the memory that each of its results makes, or -1.
+    """An operator: its arguments, and for each result the memory that it creates, or -1.
 
-    Some give more results where gradients are recorded.
+    Some operators give more results if gradients are recorded.
     """
 
     compute: Callable[..., Any]
@@ -46,25 +46,25 @@ class _Call(NamedTuple):
 
 
 class GraphWork:
-    """The operators of one graph, and the memory that they work on."""
+    """The operators of one graph, and their memory."""
 
     def __init__(self) -> None:
         self._numbers = DeviceMap()
         self._calls: list[_Call] = []
-        # How many calls come before each update, and the number of its optimizer.
+        # Number of calls before each update, and number of its optimizer.
         self._updates: list[tuple[int, int]] = []
-        # Memory that the graph makes, and what it holds of the rest: number to storage.
+        # Memory that the graph creates, by number; and the former contents of other memory.
         self._made: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._random_state = torch.get_rng_state()
-        # Numbers of memory that no later call needs, by position of the call.
+        # Numbers of memory without further use, by position of the call.
         self._released: dict[int, list[int]] = {}
 
     def run_operator(
         self, run: Callable[..., Any], func: Any, base_name: str, args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
-        """Run an operator as ``run(func, base_name, args, kwargs)`` does, and keep it."""
+        """Run an operator by ``run(func, base_name, args, kwargs)``, and keep it."""
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             return run(func, base_name, args, kwargs)
@@ -78,10 +78,10 @@ class GraphWork:
         """Run ``compute(*args, **kwargs)``, and keep it for replays if it computes anything.
 
         Args:
-            compute: A function of tensors, in lists or not, that returns such.
+            compute: A function from tensors to tensors, in lists or not.
             args: Its arguments.
             kwargs: Its named arguments.
-            writes: Whether it writes into what it is given, as far as it says so.
+            writes: Whether it declares writes to its arguments.
         """
         kwargs = kwargs or {}
         with _below_torch():
@@ -90,17 +90,17 @@ class GraphWork:
         has_grad = torch.is_grad_enabled()
         result = compute(*args, **kwargs)
         made = tuple(self._memory_made(tensor) for tensor in tensors_in((result,)))
-        # A view of memory that is there already need not be made anew.
+        # A view of existing memory needs no replay.
         if max(made, default=-1) >= 0 or writes:
             self._calls.append(_Call(compute, kept_args, kept_kwargs, made, has_grad))
         return result
 
     def note_update(self, optimizer: int) -> None:
-        """Note that an optimizer has updated its parameters here."""
+        """Note an update by an optimizer."""
         self._updates.append((len(self._calls), optimizer))
 
     def end(self) -> None:
-        """End the capture: undo what it has written outside of the graph."""
+        """End the capture, and undo its writes outside the graph."""
         for storage, before in self._before.values():
             storage.copy_(before)
         self._before.clear()
@@ -120,7 +120,7 @@ class GraphWork:
         """Run the operators again.
 
         Args:
-            on_update: Called with the number of the optimizer after each update.
+            on_update: Called with the optimizer's number after each update.
         """
         memory: dict[int, torch.Tensor] = {}
 
@@ -152,7 +152,7 @@ class GraphWork:
         call = self._calls[position]
         args = _with_tensors(call.args, found)
         kwargs = {name: _with_tensors(value, found) for name, value in call.kwargs.items()}
-        with torch.set_grad_enabled(call.has_grad):  # none of them requires a gradient
+        with torch.set_grad_enabled(call.has_grad):  # no argument requires a gradient
             result = call.compute(*args, **kwargs)
         for number, tensor in zip(call.made, tensors_in((result,)), strict=True):
             if number >= 0:
@@ -161,14 +161,14 @@ class GraphWork:
             del memory[number]
 
     def _write_made(self, memory: dict[int, torch.Tensor]) -> None:
-        """Give the memory that is still in use outside of the graph its new values."""
+        """Write the new values to the graph's memory that is still in use outside it."""
         for number, reference in self._made.items():
             storage = reference()
             if storage is not None and number in memory:
                 storage.copy_(memory[number].untyped_storage())
 
     def _seen(self, tensor: torch.Tensor) -> torch.Tensor | _Inner:
-        """Return what a replay needs to know of an argument."""
+        """Return an argument in the form that a replay needs."""
         number = self._numbers.number_of(tensor)
         if number < 0 or tensor.layout is not torch.strided:
             raise BreakevenError(
@@ -182,11 +182,11 @@ class GraphWork:
         if number not in self._before:
             storage = tensor.untyped_storage()
             self._before[number] = (storage, storage.clone())
-        # Without the autograd graph that it may be part of.
+        # Drop the autograd graph.
         return tensor.detach()
 
     def _memory_made(self, tensor: torch.Tensor) -> int:
-        """Return the number of the memory if the last call has made it, else -1."""
+        """Return the number of the memory if the last call created it, else -1."""
         number = self._numbers.number_of(tensor)
         if number in self._made or number in self._before:
             return -1
@@ -196,7 +196,7 @@ class GraphWork:
 
 @contextmanager
 def _below_torch() -> Iterator[None]:
-    """Run operators as they were captured: recorded, differentiated and cast already."""
+    """Run captured operators again: they are already recorded, differentiated and cast."""
     with without_modes(), torch.no_grad(), torch._C._DisableAutocast():
         yield
 
@@ -214,7 +214,7 @@ def _inner_of(call: _Call) -> list[_Inner]:
 
 
 def _with_tensors(value: Any, found: Callable[[_Inner], Any]) -> Any:
-    """Return a value, lists and tuples within it included, with what ``found`` gives for memory."""
+    """Return a value with ``found`` applied to graph memory, also in lists and tuples."""
     if isinstance(value, _Inner):
         return found(value)
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""What objects of a script hold, and what its functions name, without a call of theirs.
+"""Contents of a script's objects and names in its functions, read without calling them.
 
-They say whether what a DataLoader calls may have to do with tensors on a device.
+They show whether a DataLoader's code may use tensors on a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from breakeven.trace import HostArray
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object itself has."""
+    """Return an object's own attributes."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -32,7 +32,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def elements_of(
     held: list[Any] | tuple[Any, ...] | dict[Any, Any], most: int | None = None
 ) -> Iterable[Any]:
-    """Return the first elements as they are stored, whatever a class of one's own makes of them."""
+    """Return the first stored elements, bypassing methods of a subclass."""
     if isinstance(held, dict):
         return islice(dict.values(held), most)
     if isinstance(held, list):
@@ -41,22 +41,22 @@ def elements_of(
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code of a function, and of the functions and comprehensions within it."""
+    """Yield the code of a function, and of its inner functions and comprehensions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from codes_of(constant)
 
 
-# Smaller ones are settings and statistics.
+# Smaller arrays are settings and statistics.
 _MIN_BYTES = 1 << 16
 _MAX_ARRAYS = 64
 
 
 def held_arrays(frame: FrameType | None) -> tuple[HostArray, ...]:
-    """Return the arrays that user code in ``frame`` and below it can name, the largest first.
+    """Return the arrays that user code in ``frame`` and its callers can name, largest first.
 
-    Those of variables, of attributes of objects, and of entries of dictionaries there.
+    They are in variables, in attributes of objects, and in entries of dictionaries there.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -82,7 +82,7 @@ def _arrays_in(names: Mapping[str, Any], kind: type[Any]) -> Iterator[tuple[str,
         if issubclass(type(value), kind):
             yield name, value
             continue
-        # Modules and classes hold what belongs to their makers.
+        # The contents of modules and classes are not the script's data.
         if issubclass(type(value), (type, ModuleType)):
             continue
         inner = dict(value) if type(value) is dict else attributes_of(value)
@@ -91,16 +91,17 @@ def _arrays_in(names: Mapping[str, Any], kind: type[Any]) -> Iterator[tuple[str,
                 yield key, item
 
 
-# A data set in a subset in a wrapper of one's own; items of longer lists are samples, all alike.
+# Deep enough for a data set in a subset in the user's wrapper. Items of longer lists are samples,
+# all alike.
 _MAX_DEPTH = 5
 _MAX_ITEMS = 16
 
 
 def may_reach_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
-    """Return whether the data set, the sampler or the collation has to do with a device.
+    """Return whether the data set, the sampler or the collation uses a device.
 
-    So it is where they hold a tensor on one, or may move one there. Attributes, closures and the
-    globals that methods name are followed a few levels deep.
+    They do if they hold a tensor on one, or may move one there. The search follows attributes,
+    closures and the globals in methods, a few levels deep.
     """
     sources = [vars(loader).get(name) for name in ("dataset", "sampler", "batch_sampler")]
     waiting = [(source, 0) for source in [*sources, vars(loader).get("collate_fn")]]
@@ -110,7 +111,7 @@ def may_reach_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
         if id(value) in seen or depth > _MAX_DEPTH:
             continue
         seen.add(id(value))
-        # Not `isinstance`, which a proxy answers for another object.
+        # Do not use `isinstance`, which a proxy answers for another object.
         if issubclass(type(value), torch.Tensor):
             if devices.is_on_device(cast(torch.Tensor, value)):
                 return True
@@ -122,9 +123,9 @@ def may_reach_device(loader: DataLoader[Any], devices: DeviceMap) -> bool:
 
 
 def _may_move(code: CodeType) -> bool:
-    """Return whether a function has ``x.cuda()``, or ``x.to(...)`` and what is named like a device.
+    """Return whether a function calls ``cuda``, or ``to`` with a name that suggests a device.
 
-    Most calls of ``to`` in a data set change a type.
+    Most calls of ``to`` in a data set change a dtype.
     """
     called: set[str] = set()
     named: set[str] = set()
@@ -137,7 +138,7 @@ def _may_move(code: CodeType) -> bool:
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
-    """Yield what an object refers to, without a call of its own methods."""
+    """Yield the objects that an object refers to, without calling its methods."""
     kind = type(value)
     if issubclass(kind, (list, tuple, dict)):
         yield from elements_of(value, _MAX_ITEMS)
@@ -147,7 +148,7 @@ def _parts_of(value: Any) -> Iterator[Any]:
         for cell in value.__closure__ or ():
             try:
                 yield cell.cell_contents
-            except ValueError:  # it is not filled yet
+            except ValueError:  # the cell is still empty
                 continue
         yield from (
             found

@@ -1,6 +1,6 @@
-"""Know which ``nn.Module`` is running, and see every optimizer update.
+"""Hooks that track the running ``nn.Module`` and every optimizer update.
 
-In plain loops, trainers and frameworks alike.
+They work in plain loops, trainers and frameworks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from breakeven.trace import Location, ModelCall, OptimizerFacts, Phase
 OnUpdate = Callable[[int], None]
 
 
-# An optimizer that has not stepped after so many calls of the others is for later, or for nothing.
+# An optimizer without a step after this number of other steps is for later use, or unused.
 _MAX_CALLS_BEFORE = 32
 
 
@@ -47,7 +47,7 @@ class OptimizerHooks(Patches):
 
     Args:
         on_update: Called with the optimizer's number, in order of first use.
-        recorder: Notified when the optimizer phase begins and ends; None in a plain run.
+        recorder: Receives start and end of the optimizer phase; None in a plain run.
     """
 
     def __init__(self, on_update: OnUpdate, recorder: StepRecorder | None = None) -> None:
@@ -55,14 +55,14 @@ class OptimizerHooks(Patches):
         self._on_update = on_update
         self._recorder = recorder
         self._numbers: dict[int, int] = {}
-        # Keeps the optimizers alive, so that their ids are not given to others.
+        # Keep the optimizers alive, so that no id is reused.
         self._seen: list[torch.optim.Optimizer] = []
-        # The user's line that made each.
+        # The user's line that created each optimizer.
         self._made = ByIdentity[torch.optim.Optimizer, Location | None]()
-        # Those that stepped before what counts.
+        # Optimizers that stepped before the steps that count.
         self._forgotten = ByIdentity[torch.optim.Optimizer, bool]()
         self._num_calls = 0
-        # Threads may train at once; whoever trains may do so again within, by a finalizer.
+        # Several threads may train at once; a thread may also train again inside, by a finalizer.
         self._ending_step = RLock()
 
     def _apply(self) -> None:
@@ -72,20 +72,20 @@ class OptimizerHooks(Patches):
         self.callback(register_optimizer_step_post_hook(self._after).remove)
 
     def _note_made(self, optimizer: torch.optim.Optimizer) -> None:
-        maker = sys._getframe(2)  # who calls what calls this
+        maker = sys._getframe(2)  # the caller of this method's caller
         self._made[optimizer] = locate(caller_of_constructor(maker, optimizer))
         if self._recorder is not None and self._recorder.is_moving:
-            for parameter in updated_by(optimizer):  # as `model.to(device)` before would
+            for parameter in updated_by(optimizer):  # as an earlier `model.to(device)` would
                 self._recorder.devices.place(parameter, DEVICE)
 
     def has_any(self) -> bool:
-        """Return whether an optimizer has been made."""
+        """Return whether an optimizer exists."""
         return any(optimizer not in self._forgotten for optimizer in self._made)
 
     def is_round_known(self) -> bool:
-        """Return whether all optimizers have stepped, so that a round of them can be told.
+        """Return whether all optimizers have stepped, so that a round of them is known.
 
-        A critic may be updated several times before the generator is for the first time.
+        A critic may be updated several times before the generator's first update.
         """
         if self._num_calls >= _MAX_CALLS_BEFORE:
             return True
@@ -95,7 +95,7 @@ class OptimizerHooks(Patches):
         )
 
     def forget(self) -> None:
-        """Begin anew: the optimizers that have stepped so far do not count."""
+        """Start again: the optimizers that have stepped so far do not count."""
         for optimizer in self._seen:
             self._forgotten[optimizer] = True
         self._seen.clear()
@@ -103,7 +103,7 @@ class OptimizerHooks(Patches):
         self._num_calls = 0
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """Yield what the optimizers seen so far update, each tensor once."""
+        """Yield the tensors that the optimizers seen so far update, each once."""
         known: set[int] = set()
         for optimizer in self._seen:
             for parameter in updated_by(optimizer):
@@ -116,7 +116,7 @@ class OptimizerHooks(Patches):
         return tuple(self._seen)
 
     def state_names(self) -> dict[int, str]:
-        """Return what each tensor of the optimizers' states is, by its id: ``exp_avg``."""
+        """Return the name, such as ``exp_avg``, of each tensor in the optimizers' states, by id."""
         return {
             id(value): name
             for optimizer in self._seen
@@ -126,7 +126,7 @@ class OptimizerHooks(Patches):
         }
 
     def facts(self) -> tuple[OptimizerFacts, ...]:
-        """Return what is known of the optimizers seen so far, in order of their first update."""
+        """Return facts about the optimizers seen so far, in order of their first update."""
         return tuple(
             OptimizerFacts(
                 name=type(optimizer).__name__,
@@ -144,8 +144,8 @@ class OptimizerHooks(Patches):
     ) -> Arguments | None:
         recorder = self._recorder
         assert recorder is not None
-        # An optimizer counts alone, however often it evaluates the loss: what else is written to
-        # are copies and averages.
+        # An optimizer counts as one update, even if it evaluates the loss repeatedly: writes to
+        # other parameters are copies and averages.
         recorder.updates = None
         recorder.start_update()
         if recorder.is_moving:
@@ -167,21 +167,21 @@ class OptimizerHooks(Patches):
         if id(optimizer) not in self._numbers:
             self._numbers[id(optimizer)] = len(self._numbers)
             self._seen.append(optimizer)
-            # One that was made before has the line that updates it first.
+            # If it was created before, use the line of its first update.
             self._made.setdefault(optimizer, locate(sys._getframe(1)))
         with self._ending_step:
             self._on_update(self._numbers[id(optimizer)])
 
 
 def _switch(optimizer: torch.optim.Optimizer, name: str) -> bool | None:
-    """Return an option that is on, off or left to torch; an optimizer of one's own has none."""
+    """Return an option that is on, off or left to torch (None, as for the user's optimizer)."""
     defaults = getattr(optimizer, "defaults", None)
     value = defaults.get(name) if isinstance(defaults, dict) else None
     return value if isinstance(value, bool) else None
 
 
 def _keep_counters_on_host(optimizer: torch.optim.Optimizer, recorder: StepRecorder) -> None:
-    """Leave step counters made before the recording where CUDA's optimizers have them."""
+    """Place earlier step counters on the host if CUDA's optimizers keep them there."""
     for group in groups_of(optimizer):
         if group.get("capturable") or group.get("fused"):
             continue
@@ -198,16 +198,16 @@ def around_closure(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any],
     around: Callable[[Callable[[], Any]], Any],
 ) -> Arguments | None:  # fmt: skip
-    """Return the arguments of ``step`` with another closure; None where it has none.
+    """Return the arguments of ``step`` with another closure; None without a closure.
 
     Args:
-        optimizer: Whose ``step`` is called.
-        args: As a hook of torch gets them: the first is the optimizer.
-        kwargs: As a hook of torch gets them.
-        around: Called with what evaluates the script's closure, each time that it is to run.
+        optimizer: Optimizer of the call.
+        args: Positional arguments in torch's hook: the first is the optimizer.
+        kwargs: Named arguments in torch's hook.
+        around: Called with the evaluation of the script's closure, each time that it should run.
     """
-    # What is there is a closure where `step` calls it so: an optimizer of one's own may take a
-    # learning rate, or a model.
+    # The first argument is a closure only if `step` calls it so: the user's own optimizer may take
+    # a learning rate or a model.
     own, rest = args[:1], args[1:]
     code = getattr(inspect.unwrap(type(optimizer).step), "__code__", None)
     is_first = bool(rest) and code is not None and code.co_varnames[1:2] == ("closure",)
@@ -224,7 +224,7 @@ def around_closure(
 
 
 class ModulePath(Patches):
-    """Keeps ``recorder.here.modules``: which modules run, the innermost last."""
+    """Keeps the running modules in ``recorder.here.modules``, innermost last."""
 
     def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
@@ -259,14 +259,14 @@ class ModulePath(Patches):
         shape = tuple[int, ...](() if first is None else first.shape)
         counts = recorder.step.model_inputs
         if is_outermost and torch.is_grad_enabled():
-            # A loss without parameters is no model, and a recurrent layer that is used by itself
-            # may have time in front.
+            # A loss without parameters is no model. A recurrent layer used alone may have time as
+            # its first dimension.
             is_layer = isinstance(module, (nn.RNNBase, nn.Transformer))
             if len(shape) > 1 and not is_layer and has_parameters(module):
                 counts.append(shape[0])
             here.model_input = shape
         elif counts and len(here.model_input) > 1 and not getattr(module, "batch_first", True):
-            # A recurrent layer or one of a transformer has the time of the model's input in front.
+            # Without `batch_first`, a recurrent or transformer layer has the input's time first.
             is_same = len(shape) == 3 and shape[:2] == here.model_input[:2]
             counts[-1] = shape[1] if is_same else counts[-1]
         if is_outermost and recorder.is_noting:
@@ -283,10 +283,10 @@ class ModulePath(Patches):
 
 
 def _start_call(module: nn.Module, inputs: Any, recorder: StepRecorder) -> CalledModel | None:
-    """Note that ``module`` is called; None where it is no model or only prepares data."""
+    """Note a call of ``module``; return None if it is no model or only prepares data."""
     if recorder.here.phase is Phase.DATA or not has_parameters(module):
         return None
-    # Hooks for all modules are not given the keywords: they stand in torch's own frame.
+    # Hooks for all modules do not receive keywords: read them from torch's own frame.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
         frame = frame.f_back

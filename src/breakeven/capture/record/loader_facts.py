@@ -1,8 +1,8 @@
-"""What a DataLoader is, what its data set holds, and what its batches cost.
+"""Properties of a DataLoader, the contents of its data set, and the cost of its batches.
 
-A recording loads in the training process where it can: there the fetch of a batch is seen, and
-nothing competes with it. A data set that asks which worker it is in would load something else, or
-refuse; its workers stay, and note in shared memory what a batch takes them.
+A recording loads in the training process if possible: there it sees the fetch of a batch, and no
+other work competes with it. A data set that queries its worker would load other data there, or
+fail. So its workers stay, and note the time of a batch in shared memory.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from breakeven.capture.record.modes import without_modes
 from breakeven.configure import has_whole_batches
 from breakeven.trace import LoaderFacts, Location
 
-# Indexing a few tensors and putting the samples together takes 3-10 µs a sample, and some 150 µs
-# for the batch itself; on a busy machine a few times that. What is slower does something else.
+# Indexing a few tensors and joining the samples takes 3-10 µs per sample, and some 150 µs per
+# batch; on a busy machine a few times that. Slower fetches do other work.
 # Source: torch's `default_collate` of a TensorDataset, torch 2.13, one core of a cloud machine.
 _INDEXING_NS = 50_000
 _BATCH_NS = 1_000_000
 
-# What a `__getitem__` that only indexes may call besides: conversions of what it found.
+# Calls that a `__getitem__` may contain besides indexing: conversions of the result.
 _CONVERSIONS = frozenset({
     "torch", "tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor", "np",
     "numpy", "asarray", "float", "int", "long", "half", "double", "to", "type", "item", "dtype",
@@ -53,24 +53,24 @@ _CONVERSIONS = frozenset({
 })  # fmt: skip
 _TRANSFORMS = ("transform", "transforms", "augment", "augmentation", "target_transform")
 
-# Elements of a list of samples that are looked at.
+# Limit on the elements of a list of samples to inspect.
 _MAX_ELEMENTS = 100_000
 
 
 @dataclass(slots=True)
 class LoaderRecord:
-    """What was seen of one DataLoader, as the script asked for it.
+    """The record of one DataLoader, with the script's own settings.
 
     Args:
-        location: Where the script makes it.
-        num_workers: Worker processes that it asked for.
-        persistent_workers: Whether they were to outlive an epoch.
-        num_epochs: Iterators made of it.
+        location: Line of the script that creates it.
+        num_workers: Worker processes that the script requests.
+        persistent_workers: Whether they would outlive an epoch.
+        num_epochs: Number of its iterators.
         wall_ns: Time of each fetch.
         cpu_ns: Processor time of each fetch.
-        batch_bytes: Tensors of the first batch.
-        facts: What does not change; None before the first batch.
-        work: What these take for a batch.
+        batch_bytes: Bytes of the tensors in the first batch.
+        facts: Constant facts; None before the first batch.
+        work: The workers' time for a batch.
     """
 
     location: Location | None
@@ -85,8 +85,8 @@ class LoaderRecord:
 
 
 def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFacts:
-    """Return what does not change from batch to batch."""
-    # What a subset, or a concatenation of one kind, takes samples from.
+    """Return the facts that are constant across batches."""
+    # Find the source of a subset's samples; in a concatenation, take the first part.
     dataset: Any = loader.dataset
     while parts := parts_of(dataset):
         dataset = parts[0]
@@ -113,17 +113,17 @@ def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFact
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:
-    """Return the samples of a batch, where the loader or its batch sampler says."""
+    """Return the number of samples in a batch, if the loader or its batch sampler has one."""
     size = loader.batch_size or attributes_of(loader.batch_sampler).get("batch_size")
     return size if isinstance(size, int) else None
 
 
 def join_records(records: Iterable[LoaderRecord], *, is_timed: bool) -> tuple[LoaderFacts, ...]:
-    """Return one entry for the loaders that are alike and made at one line, the most used first.
+    """Return one entry per group of like loaders created at one line, the most used first.
 
     Args:
-        records: Of all loaders that batches were taken from.
-        is_timed: Whether fetches ran at full speed, so that their time says something.
+        records: Records of all loaders that gave batches.
+        is_timed: Whether fetches ran at full speed, so that their time is meaningful.
     """
     joined: dict[LoaderFacts, list[LoaderRecord]] = {}
     for record in records:
@@ -137,14 +137,14 @@ def _facts_of(group: list[LoaderRecord], *, is_timed: bool) -> LoaderFacts:
     facts = group[-1].facts
     assert facts is not None
     is_own = facts.dataset_location is not None
-    # The first fetch of all is recorded operator by operator, and fills caches.
+    # Skip the very first fetch: it is recorded operator by operator, and fills caches.
     wall_ns = [value for record in group for value in record.wall_ns]
     cpu_ns = [value for record in group for value in record.cpu_ns]
     is_quick = min(cpu_ns) < _BATCH_NS + _INDEXING_NS * max(1, facts.batch_size)
     return replace(
         facts,
         num_epochs=sum(record.num_epochs for record in group),
-        # What a library's data set does is known; one's own may index what is slow to index.
+        # A library's data set is known to index; the user's own may index slow storage.
         is_indexed=facts.is_indexed and (is_quick or not is_own),
         batch_bytes=max(record.batch_bytes for record in group),
         fetch_ns=round(median(wall_ns[1:] or wall_ns)) if is_timed else 0,
@@ -153,9 +153,9 @@ def _facts_of(group: list[LoaderRecord], *, is_timed: bool) -> LoaderFacts:
 
 
 def held_bytes(dataset: Any) -> int:
-    """Return the bytes of tensors and arrays among a data set's own attributes.
+    """Return the bytes of tensors and arrays in a data set's own attributes.
 
-    Lists, tuples and dicts of them count, one level deep; a subset holds what its source holds.
+    Lists, tuples and dicts of them count, one level deep; a subset counts its source.
     """
     known: set[int] = set()
 
@@ -182,7 +182,7 @@ def held_bytes(dataset: Any) -> int:
 
 
 def length_of(dataset: Any) -> int:
-    """Return the samples of a data set; 0 where it does not say."""
+    """Return the number of samples in a data set; 0 if unknown."""
     if not isinstance(dataset, Sized):
         return 0
     try:
@@ -192,7 +192,7 @@ def length_of(dataset: Any) -> int:
 
 
 def _only_indexes(dataset: Any) -> bool:
-    """Return whether nothing but indexing shows in the data set's ``__getitem__``."""
+    """Return whether the data set's ``__getitem__`` visibly does nothing but indexing."""
     if isinstance(dataset, TensorDataset):
         return True
     attributes = attributes_of(dataset)
@@ -217,7 +217,7 @@ def _class_location(kind: type) -> Location | None:
     first = min(codes, key=lambda code: code.co_firstlineno)
     inside = first.co_firstlineno
     lines: list[int] = []
-    # Of a file that cannot be read, the line of the first method.
+    # If the file cannot be read, keep the line of the first method.
     with suppress(OSError, SyntaxError, UnicodeDecodeError, ValueError):
         with tokenize.open(first.co_filename) as source:
             tree = ast.parse(source.read())
@@ -231,19 +231,19 @@ def _class_location(kind: type) -> Location | None:
     return location_of(first.co_filename, max(lines, default=inside), kind.__name__)
 
 
-# How a data set asks for it.
+# Names by which a data set queries its worker.
 _QUESTIONS = frozenset({"get_worker_info", "_worker_info", "WorkerInfo"})
-# Of a worker in the shared memory: batches, their time and their processor time.
+# Numbers per worker in the shared memory: batches, their time and their processor time.
 _NUM_SLOTS = 3
 
 _original_loop = working._worker_loop
 
 
 def needs_workers(loader: Any) -> bool:
-    """Return whether what a DataLoader runs asks for the worker process that it is in.
+    """Return whether a DataLoader's code queries the worker process in which it runs.
 
-    It does if workers are prepared by a function of the script, or if the script's code of the
-    data set, the sampler or the collation, or a function that this calls, says so by name.
+    It does if a function of the script prepares the workers. It also does if the script's data set,
+    sampler, collation or a function that they call contains such a name.
     """
     if loader.worker_init_fn is not None:
         return True
@@ -253,11 +253,11 @@ def needs_workers(loader: Any) -> bool:
 
 
 class WorkTimes:
-    """What the workers of one iterator take for a batch.
+    """The time that the workers of one iterator take for a batch.
 
     Args:
-        num_workers: How many there are.
-        context: Of multiprocessing, which makes them; None for the default.
+        num_workers: Number of workers.
+        context: Their multiprocessing context; None for the default.
     """
 
     def __init__(self, num_workers: int, context: Any = None) -> None:
@@ -265,18 +265,18 @@ class WorkTimes:
         self._slots = maker.RawArray("q", _NUM_SLOTS * num_workers)
 
     def loop(self) -> Callable[..., None]:
-        """Return what a worker runs in place of torch's own loop."""
+        """Return the function that a worker runs instead of torch's own loop."""
         return functools.partial(_work, self._slots)
 
     def means(self) -> tuple[int, int]:
-        """Return time and processor time of a batch, in nanoseconds; zeros while there is none."""
+        """Return mean time and processor time of a batch, in nanoseconds; 0 before the first."""
         num_batches = sum(self._slots[0::_NUM_SLOTS])
         wall_ns, cpu_ns = sum(self._slots[1::_NUM_SLOTS]), sum(self._slots[2::_NUM_SLOTS])
         return (wall_ns // num_batches, cpu_ns // num_batches) if num_batches else (0, 0)
 
 
 def _work(slots: Any, *args: Any) -> None:
-    """Load in a worker process, which a recording must not follow into."""
+    """Load in a worker process, which a recording must not observe."""
     for kind in (fetching._MapDatasetFetcher, fetching._IterableDatasetFetcher):
         kind.fetch = _timed(kind.fetch, slots)
     with without_modes():
@@ -294,7 +294,7 @@ def _timed(original: Callable[..., Any], slots: Any) -> Callable[..., Any]:
         worker = get_worker_info()
         assert worker is not None
         first = worker.id * _NUM_SLOTS
-        # The first fills caches: it counts until there is another.
+        # The first batch fills caches: it counts only until there is another.
         before = slots[first : first + _NUM_SLOTS] if num_batches > 1 else (0, 0, 0)
         slots[first : first + _NUM_SLOTS] = [
             old + new for old, new in zip(before, (1, *took), strict=True)
@@ -306,7 +306,7 @@ def _timed(original: Callable[..., Any], slots: Any) -> Callable[..., Any]:
 
 
 def parts_of(dataset: Any) -> list[Any]:
-    """Return the data sets that a subset or a concatenation takes samples from."""
+    """Return the data sets from which a subset or a concatenation takes samples."""
     held = attributes_of(dataset)
     if isinstance(dataset, Subset):
         return [part for part in (held.get("dataset"),) if part is not None]
@@ -314,7 +314,7 @@ def parts_of(dataset: Any) -> list[Any]:
 
 
 def _functions_of(item: Any) -> Iterator[FunctionType]:
-    """Yield the script's functions that an object runs, and those of the data sets in it."""
+    """Yield the functions that an object runs, and those of the data sets in it."""
     if isinstance(item, functools.partial):
         item = item.func
     for part in parts_of(item):
@@ -331,7 +331,7 @@ def _functions_of(item: Any) -> Iterator[FunctionType]:
             inner = value.fget
         if isinstance(inner, FunctionType):
             unwrapped = inspect.unwrap(inner)
-            # A class that was given to `functools.wraps` need not lead to a function.
+            # A class passed to `functools.wraps` need not lead to a function.
             if isinstance(unwrapped, FunctionType):
                 yield unwrapped
 

@@ -1,4 +1,4 @@
-"""What the training loop takes from its DataLoaders, and how long it waits for it."""
+"""The training loop's use of its DataLoaders, and its time waiting for them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from breakeven.configure import ByIdentity, Patches
 from breakeven.trace import LoaderFacts, Location
 from breakeven.units import NS_PER_S
 
-# How long a loader is watched alone: usually, and at most.
+# Usual time, and limit, for timing a loader alone.
 _ALONE_NS = 500_000_000
 _ALONE_LIMIT_S = 8.0
-# What tells its pace: rounds of its workers, or batches of an epoch.
+# Samples for its pace: rounds of its workers, or batches of an epoch.
 _ROUNDS, _LEAST_BATCHES = 2, 3
-# Parts of the time that a loader is watched.
+# Number of parts into which that time is divided.
 _NUM_PARTS = 5
-# Workers that have not filled their queue by then are not waited for.
+# Limit on waiting for workers to fill their queue.
 _LONGEST_REST_S = 1.0
 
 
@@ -54,13 +54,13 @@ _WITHOUT_WORKERS = {
 
 
 class LoaderWatch(Patches):
-    """Times every batch that is fetched; can set a batch size and keep loading in this process.
+    """Times every fetch of a batch; can set a batch size and keep loading in this process.
 
     Args:
         old_batch_size: DataLoaders of this batch size get the new one; 0 for none.
         new_batch_size: The new batch size.
-        in_process: Load without worker processes, so that the fetch itself can be seen, where
-            what is loaded does not ask for them.
+        in_process: Load without worker processes, so that the recording sees the fetch; a data set
+            that queries its worker keeps them.
         around_fetch: Context manager entered around every fetch; called with the loader.
         on_batch: Called with the loader, its batch and the time of the fetch in nanoseconds.
     """
@@ -77,14 +77,14 @@ class LoaderWatch(Patches):
         self._around_fetch = around_fetch
         self._on_batch = on_batch
         self._records = ByIdentity[DataLoader[Any], LoaderRecord]()
-        # Of the loaders that a batch was taken from; they may be gone meanwhile.
+        # Records of the loaders that gave a batch; the loaders may be deleted meanwhile.
         self._used: list[LoaderRecord] = []
         # Since the last step boundary: (loader, time of the fetch).
         self._fetches: list[tuple[Any, int]] = []
-        # What the last batch came from that worker processes loaded.
+        # Iterator of the last batch that worker processes loaded.
         self._last_of_workers: _MultiProcessingDataLoaderIter | None = None
         self._is_epoch_over = False
-        # Batches that are handed out again and again, so that workers rest; None while they work.
+        # Batches to repeat while workers rest; None while they work.
         self._repeated: ByIdentity[DataLoader[Any], Any] | None = None
         self._next = _BaseDataLoaderIter.__next__
         self._num_alone, self._taking_ns = 0, 0
@@ -104,13 +104,13 @@ class LoaderWatch(Patches):
             original_init(loader, dataset, batch_size, *args, **kwargs)
             if watch._in_process:
                 location = watch._location(loader, caller_of_constructor(sys._getframe(1), loader))
-                # A trainer copies a loader's settings, of which the workers are gone by then.
+                # A trainer copies a loader's settings after its workers were removed.
                 is_copy = type(loader) is not DataLoader and not loader.num_workers
                 alike = watch._alike(loader) if is_copy else ()
                 asked = next((own for _, own in alike if own.num_workers), loader)
                 watch._records[loader] = _new_record(asked, location)
                 if not loader.num_workers or not needs_workers(loader):
-                    # DataLoader guards its attributes, hence the way around.
+                    # Update the dictionary: DataLoader guards its attributes.
                     loader.__dict__.update(_WITHOUT_WORKERS)
 
         def initialize_iterator(iterator: Any, loader: Any) -> None:
@@ -130,7 +130,7 @@ class LoaderWatch(Patches):
 
         def fetch(iterator: Any) -> Any:
             loader = vars(iterator).get("_watched_loader")
-            if loader is None:  # begun before this watch
+            if loader is None:  # the iterator began before this watch
                 return original_next(iterator)
             started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
             with watch._around_fetch(iterator._watched_loader):
@@ -143,7 +143,7 @@ class LoaderWatch(Patches):
             if watch._in_process:
                 work = watch._record_of(loader).work
                 if work is not None:
-                    # Of a batch in a worker; the wait is about as long as a queue takes.
+                    # Use the worker's time: the wait here depends on the queue.
                     duration_ns, cpu_ns = work.means()
                 watch._note_fetch(loader, batch, duration_ns, cpu_ns)
             watch._on_batch(loader, batch, duration_ns)
@@ -160,16 +160,16 @@ class LoaderWatch(Patches):
         loader = vars(iterator)["_watched_loader"]
         if loader not in self._repeated:
             self._repeated[loader] = self._next(iterator)
-        return deepcopy(self._repeated[loader])  # the script may change what it gets
+        return deepcopy(self._repeated[loader])  # the script may modify its batch
 
     def rest(self, batch_ns: float) -> bool:
-        """Let workers rest: their loaders hand out one batch again and again, until `work_on`.
+        """Let workers rest: until `work_on`, their loaders repeat one batch.
 
         Args:
-            batch_ns: Their pace.
+            batch_ns: Time per batch of the workers.
 
         Returns:
-            Whether they do; not after an epoch whose end the script has not seen.
+            Whether they rest; they do not after an epoch whose end the script has not seen.
         """
         iterator = self._last_of_workers
         if not batch_ns or iterator is None or self._is_epoch_over:
@@ -181,28 +181,27 @@ class LoaderWatch(Patches):
         return True
 
     def work_on(self) -> None:
-        """Let the loaders go on."""
+        """Resume loading."""
         self._repeated = None
 
     def time_alone(self) -> tuple[float, float]:
-        """Return what a batch of the last loader with workers takes, with nothing beside.
+        """Return the time of a batch from the last loader with workers, while nothing else runs.
 
-        Its epoch is gone on with, or another one begun.
+        It continues the loader's epoch, or begins another one.
 
         Returns:
-            Nanoseconds from batch to batch, and processor time of this process for each. Zeros
-            where there is no such loader, or it yields too few batches in the time that this may
-            take, or fails.
+            Nanoseconds between batches, and processor time of this process per batch. Both are 0
+            without such a loader, if it fails, or if it yields too few batches in time.
         """
         found: list[tuple[float, float]] = []
 
         def time() -> None:
-            with suppress(Exception):  # of a worker, or of the script's own iterator
+            with suppress(Exception):  # raised by a worker, or by the script's own iterator
                 pace_ns = self._pace()
                 if pace_ns:
                     found.append((pace_ns, self._taking_ns / self._num_alone))
 
-        # A loader may wait for what only a step puts there; the process ends without this thread.
+        # A loader may wait for a step; then the process ends without this thread.
         thread = threading.Thread(target=time, daemon=True)
         thread.start()
         thread.join(_ALONE_LIMIT_S)
@@ -215,15 +214,15 @@ class LoaderWatch(Patches):
         loader = vars(iterator)["_watched_loader"]
         num_workers = int(loader.num_workers)
         try:
-            for _ in range(int(loader.prefetch_factor) * num_workers):  # so many may lie ready
+            for _ in range(int(loader.prefetch_factor) * num_workers):  # these may be ready
                 self._take_alone(iterator)
             ends_ns = [perf_counter_ns()]
-            # Workers that began together end together: whole rounds of them count.
+            # Workers that start together finish together: count whole rounds of them.
             while len(ends_ns) <= _ROUNDS or _is_soon(ends_ns[0]):
                 for _ in range(num_workers):
                     self._take_alone(iterator)
                 ends_ns.append(perf_counter_ns())
-            # Other work only ever adds to it, and disturbs some parts.
+            # Other work can only slow parts down: use their lower quartile.
             size = max(_ROUNDS, len(ends_ns) // _NUM_PARTS)
             parts_ns = sorted(map(sub, ends_ns[size:], ends_ns))
             return parts_ns[len(parts_ns) // 4] / (size * num_workers)
@@ -232,11 +231,11 @@ class LoaderWatch(Patches):
             return self._pace_of_epoch(loader)
 
     def _pace_of_epoch(self, loader: DataLoader[Any]) -> float:
-        """Return the pace of a short epoch: starting its workers belongs to its batches."""
+        """Return the time per batch of a short epoch, including the start of its workers."""
         begun_ns, num_batches = perf_counter_ns(), 0
         iterator = iter(loader)
         if not isinstance(iterator, _MultiProcessingDataLoaderIter):
-            return 0.0  # the script's own, around one of torch
+            return 0.0  # the script's own iterator, around one of torch
         with suppress(StopIteration):
             while num_batches < _LEAST_BATCHES or _is_soon(begun_ns):
                 self._take_alone(iterator)
@@ -250,19 +249,19 @@ class LoaderWatch(Patches):
         self._num_alone += 1
 
     def num_workers_of_last_fetch(self) -> int:
-        """Return the worker processes that the script gave the loader of the last fetch."""
+        """Return the number of workers that the script set for the loader of the last fetch."""
         return self._record_of(self._fetches[-1][0]).num_workers
 
     def facts(self, *, is_timed: bool) -> tuple[LoaderFacts, ...]:
-        """Return what is known of the loaders that batches were taken from, most used first.
+        """Return facts about the loaders that gave batches, most used first.
 
         Args:
-            is_timed: Whether fetches ran at full speed, so that their time says something.
+            is_timed: Whether fetches ran at full speed, so that their time is meaningful.
         """
         return join_records(list(self._used), is_timed=is_timed)
 
     def _location(self, loader: Any, maker: FrameType | None) -> Location | None:
-        """Return where the script makes a loader; of a library's copy, where it made that."""
+        """Return the script's line that creates a loader; for a library's copy, the original's."""
         location = locate(maker)
         if maker is None or is_user_file(maker.f_code.co_filename):
             return location
@@ -274,11 +273,11 @@ class LoaderWatch(Patches):
         return next((place for place in own_places if place), location)
 
     def _alike(self, loader: Any) -> Iterator[tuple[Any, LoaderRecord]]:
-        """Return the loaders of the same data that were made before, with their records."""
+        """Return the earlier loaders of the same data, with their records."""
         return (each for each in self._records.items() if each[0].dataset is loader.dataset)
 
     def _record_of(self, loader: Any) -> LoaderRecord:
-        """Return the record of a loader; one that was made before has no line."""
+        """Return the record of a loader; without one, create a record with no line."""
         record = self._records.get(loader)
         if record is None:
             record = self._records[loader] = _new_record(loader)
@@ -297,7 +296,7 @@ class LoaderWatch(Patches):
                 )
 
     def end_step(self) -> LoaderUse | None:
-        """Return what the step that ends now took from the loader that it used most."""
+        """End a step; return its use of the loader that it used most."""
         fetches, self._fetches = self._fetches, []
         if not fetches:
             return None
@@ -318,7 +317,7 @@ class LoaderWatch(Patches):
 
 
 def _new_record(asked: Any, location: Location | None = None) -> LoaderRecord:
-    """Return a record of what ``asked``, a loader or another record, has of workers."""
+    """Return a record with the worker settings of ``asked``, a loader or another record."""
     return LoaderRecord(
         location=location,
         num_workers=int(asked.num_workers),
@@ -327,14 +326,14 @@ def _new_record(asked: Any, location: Location | None = None) -> LoaderRecord:
 
 
 def _is_soon(begun_ns: int) -> bool:
-    """Return whether watching a loader alone has only begun."""
+    """Return whether the usual time for timing a loader alone has not yet passed."""
     return perf_counter_ns() - begun_ns < _ALONE_NS
 
 
 def _with_enough_samples(
     dataset: Any, batch_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Draw with replacement where the data set is smaller than a few batches of the new size."""
+    """Draw with replacement if the data set has fewer samples than a few new batches."""
     is_own_order = len(args) < 2 and kwargs.get("sampler") is None
     num_samples = length_of(dataset)
     if not num_samples or not is_own_order or num_samples >= 4 * batch_size:
@@ -345,7 +344,7 @@ def _with_enough_samples(
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """Return the tensors of a batch, in whatever it is wrapped."""
+    """Return the tensors of a batch, also within containers."""
     if isinstance(batch, torch.Tensor):
         return [batch]
     if isinstance(batch, UserDict):  # such as transformers.BatchEncoding

@@ -1,7 +1,7 @@
-"""Watch torch only while there is something to see, in every thread that works on it.
+"""Modes of torch that observe operators in every thread, only while needed.
 
-A mode of torch makes each operator several times slower. Before anything lives on a device there is
-nothing to see, so the script runs at its own speed until it names one.
+A mode makes each operator several times slower. Before a tensor is on a device, nothing needs
+recording. So the script runs at its own speed until it names a device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch._subclasses.schema_check_mode  # what follows needs it, when a script may hide it
+import torch._subclasses.schema_check_mode  # needed later, when a script may hide it
 import torch.overrides
 import torch.utils._python_dispatch
 from torch.overrides import TorchFunctionMode
@@ -23,19 +23,19 @@ from breakeven.configure import Patches
 
 
 class _Here(threading.local):
-    """Of each thread, whether the modes are on its stacks."""
+    """Whether the modes are on the current thread's stacks."""
 
     is_pushed = False
 
 
 class Watch(Patches):
-    """Puts modes on the stacks of the threads of this process when they are wanted.
+    """Puts modes on the stacks of this process's threads when needed.
 
-    Other threads get them as they start, since nobody can push a mode for them later.
+    Other threads get them at their start, since a mode cannot be pushed for them later.
 
     Args:
-        recorder: Sees the operators.
-        calls: Sees the calls of torch's functions.
+        recorder: Receives the operators.
+        calls: Receives the calls of torch's functions.
     """
 
     def __init__(self, recorder: TorchDispatchMode, calls: TorchFunctionMode) -> None:
@@ -43,7 +43,7 @@ class Watch(Patches):
         self._recorder = recorder
         self._calls = calls
         self._here = _Here()
-        # Other threads may have the modes and nothing to do for them: before and after.
+        # Before and after the watch, other threads may have the modes, which then do nothing.
         self.is_on = False
 
     def _apply(self) -> None:
@@ -64,34 +64,34 @@ class Watch(Patches):
         self.callback(self.stop)
 
     def start(self) -> None:
-        """Watch from now on, in this thread too."""
+        """Start to watch, in this thread too."""
         self.is_on = True
         if not self._here.is_pushed:
             self._push()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self.is_on = False
         if self._here.is_pushed:
             self._pop()
 
     def _push(self) -> None:
-        """Put the modes below those of the script, which it takes off itself."""
+        """Put the modes below the script's modes, which the script itself removes."""
         self._here.is_pushed = True
         operators = _take_all_dispatch_modes()
         torch.utils._python_dispatch._push_mode(self._recorder)
         for mode in reversed(operators):
             torch.utils._python_dispatch._push_mode(mode)
         functions = _take_all_function_modes()
-        # A context of a device takes itself off from the very bottom.
+        # A device context removes itself from the very bottom.
         if functions and isinstance(functions[-1], DeviceContext):
             torch.overrides._push_mode(functions.pop())
         for mode in (self._calls, *reversed(functions)):
             torch.overrides._push_mode(mode)
 
     def _pop(self) -> None:
-        """Take them off again, wherever they are by now."""
-        # While it sees an operator, torch itself has taken it off, and puts it back.
+        """Remove the modes from any position in the stacks."""
+        # While the mode handles an operator, torch itself has removed it, and restores it later.
         self._here.is_pushed = not take_off(self._recorder)
         for mode in reversed(_take_all_function_modes()):
             if mode is not self._calls:
@@ -99,13 +99,13 @@ class Watch(Patches):
 
 
 def _is_of_loader(thread: threading.Thread) -> bool:
-    """Return whether a DataLoader made a thread, as it does to pin batches beside the training."""
+    """Return whether a thread belongs to a DataLoader, which pins batches during training."""
     target = getattr(thread, "_target", None)
     return str(getattr(target, "__module__", "")).startswith("torch.utils.data.")
 
 
 def take_off(mode: TorchDispatchMode) -> bool:
-    """Take a mode off this thread's stack, wherever it is; return whether it was there."""
+    """Remove a mode from any position in this thread's stack; return whether it was there."""
     modes = _take_all_dispatch_modes()
     for one in reversed(modes):
         if one is not mode:
@@ -114,7 +114,7 @@ def take_off(mode: TorchDispatchMode) -> bool:
 
 
 def _take_all_dispatch_modes() -> list[TorchDispatchMode]:
-    """Empty this thread's stack; the last of the result was at the bottom."""
+    """Empty this thread's stack; the last item of the result was at the bottom."""
     size = torch._C._len_torch_dispatch_stack()
     return [torch.utils._python_dispatch._pop_mode() for _ in range(size)]  # type: ignore[misc]
 
@@ -124,7 +124,7 @@ def _take_all_function_modes() -> list[TorchFunctionMode]:
     return [torch.overrides._pop_mode() for _ in range(size)]
 
 
-# Those of modes of dispatch.
+# Dispatch keys of dispatch modes.
 _MODE_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -132,13 +132,13 @@ _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Run at full speed inside: nothing is recorded."""
+    """Run at full speed inside, without a recording."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield
 
 
 class undispatched:  # noqa: N801 - a context manager reads as a verb
-    """Inside, operators pass modes by. Quicker than taking them off, and for few operators."""
+    """Lets operators bypass modes inside: quicker than removing the modes, for few operators."""
 
     __slots__ = ("_before",)
 
@@ -154,7 +154,7 @@ class undispatched:  # noqa: N801 - a context manager reads as a verb
 
 @contextmanager
 def same_numbers() -> Iterator[None]:
-    """Draw random numbers inside that the script draws again afterwards."""
+    """Draw random numbers inside that the script draws again later."""
     state = torch.get_rng_state()
     try:
         yield

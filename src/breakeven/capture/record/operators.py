@@ -1,4 +1,4 @@
-"""What the names of torch's operators tell: their arguments, and which of them wait."""
+"""Properties of torch's operators by name: their arguments, and which of them sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from breakeven.capture.record.device_map import DeviceMap, sparse_values
 from breakeven.processor import has_half_hardware
 from breakeven.trace import TensorSpec
 
-# Operators whose result has a size that only the device knows, or that read a value back.
+# Operators with a result size known only to the device, or that read a value back.
 # Source: the implementations in aten/src/ATen/native/cuda, which copy to the host and wait.
 _SYNC_KINDS = {
     "aten._local_scalar_dense": "item",
@@ -27,7 +27,7 @@ _SYNC_KINDS = {
 INDEXING = frozenset({"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
 COPYING = frozenset({"aten.copy_", "aten._foreach_copy_"})
-# Operators on lists of tensors; each place of the lists is on its own.
+# Operators on lists of tensors, which treat each position separately.
 _ALL_AT_ONCE = "aten._foreach_"
 _WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._index_put_impl_"})
 
@@ -36,12 +36,12 @@ _MIXING = frozenset({
     *INDEXING, "aten._unsafe_index", "aten._unsafe_index_put", "aten.set_", "aten.resize_as_",
 })  # fmt: skip
 
-# Results that are on the host although their operator works on the device, by position.
+# Results on the host of operators on the device, by position.
 HOST_RESULTS = {"aten._pack_padded_sequence": 1}
 
 
 def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
-    """Return what makes the host wait in an operator on the device, or None."""
+    """Return the reason that the host waits in an operator on the device, or None."""
     base_name = name.rsplit(".", 1)[0]
     if base_name in INDEXING:
         return "mask" if masks_of(inputs) else None
@@ -51,21 +51,21 @@ def sync_kind(name: str, inputs: list[torch.Tensor]) -> str | None:
 
 
 def masks_of(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the masks among what an operator chooses by from its first tensor."""
+    """Return the masks with which an operator selects from its first tensor."""
     return [tensor for tensor in inputs[1:] if tensor.dtype in (torch.bool, torch.uint8)]
 
 
 def find_stray(base_name: str, arguments: Sequence[Any], devices: DeviceMap) -> str | None:
-    """Return why CUDA refuses where the inputs of an operator are, or None when it does not.
+    """Return why CUDA refuses the devices of an operator's inputs, or None if it accepts them.
 
-    Tensors without dimensions may be on the host everywhere: operators on the device take them as
-    numbers. Those few that do not are left out here, since a line that works must not be blamed.
-    Operators on lists go tensor by tensor if they have to.
+    Tensors without dimensions may always be on the host: operators on the device take them as
+    numbers. The few exceptions are not reported, to avoid blaming a line that works. Operators on
+    lists may treat each tensor separately.
 
     Args:
         base_name: Name without overload: ``aten.add``.
-        arguments: As the operator is called.
-        devices: Where tensors are.
+        arguments: Arguments of the call.
+        devices: Devices of the tensors.
 
     Source: aten/src/ATen/TensorIterator.cpp, compute_types; ``device_check`` in
     aten/src/ATen/native/native_functions.yaml, and the operators that have it off;
@@ -91,17 +91,17 @@ def _stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> st
             return "takes the lengths of the sequences on the CPU; they are on cuda:0"
         return None
     if base_name.startswith("aten._ctc_loss"):
-        # cuDNN takes the targets on the host, and else they are moved.
+        # cuDNN takes the targets on the host; other implementations move them.
         # Source: aten/src/ATen/native/LossCTC.cpp, ctc_loss_impl.
         return None
     if base_name in _MIXING and devices.is_on_device(inputs[0]):
-        # Indices may be on the host; the values that are written may not.
+        # Indices may be on the host; written values may not.
         written = inputs[-1:] if base_name in _WRITING else []
         hosted = [item for item in written if not devices.is_on_device(item)]
         if written and _fills(inputs, devices):
             return None
     elif base_name in _WRITING and not inputs[-1].dim():
-        # One value of the device is read back, and written on the host.
+        # A single value on the device is read back, and written on the host.
         hosted = hosted if any(map(devices.is_on_device, inputs[:-1])) else []
     shapes = [tuple(tensor.shape) for tensor in hosted if tensor.dim()]
     if not shapes:
@@ -112,9 +112,9 @@ def _stray(base_name: str, inputs: list[torch.Tensor], devices: DeviceMap) -> st
 def is_masked_fill(
     name: str, inputs: list[torch.Tensor], devices: DeviceMap, *, in_backward: bool
 ) -> bool:
-    """Return whether ``x[mask] = number`` is what runs: it fills, and reads nothing back.
+    """Return whether the operator is ``x[mask] = number``, which fills without reading back.
 
-    Its backward writes a zero that C++ creates where the number was.
+    In its backward pass, C++ creates a zero in place of the number, which counts as on the host.
 
     Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, canDispatchToMaskedFill.
     """
@@ -148,12 +148,12 @@ def attributes_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
     return found
 
 
-# As torch has them: what stands in for its device meanwhile is slow to ask.
+# Keep torch's original types: a device's stand-in is slow to check.
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def _as_json(value: Any) -> Any:
-    """Return ``value`` as JSON knows it, or None for tensors and for what says nothing."""
+    """Return ``value`` as a JSON value, or None for tensors and meaningless values."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -167,8 +167,8 @@ def _as_json(value: Any) -> Any:
     return None
 
 
-# Half precision is emulated on most CPUs, 10-50 times slower than float32, which computes the
-# same operator with the same shapes and only more digits.
+# Most CPUs emulate half precision, 10-50 times slower than float32. In float32 the same operator
+# has the same shapes, and only more digits.
 _SLOW_IN_HALF = frozenset({
     "aten.convolution", "aten.convolution_backward", "aten.mm", "aten.addmm", "aten.bmm",
     "aten.baddbmm", "aten.addmv", "aten.mv",
@@ -176,7 +176,7 @@ _SLOW_IN_HALF = frozenset({
 
 
 def describe(tensor: torch.Tensor, devices: DeviceMap) -> TensorSpec:
-    """Return what the trace keeps of a tensor."""
+    """Return the trace's description of a tensor."""
     values = sparse_values(tensor)
     device, storage = devices.place_of(tensor)
     return TensorSpec(
@@ -193,15 +193,15 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# These have overloads that take `out_dtype`, for GPUs alone.
+# These have overloads with `out_dtype`, only for GPUs.
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"})
 
 
 def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the CPU, in float32 where half precision would be slow.
+    """Run an operator on the CPU, in float32 if half precision would be slow.
 
-    What torch refuses, such as tensors of several types, is left to it, and so is what is written
-    to a tensor that is given.
+    Calls that torch refuses, such as tensors of several dtypes, stay unchanged, and so do writes to
+    a given tensor.
     """
     if base_name in _PRODUCTS and func._overloadname.startswith("dtype"):
         *tensors, dtype = args
@@ -226,13 +226,13 @@ def run_on_cpu(func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[st
 
 @cache
 def _slow_dtypes() -> frozenset[torch.dtype]:
-    # Which operators use a processor's own fp16 differs by processor; float32 is slow on none.
+    # Processors differ in the operators that use their own fp16; float32 is slow on none.
     fp16 = frozenset({torch.float16})
     return fp16 if has_half_hardware("bf16") else fp16 | {torch.bfloat16}
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among ``values``, those in lists and tuples included."""
+    """Yield the tensors among ``values``, including those in lists and tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

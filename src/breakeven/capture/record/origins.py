@@ -1,6 +1,6 @@
-"""Which of the user's lines led to an event, and which library did what it did there.
+"""The user's lines that led to an event, and the library code that ran below them.
 
-Below the line that calls a training framework, which part of the framework's step is running.
+Below a line that calls a training framework, also the running part of the framework's step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from breakeven.trace import Location
 # The Python function below which the autograd engine runs.
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 
-# Modules that every call passes through: they read a tensor because the user's line says so.
+# Modules that every call passes through: they read a tensor only for the user's line.
 _PASSED_THROUGH = frozenset({
     "torch", "torch._compile", "torch._jit_internal", "torch._ops", "torch._tensor",
     "torch._tensor_str", "torch._utils", "torch.accelerator", "torch.cuda", "torch.cuda.memory",
@@ -29,24 +29,24 @@ _PASSED_THROUGH = frozenset({
     "torch.utils._contextlib", "torch.utils._device", "torch.utils._python_dispatch",
     "torch.utils.checkpoint",
 })  # fmt: skip
-# Of these every module: they show or convert what a line hands to them.
+# Packages whose modules all count as such: they show or convert data from a line.
 _PASSED_THROUGH_PACKAGES = frozenset(
     {"breakeven", "faststep", "numpy", "tqdm", *sys.stdlib_module_names}
 )
 
-# A recursive function has as many frames as it likes.
+# Limit for recursive functions, which may have any number of frames.
 _MAX_STACK = 64
 
 
 class Origin(NamedTuple):
-    """Where an event comes from.
+    """The origin of an event.
 
     Args:
-        location: The innermost line of the user; in the backward pass that of the forward op.
+        location: The user's innermost line; in the backward pass, that of the forward operator.
         module: Dotted path of the ``nn.Module``.
-        stack: Number of the user's lines in `OriginFinder.stacks`, and of what runs below them in
-            `OriginFinder.frames`; -1 where there are none.
-        via: Dotted name of the library module that acts below that line; empty for the line.
+        stack: Number of the user's lines in `OriginFinder.stacks`, and of the code below them in
+            `OriginFinder.frames`; -1 without any.
+        via: Dotted name of the library module that acts below that line; empty if none does.
     """
 
     location: Location | None = None
@@ -56,34 +56,34 @@ class Origin(NamedTuple):
 
 
 class OriginFinder:
-    """Finds the origin of what runs now, and keeps that of forward operators for their backward."""
+    """Finds the current origin, and keeps those of forward operators for their backward pass."""
 
     def __init__(self) -> None:
-        # Each a tuple of the user's lines, outermost first.
+        # Each item holds the user's lines, outermost first.
         self.stacks: list[tuple[Location, ...]] = []
-        # For each of them the functions of a training framework below its last line.
+        # For each stack, the functions of a training framework below its last line.
         self.frames: list[tuple[str, ...]] = []
         self._forward: dict[int, Origin] = {}
         self._numbers: dict[tuple[tuple[Location, ...], tuple[str, ...]], int] = {}
-        # By the code of frames below the user's, then code and instruction of each of his: quicker
-        # than lines.
+        # Keys: code of the frames below the user's, then code and instruction of each of the
+        # user's frames. They are quicker to get than lines.
         self._numbers_by_frames: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self._framework_frames: dict[int, FrameworkFrame | None] = {}
-        # Keeps them alive, so that their ids are not given to others.
+        # Keep code objects alive, so that no id is reused.
         self._codes: dict[int, CodeType] = {}
         self._libraries: dict[str, str | None] = {}
 
     def start_step(self) -> None:
-        """Forget the forward operators of the step before."""
-        # Of an update within a backward pass, the rest of that pass is still to come.
+        """Discard the forward operators of the previous step."""
+        # After an update within a backward pass, the rest of that pass still needs them.
         if torch._C._current_autograd_node() is None:
             self._forward.clear()
 
     def current(self, frame: FrameType | None, module: str) -> Origin:
-        """Return the origin of what runs in ``frame``; in backward that of the forward operator.
+        """Return the origin of ``frame``; in backward, that of the forward operator.
 
-        Python of the user may run within the backward pass too: hooks, the ``backward`` of an
-        `autograd.Function`, a forward pass that is computed again. It has lines of its own.
+        The user's Python may run within the backward pass too: hooks, the ``backward`` of an
+        `autograd.Function`, a recomputed forward pass. It has its own lines.
         """
         node = torch._C._current_autograd_node()
         if node is not None and not runs_user_code(frame, below=_ENGINE):
@@ -92,16 +92,16 @@ class OriginFinder:
                 return self._origin_of(frame, "")
             return self._in_backward(found, frame)
         origin = self._origin_of(frame, module)
-        # The node of a forward operator is made just before the operator is dispatched. Detached
-        # and grad-free operators make none and must not overwrite an earlier entry.
+        # A forward operator's node is created just before its dispatch. Detached and grad-free
+        # operators create none, and must not overwrite an earlier entry.
         next_number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
         self._forward.setdefault(next_number - 1, origin)
         return origin
 
     def _in_backward(self, forward: Origin, frame: FrameType | None) -> Origin:
-        """Return the origin of a forward operator as that of its backward pass.
+        """Return the origin of a forward operator for its backward pass.
 
-        The line stays. Where a framework runs both below it, what it runs now tells them apart.
+        The line stays. If a framework runs both below it, its current part separates them.
         """
         if forward.stack < 0 or not self.frames[forward.stack]:
             return forward
@@ -144,7 +144,7 @@ class OriginFinder:
         return found
 
     def _classify(self, frame: FrameType) -> str | None:
-        """Return None for a file of the user, else the name to report; empty for none."""
+        """Return None for the user's file, else the library name to report, which may be empty."""
         file = frame.f_code.co_filename
         if is_user_file(file):
             self._libraries[file] = None
@@ -155,12 +155,12 @@ class OriginFinder:
             or name.partition(".")[0] in _PASSED_THROUGH_PACKAGES
             or name.startswith("torch._dynamo.")
         )
-        # Generated code (`<string>`) shares its file's name with that of other modules.
+        # Generated code (`<string>`) shares its file name with that of other modules.
         self._libraries[file] = "" if is_passed or file.startswith("<") else name
         return self._libraries[file]
 
     def _number_of(self, frame: FrameType | None, below: list[int]) -> int:
-        """Return the number of the user's lines that lead to ``frame``; -1 where there are none.
+        """Return the number of the user's lines that lead to ``frame``; -1 without any.
 
         Args:
             frame: The innermost frame.
@@ -191,9 +191,9 @@ _FRAMEWORKS = frozenset({
     "stable_baselines3", "transformers", "trl",
 })  # fmt: skip
 
-# Functions that tell the parts of a step apart, each with what it does: of those that do the same
-# within each other, the outermost is named. Many are hooks that a user knows from the documentation
-# of his framework.
+# Functions that separate the parts of a step, by their purpose. Of nested functions with the same
+# purpose, the outermost is named. Many are hooks that a user knows from the framework's
+# documentation.
 _PARTS = {
     "optimizer_step": "step", "step": "step",
     "backward": "backward", "manual_backward": "backward",
@@ -215,19 +215,19 @@ _PARTS = {
     "on_train_batch_start": "callback", "on_train_batch_end": "callback",
     "call_event": "callback", "on_step": "callback",
 }  # fmt: skip
-# Modules of torch whose functions of these names are such parts as well.
+# Modules of torch in which functions of these names are such parts too.
 _TORCH_PARTS = ("torch._tensor", "torch.amp.", "torch.autograd", "torch.nn.utils.", "torch.optim.")
 
 _CALL_OF_MODULE = nn.Module._call_impl.__code__
 
 
 class FrameworkFrame(NamedTuple):
-    """A function that runs below the user's line.
+    """A function below the user's line.
 
     Args:
         name: Module and function: ``lightning.pytorch.core.module:LightningModule.backward``.
-        part: What it does of the step; empty where its name does not tell.
-        is_framework: Whether a framework provides it, rather than torch.
+        part: Its part of the step; empty if unknown from its name.
+        is_framework: Whether it belongs to a framework, not to torch.
     """
 
     name: str
@@ -235,12 +235,12 @@ class FrameworkFrame(NamedTuple):
     is_framework: bool
 
 
-# Stands for the call of an `nn.Module`: what is below it is told apart by modules.
+# Marks the call of an `nn.Module`: modules separate the work below it.
 CALL_OF_MODULE = FrameworkFrame(name="", part="", is_framework=False)
 
 
 def framework_frame(frame: FrameType) -> FrameworkFrame | None:
-    """Return what ``frame`` tells of a framework's step; None where it tells nothing."""
+    """Return the frame's part in a framework's step; None if it has none."""
     code = frame.f_code
     if code is _CALL_OF_MODULE:
         return CALL_OF_MODULE
@@ -256,16 +256,16 @@ def framework_frame(frame: FrameType) -> FrameworkFrame | None:
 
 
 def parts_of_step(frames: Iterable[FrameworkFrame]) -> tuple[str, ...]:
-    """Return the names of the frames that say what a framework is doing, outermost first.
+    """Return the names of the frames that show a framework's current work, outermost first.
 
-    The first is the function that the user's line calls. Where no other frame is known to be a
-    part of a step, the innermost one of the framework is named.
+    The first is the function that the user's line calls. If no other frame is a known part of a
+    step, the second is the framework's innermost one.
 
     Args:
-        frames: Those below the user's line, outermost first.
+        frames: Frames below the user's line, outermost first.
 
     Returns:
-        No names where no framework runs.
+        No names if no framework runs.
     """
     known = list(frames)
     while known and not known[0].is_framework:

@@ -1,4 +1,4 @@
-"""Record each operator, copy and sync of the steps that run under it."""
+"""Recording of each operator, copy and sync in a step."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ from breakeven.capture.record.update_watch import UpdateWatch
 from breakeven.measure import own_time_ns
 from breakeven.trace import Phase
 
-# Namespaces of operators that compute nothing, here: no other process answers a collective.
+# Namespaces of operators without effect here: no other process answers a collective.
 _BOOKKEEPING = ("profiler.", "prim.", "c10d.")
 
-# Operators that write, running statistics or a file, though their schemas do not say so.
+# Operators that write running statistics or a file without declaring it in their schemas.
 _WRITING_UNSAID = ("batch_norm", "instance_norm", "from_file")
 
-# What takes longer is as long in any case.
+# Repeating a longer call would not change its time.
 _BRIEF_NS = 2_000_000
 
-# Events after which it is asked whether to record on.
+# Check after this number of events whether to continue recording.
 _LOOK_EVERY = 256
 
 
 class StepRecorder(EventLog):
-    """Sees every operator below autograd and autocast, runs it on the CPU, and notes it down.
+    """Intercepts every operator below autograd and autocast, runs it on the CPU, and notes it.
 
     Args:
-        devices: Where tensors live; the recorder places the results.
+        devices: Devices of the tensors; the recorder places the results.
         run: Computes an operator, called as ``run(func, base_name, args, kwargs)``.
-        cuda: The fake devices; one by default.
-        is_recording: Note events from the beginning; otherwise tensors are placed alone, until
-            `start_recording` is called.
+        cuda: The fake devices; by default one device.
+        is_recording: Note events from the start; otherwise only place tensors until
+            `start_recording`.
     """
 
     def __init__(
@@ -71,34 +71,34 @@ class StepRecorder(EventLog):
     ) -> None:
         super().__init__(devices, is_recording=is_recording)
         self.cuda = cuda or CudaDevices(on_other=self._note_other_device)
-        # Puts this mode where it is wanted; None where it is there from the beginning.
+        # Pushes this mode when needed; None if it is active from the start.
         self.watch: Watch | None = None
-        # Sees each operator that is recorded before it runs, as long as there is one.
+        # Receives each recorded operator before it runs; None once unneeded.
         self.updates: UpdateWatch | None = None
-        # Called now and then while events are kept.
+        # Called at intervals while events are kept.
         self.on_look: Callable[[], None] = lambda: None
-        # Called when events are kept for the first time.
+        # Called at the first start of a recording.
         self.on_first_recording: list[Callable[[], None]] = []
         self._run = run
-        # Calls of torch's functions so far, those that are not recorded included.
+        # Calls of torch's functions so far, including unrecorded ones.
         self.num_calls = 0
-        # Of the last autocast region for CUDA; empty when there was none.
+        # dtype of the last autocast region for CUDA; empty without one.
         self.autocast_dtype = ""
         self.one_gpu = OneGpu()
-        self.graph_work: GraphWork | None = None  # of the CUDA graph that is being captured
+        self.graph_work: GraphWork | None = None  # of the CUDA graph during its capture
 
     @property
     def is_moving(self) -> bool:
-        """Return whether a script that never uses a GPU is recorded as if it had been moved."""
+        """Return whether a script that never uses a GPU is recorded as if moved to one."""
         return self.devices.default == DEVICE
 
     def start_watching(self) -> None:
-        """Place tensors from now on: the script names a device."""
+        """Start to place tensors: the script names a device."""
         if self.watch is not None:
             self.watch.start()
 
     def start_recording(self) -> None:
-        """Keep events from now on."""
+        """Start to keep events."""
         self.is_recording = True
         self.start_watching()
         self.start_step()
@@ -106,13 +106,13 @@ class StepRecorder(EventLog):
             self.on_first_recording.pop()()
 
     def stop_recording(self) -> None:
-        """Keep no events until `start_recording`; place tensors only while a device has some."""
+        """Keep no events until `start_recording`; place tensors only while a device holds any."""
         self.is_recording = False
         if self.watch is not None and not self.devices.device_bytes:
             self.watch.stop()
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
-        """Note that NumPy is given a tensor of the device, which CUDA refuses."""
+        """Note that NumPy receives a tensor on the device, which CUDA refuses."""
         self.record_fault(
             f"a tensor on {self.devices.device_of(tensor)} is turned into a NumPy array; "
             "it needs .cpu() first"
@@ -124,12 +124,12 @@ class StepRecorder(EventLog):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one operator on the CPU and note what it would be on the device."""
+        """Run one operator on the CPU, and note it as it would run on the device."""
         if self.watch is not None and not self.watch.is_on:
             return func(*args, **(kwargs or {}))
         entered_ns = own_time_ns()
-        # Function modes have seen the call; in the backward pass torch would ask them here again,
-        # for the operator and for each attribute that is read to note it.
+        # Function modes have already handled the call. In the backward pass torch would call them
+        # again, for the operator and for each attribute that the recorder reads.
         with torch._C.DisableTorchFunction():
             return self._dispatch(func, args, dict(kwargs or {}), entered_ns)
 
@@ -140,7 +140,7 @@ class StepRecorder(EventLog):
         inputs = [*tensors_in(args), *tensors_in(kwargs.values())]
         if not self.is_recording and inputs and "device" not in kwargs and not self.is_moving:
             places = set(map(self.devices.device_of, inputs))
-            if len(places) == 1:  # nothing is at odds, and nothing is noted
+            if len(places) == 1:  # devices agree, and nothing is recorded
                 result = self._run(func, base_name, args, kwargs)
                 if (device := places.pop()) != HOST:
                     self._note_device(device)
@@ -148,7 +148,7 @@ class StepRecorder(EventLog):
                 return result
         wanted = kwargs.get("device")
         if wanted is not None and is_cuda(wanted):
-            wanted = self.cuda.as_device(wanted)  # a device that is not there is refused here
+            wanted = self.cuda.as_device(wanted)  # this refuses a device that does not exist
             kwargs["device"] = torch.device("cpu")
         arguments = (*args, *kwargs.values())
         device = self._device_of_call(base_name, arguments, inputs, wanted)
@@ -188,10 +188,10 @@ class StepRecorder(EventLog):
     def _run_timed(
         self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
     ) -> tuple[Any, int]:
-        """The result, and how long the host takes for it where nobody looks.
+        """Return the result, and the host's time for it without a recorder.
 
-        What the recorder does in between leaves it cold caches; at once after itself, an operator
-        takes as long as in a plain run.
+        The recorder's own work empties the caches. Right after itself, an operator takes as long as
+        in a plain run.
         """
         started_ns = own_time_ns()
         if self.graph_work is None or device == HOST:
@@ -209,24 +209,24 @@ class StepRecorder(EventLog):
         return result, host_ns
 
     def is_worth_repeating(self, host_ns: int) -> bool:
-        """Return whether what took so long is to be timed again."""
+        """Return whether to time a call of this duration again."""
         return self.is_noting and host_ns < _BRIEF_NS and self.graph_work is None
 
     def compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Compute what is recorded apart; a CUDA graph that is captured repeats it."""
+        """Compute work that is recorded separately; a captured CUDA graph repeats it."""
         return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
 
     def _device_of_call(
         self, name: str, arguments: tuple[Any, ...], inputs: list[torch.Tensor], wanted: Any
     ) -> str:
-        """Return where an operator runs; a mixture that CUDA refuses is noted as a fault."""
+        """Return the device of an operator; note a fault if CUDA refuses its mixture."""
         on_device = [tensor for tensor in inputs if self.devices.is_on_device(tensor)]
         if wanted is not None and is_cuda(wanted):
             return self.cuda.name_of(wanted)
         if (wanted is not None and name != "aten._to_copy") or not inputs:
             return self.here.last_device if self._creates_on_device() else HOST
         if name == "aten.lift_fresh" and not self.devices.is_known(inputs[0]):
-            # Made from Python data, on the host: on its way to a GPU, if not a counter.
+            # The tensor comes from Python data on the host, and may be on its way to a GPU.
             return HOST
         if not on_device:
             return HOST
@@ -234,7 +234,7 @@ class StepRecorder(EventLog):
         return self.devices.device_of(inputs[0] if name in INDEXING else on_device[0])
 
     def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
-        """Note a fault where CUDA refuses a mixture of host and device among the arguments."""
+        """Note a fault if CUDA refuses the arguments' mixture of host and device."""
         stray = find_stray(base_name, arguments, self.devices)
         if stray is not None and self.is_moving:
             self._move([tensor for tensor in tensors_in(arguments) if tensor.dim()])
@@ -242,15 +242,15 @@ class StepRecorder(EventLog):
             self.record_fault(f"{base_name.removeprefix('aten.')} {stray}")
 
     def bring_to_device(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """Copy ``tensor`` to the device if a script that is being moved has ``other`` there."""
+        """Copy ``tensor`` to the device if the script is being moved and ``other`` is there."""
         if self.is_moving and self.devices.is_on_device(other):
             self._move([tensor])
 
     def _creates_on_device(self) -> bool:
-        """Return where a tensor is created of which the script does not say it, or says "cpu".
+        """Return whether a tensor with no device, or with "cpu", is created on the device.
 
-        C++ creates beside the tensors that it works for, and sees them on the CPU. A script that
-        is being moved would create its tensors on the GPU, all but the optimizer's counters.
+        C++ creates tensors beside those that it works for, which it sees on the CPU. A script moved
+        to a GPU would create its tensors there, except the optimizer's counters.
         """
         if self.is_moving:
             return self.here.phase not in (Phase.OPTIMIZER, Phase.DATA)
@@ -260,7 +260,7 @@ class StepRecorder(EventLog):
         return self.here.is_call_on_device
 
     def _move(self, tensors: list[torch.Tensor]) -> None:
-        """Copy tensors of the host to the device before their first use there."""
+        """Copy host tensors to the device before their first use there."""
         for tensor in tensors:
             if not self.devices.is_on_device(tensor):
                 self.record_copy(tensor, HOST, DEVICE, is_pinned=False, non_blocking=False)
@@ -280,10 +280,10 @@ class StepRecorder(EventLog):
             inputs = inputs[:2]
         reads = sync_kind(name, inputs) if device != HOST else None
         if reads == "mask" and not any(map(self.devices.is_on_device, masks_of(inputs))):
-            reads = None  # what a mask of the host chooses, the host counts by itself
+            reads = None  # the host itself counts the selection of a mask on the host
         if name != "aten._local_scalar_dense.default" or device == HOST:
             if device != HOST and name.startswith("aten.index"):
-                # Indices made on the host are copied to the device by the indexing itself.
+                # Indexing itself copies indices from the host to the device.
                 for index in inputs[1:]:
                     if not self.devices.is_on_device(index) and index.dim():
                         self.record_copy(index, HOST, DEVICE, is_pinned=False, non_blocking=False)
@@ -300,7 +300,7 @@ class StepRecorder(EventLog):
     def _note_copy(
         self, args: Any, kwargs: Any, inputs: list[torch.Tensor], name: str, host_ns: int
     ) -> None:
-        """Note ``destination.copy_(source)``, which alone may cross between host and device."""
+        """Note ``destination.copy_(source)``, the only operator between host and device."""
         destination, source = inputs[0], inputs[-1]
         to, came_from = self.devices.device_of(destination), self.devices.device_of(source)
         if to == came_from or (source.dim() == 0 and came_from == HOST):
@@ -320,7 +320,7 @@ class StepRecorder(EventLog):
 
 @cache
 def _is_repeatable(func: Any) -> bool:
-    """Return whether to run an operator twice, without a generator, is the same as once."""
+    """Return whether running an operator twice, without a generator, equals running it once."""
     schema = func._schema
     is_pure = not schema.is_mutable and not any(word in schema.name for word in _WRITING_UNSAID)
     return schema.name.startswith("aten::") and is_pure
@@ -328,26 +328,26 @@ def _is_repeatable(func: Any) -> bool:
 
 @cache
 def _names_of(func: Any) -> tuple[str, str]:
-    """Return an operator's name, and that without its overload."""
+    """Return an operator's name, with and without its overload."""
     name = str(func)
     return name, name.rsplit(".", 1)[0]
 
 
 class StrictDeviceChecker(StepRecorder):
-    """Records nothing, and raises where a recorder of steps notes a fault.
+    """Records nothing, and raises if a recorder of steps would note a fault.
 
     Args:
-        num_devices: Fake GPUs that there are.
+        num_devices: Number of fake GPUs.
     """
 
     def __init__(self, num_devices: int) -> None:
         super().__init__(DeviceMap(), cuda=CudaDevices(num_devices), is_recording=False)
 
     def check_places(self, base_name: str, arguments: tuple[Any, ...]) -> None:
-        """Raise where an operator's inputs are on different devices.
+        """Raise if an operator's inputs are on different devices.
 
         Raises:
-            RuntimeError: In the words of torch.
+            RuntimeError: They are; the message is torch's.
         """
         places = [self.devices.device_of(tensor) for tensor in tensors_in(arguments)]
         on_device = list(dict.fromkeys(place for place in places if place != HOST))
@@ -363,10 +363,10 @@ class StrictDeviceChecker(StepRecorder):
         )
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
-        """Raise, as NumPy cannot read the memory of a device.
+        """Raise: NumPy cannot read a device's memory.
 
         Raises:
-            TypeError: In the words of torch.
+            TypeError: Always; the message is torch's.
         """
         raise TypeError(
             f"can't convert {self.devices.device_of(tensor)} device type tensor to numpy. Use "
@@ -374,5 +374,5 @@ class StrictDeviceChecker(StepRecorder):
         )
 
     def current_origin(self) -> Origin:
-        """Return nothing: no event is kept that would have an origin."""
+        """Return an empty origin: no event is kept."""
         return Origin()

@@ -1,4 +1,4 @@
-"""Collect recorded steps and choose the typical one: for the traced run."""
+"""Collects recorded steps and chooses the typical one, for the traced run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from breakeven.timing import find_round_ends
 from breakeven.trace import NEVER_ON_DEVICE, Op, Settings, StepTrace
 
 _MAX_STEPS = 10
-# Longer than this, and three steps must do: one that sets up the optimizer's state, one that
-# begins with what is done every so many steps, and so in the first (logging), one like the rest.
+# After this time three steps suffice. One sets up the optimizer's state. One begins with periodic
+# work (logging), which is due at the first step too. One is like the rest.
 _ENOUGH_NS = 500_000_000
-# Longer than this, and two must do. Where a few were not typical, more are taken for so long.
+# After this time two steps suffice. If a few steps contained no typical one, record for this time.
 _TOO_LONG_NS = 20_000_000_000
-# A script that evaluates its model after the first update, or the first epoch, does so once or
-# twice before it trains on.
+# A script may evaluate its model after the first update or epoch: once or twice before it continues
+# to train.
 _MOST_EVALUATIONS = 2
-# Of what lies between two steps so much is recorded: some tens of calls of a small model.
+# Limits on recording the work between two steps: some tens of calls of a small model.
 _MOST_BETWEEN_EVENTS = 2_000
 _MOST_BETWEEN_NS = 1_500_000_000
 
@@ -61,16 +61,16 @@ _OWN_UPDATES = {
 
 
 class StepTracer:
-    """Cuts the recorder's events at updates and puts steps together from the pieces.
+    """Cuts the recorder's events at updates, and joins the pieces into steps.
 
-    What precedes the end of the first backward pass is not recorded: a script prepares itself at
-    its own speed. What is left of that step does not count as a whole one.
+    Recording starts at the end of the first backward pass, so a script prepares at its own speed.
+    The rest of that step does not count as a whole one.
 
     Args:
         recorder: Records the events.
-        end_loading: Returns what the step that ends took from DataLoaders.
-        records_longer: Whether to take more steps than three where these take long.
-        records_after: Record what follows so many updates, in place of a step; 0 for a step.
+        end_loading: Ends a step, and returns its use of DataLoaders.
+        records_longer: Whether to take more than three steps if these take long.
+        records_after: Record the work after this number of updates instead of a step; 0 for a step.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StepTracer:
         records_after: int = 0,
     ) -> None:
         self._records_after = records_after
-        # Calls of torch when that began, and when enough of it was recorded.
+        # Calls of torch before that recording, and in it once it holds enough.
         self._num_before = 0
         self._num_recorded: int | None = None
         self._records_longer = records_longer
@@ -90,21 +90,21 @@ class StepTracer:
         self._end_loading = end_loading
         self._optimizers: list[int] = []
         self._segments: deque[Segment] = deque(maxlen=16 * _MAX_STEPS)
-        # What ended the steps so far.
+        # Kind of event that ended the steps so far.
         self.boundary = Boundary.GRADIENT
         self._is_whole = False
         self._num_backwards = 0
         self._num_evaluations = 0
         self._first_ns = 0
         self.is_compiled = False
-        # Updates of steps that did not use the device, before those that do.
+        # Updates in steps without the device, before the steps on it.
         self.num_host_calls = 0
-        # Updates that were forgotten, for whatever reason.
+        # Updates that were discarded for any reason.
         self._num_forgotten = 0
 
     @property
     def num_calls(self) -> int:
-        """Return the updates so far, of the kind that ends a step."""
+        """Return the number of updates so far, of the kind that ends a step."""
         return self.num_host_calls + len(self._optimizers)
 
     @property
@@ -114,31 +114,31 @@ class StepTracer:
 
     @property
     def is_blind(self) -> bool:
-        """Return whether steps were recorded in which there is no operator."""
+        """Return whether steps were recorded without any operator."""
         events = [event for segment in self._segments for event in segment.events]
         return len(self._segments) > 1 and not any(isinstance(event, Op) for event in events)
 
     def round_ends(self) -> tuple[int, ...]:
-        """Return the positions of the updates that end a step, among all that were marked."""
+        """Return the positions of the updates that end a step, among all marked updates."""
         ends = find_round_ends(self._optimizers)
         return tuple(self._num_forgotten + position for position in ends)
 
     def backwards_per_step(self) -> int:
-        """Return the backward passes of a step; at least one."""
+        """Return the number of backward passes per step; at least one."""
         counts = [step.num_backwards for step in self._rounds() if step.is_whole]
         return max(1, median_high(counts)) if counts else 1
 
     def note_backward(self) -> None:
-        """Note the end of a backward pass, from which on everything is recorded."""
+        """Note the end of a backward pass; after the first, recording starts."""
         self._num_backwards += 1
         if not self._recorder.is_recording and not self._records_after:
             self._recorder.start_recording()
 
     def look(self) -> None:
-        """Record nothing up to the next update if that is of no use.
+        """Stop recording until the next update if more events are useless.
 
-        The script evaluates its model, and that at length; a step that does so each time is
-        recorded as it is. Or enough was recorded of what lies between two steps.
+        That holds for a long evaluation of the model, unless each step evaluates it. It also holds
+        once the recording of work between two steps is long enough.
         """
         if self._records_after:
             is_long = perf_counter_ns() - self._first_ns > _MOST_BETWEEN_NS
@@ -151,12 +151,12 @@ class StepTracer:
             self._recorder.is_recording = False
 
     def count_host_step(self) -> None:
-        """Note an update while nothing is recorded, as the device is not used."""
+        """Note an update without a recording, while the device is unused."""
         self.num_host_calls += 1
         self._num_forgotten += 1
 
     def forget_host_steps(self) -> None:
-        """Begin anew, since the steps so far did not use the device."""
+        """Start again, since the steps so far did not use the device."""
         self.num_host_calls += len(self._optimizers) + 1
         self._num_forgotten += 1
         self._start_over()
@@ -164,11 +164,11 @@ class StepTracer:
         self._is_whole = True
 
     def mark(self, optimizer: int, boundary: Boundary = Boundary.OPTIMIZER) -> bool:
-        """Note an update; return whether there are recorded steps enough.
+        """Note an update; return whether the recorded steps suffice.
 
         Args:
-            optimizer: Number of the optimizer, or of what else was updated.
-            boundary: What it is: not lower than those before.
+            optimizer: Number of the optimizer, or of the parameters that were updated.
+            boundary: Kind of the update; lower kinds than before must not be passed.
         """
         if boundary > self.boundary:
             self.boundary = boundary
@@ -205,10 +205,10 @@ class StepTracer:
         return num_steps >= _MAX_STEPS or elapsed_ns > enough_ns
 
     def result(self, num_parameters: int) -> TracedRun | None:
-        """Return the typical step, or None when none was completed.
+        """Return the typical step, or None without a complete one.
 
         Args:
-            num_parameters: Elements that the optimizers update.
+            num_parameters: Number of elements that the optimizers update.
         """
         rounds = list(self._segments) if self._records_after else self._rounds()
         steps = [step for step in rounds if step.is_whole]
@@ -225,7 +225,7 @@ class StepTracer:
         caveats += self._recorder.one_gpu.caveats()
         events, positions = with_typical_host_times(alike)
         calls = chosen.log.model_calls
-        # Stacks that an event or a call of a model names get new numbers; -1 stays.
+        # Stacks of an event or a model call get new numbers; -1 stays.
         named = (*events, *(call.noted for call in calls))
         used = sorted({each.stack for each in named} - {-1})
         numbers = {old: new for new, old in enumerate(used)} | {-1: -1}
@@ -269,7 +269,7 @@ class StepTracer:
         )
 
     def _has_whole_step(self) -> bool:
-        """Return whether the segments of a round have all been recorded as a whole."""
+        """Return whether a round's segments were all recorded whole."""
         offset = len(self._optimizers) - len(self._segments)
         flags = [True] * offset + [segment.is_whole for segment in self._segments]
         ends = [-1, *find_round_ends(self._optimizers)]
@@ -286,7 +286,7 @@ class StepTracer:
         self._first_ns = 0
 
     def _rounds(self) -> list[Segment]:
-        """Join the segments of each round into one."""
+        """Join the segments of each round."""
         offset = len(self._optimizers) - len(self._segments)
         segments = list(self._segments)
         ends = [end + 1 - offset for end in find_round_ends(self._optimizers) if end >= offset]

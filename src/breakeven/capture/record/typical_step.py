@@ -1,4 +1,4 @@
-"""Which recorded step is typical of all, and what of it is typical of those that do the same."""
+"""Choice of the typical recorded step, with typical host times of the steps like it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from breakeven.capture.messages import LoaderUse
 from breakeven.capture.record.event_log import SCRIPT_GAP_NS, StepLog
 from breakeven.trace import Event, HostWork, Location, Op, Phase, RunFacts, num_micro_batches
 
-# Short pauses are work of the script if one line has so many of them before the same operator. A
-# framework trains in one line, with many pauses of its own before operators of all kinds.
+# Short pauses are the script's work if a line has this number before the same operator. A framework
+# trains in one line, with its own pauses before operators of all kinds.
 _LEAST_PAUSES = 8
 
 _Shapes = tuple[tuple[int, ...], ...]
@@ -22,15 +22,15 @@ _WorkKey = tuple[int, str, Location | None]
 
 
 class Segment(msgspec.Struct, kw_only=True):
-    """What was recorded between two updates; joined, of a whole step.
+    """The recording between two updates; joined, of a whole step.
 
     Args:
-        log: What was noted.
-        peak_bytes: Largest sum of the device's live memory within it.
-        live_bytes: That at its end.
-        loader: What it took from the loader that it used most.
-        num_backwards: Backward passes.
-        is_whole: Whether it was recorded from its beginning.
+        log: Its events and calls.
+        peak_bytes: Peak of the device's live memory within it.
+        live_bytes: The device's live memory at its end.
+        loader: Its use of the loader that it used most.
+        num_backwards: Number of backward passes.
+        is_whole: Whether it was recorded from its start.
     """
 
     log: StepLog
@@ -42,34 +42,34 @@ class Segment(msgspec.Struct, kw_only=True):
 
     @property
     def events(self) -> list[Event]:
-        """Return what happened, in the order in which the host issues it."""
+        """Return the events in the order in which the host issues them."""
         return self.log.events
 
     @property
     def uses_device(self) -> bool:
-        """Return whether anything at all happens on the device."""
+        """Return whether any operator runs on the device."""
         return any(isinstance(event, Op) and not event.is_on_host for event in self.events)
 
     @property
     def has_graph(self) -> bool:
-        """Return whether a CUDA graph runs any of the step."""
+        """Return whether a CUDA graph runs a part of the step."""
         return any(isinstance(event, Op) and event.is_replayed for event in self.events)
 
     @property
     def batch_size(self) -> int | None:
-        """Return the samples: what its loader yields, or the inputs of its model calls."""
+        """Return the number of samples: from its loader, or from the inputs of its model calls."""
         if self.loader is not None:
             return self.loader.batch_size * self.loader.batches_per_step
         inputs = self.log.model_inputs
         calls = [call.noted for call in self.log.model_calls]
         if len(inputs) > 1 and len(inputs) == num_micro_batches(self.events, calls):
             return sum(inputs)
-        # With other calls (time steps, parts of a GAN) nothing says which of them counts.
+        # Among other calls (time steps, parts of a GAN), the relevant one is unknown.
         return inputs[0] if len(inputs) == 1 else None
 
 
 def join(parts: list[Segment]) -> Segment:
-    """Return the segments of one step as one."""
+    """Return the segments of one step joined into one."""
     log = StepLog()
     for part in parts:
         offset = len(log.events)
@@ -99,16 +99,16 @@ def join(parts: list[Segment]) -> Segment:
 
 
 def typical_of(steps: Sequence[Segment]) -> list[Segment]:
-    """Return the steps that do what is typical; the last of them stands for all.
+    """Return the steps that do the typical work; the last one represents all.
 
-    A script may warm up on the CPU, or time both. Steps repeat themselves but for the ones at the
-    end of an epoch: the most frequent sequence of operators is typical, of equally frequent ones
-    the latest. Where most steps differ, as those of an adaptive solver, one of middle length is.
+    A script may warm up on the CPU, or time both. Steps repeat, except at the end of an epoch. So
+    the most frequent sequence of operators is typical, or the latest of equally frequent ones. If
+    most steps differ, as in an adaptive solver, a step of median length is typical.
     """
     candidates: Sequence[Segment] = [step for step in steps if step.uses_device] or steps
-    # Before a script captures a CUDA graph, it makes steps without one.
+    # A script takes steps without a CUDA graph before it captures one.
     candidates = [step for step in candidates if step.has_graph] or candidates
-    # Work of the host is not compared: on a busy machine any pause looks like it.
+    # Do not compare host work: on a busy machine, any pause looks like it.
     signatures = [
         tuple(
             (event.name, event.device, shapes_of(event)) if isinstance(event, Op) else type(event)
@@ -126,17 +126,17 @@ def typical_of(steps: Sequence[Segment]) -> list[Segment]:
 
 
 def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int]]:
-    """Return the last step's events, with what is typical of all of them for the host's times.
+    """Return the last step's events, with host times that are typical of all the steps.
 
-    A pause of the operating system looks like work of the script once, or is part of an operator;
-    work is there each time. Pauses only ever add, so the lower quartile of all steps counts, and
-    there is no work where that is 0.
+    A pause of the operating system looks like the script's work in one step, or lengthens an
+    operator. Real work occurs in each step. Pauses only add time, so the lower quartile counts; if
+    it is 0, there is no work.
 
     Returns:
-        The events, and for each of the last step, and for its end, the position among them.
+        The events, and the position among them of each event of the last step and of its end.
     """
     durations = [_host_work_ns(step.events) for step in alike]
-    # The same events one by one, as all steps have the same but for the work of the host.
+    # Compare event by event: all steps have the same events, except host work.
     others = zip(
         *([e for e in s.events if not isinstance(e, HostWork)] for s in alike), strict=True
     )
@@ -171,7 +171,7 @@ def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int
 
 
 def _host_work_ns(events: list[Event]) -> Counter[_WorkKey]:
-    """Return the duration of host work, by the events before it, its kind and its line."""
+    """Return the duration of host work, by number of events before it, kind and line."""
     durations: Counter[_WorkKey] = Counter()
     position = 0
     for event in events:
@@ -183,14 +183,14 @@ def _host_work_ns(events: list[Event]) -> Counter[_WorkKey]:
 
 
 def compare_shapes(steps: Sequence[Sequence[Event]], chosen: Sequence[Event]) -> RunFacts:
-    """Return how many shapes the steps had that run the operators of the typical one.
+    """Return the number of shapes among the steps with the typical step's operators.
 
-    Only operators of the device outside of the update are compared: the first update makes the
-    optimizer's state, and shapes of parameters do not change.
+    Only operators on the device outside the update count: the first update creates the optimizer's
+    state, and parameters keep their shapes.
 
     Args:
         steps: The events of each recorded step.
-        chosen: Those of the typical one.
+        chosen: The events of the typical step.
     """
     names = [op.name for op in _compared(chosen)]
     alike = [ops for ops in map(_compared, steps) if [op.name for op in ops] == names]
@@ -218,8 +218,8 @@ def _compared(events: Sequence[Event]) -> list[Op]:
 
 
 def shapes_of(op: Op) -> _Shapes:
-    """Return the shapes of an operator's inputs, but for sparse ones.
+    """Return the shapes of an operator's dense inputs.
 
-    How many values they store differs from batch to batch, and nothing is compiled or chosen by it.
+    Sparse inputs vary in their number of values, but no compilation or choice depends on it.
     """
     return tuple(spec.shape for spec in op.inputs if not spec.is_sparse)

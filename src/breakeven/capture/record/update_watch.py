@@ -1,8 +1,8 @@
-"""Find the steps of a training loop that steps no optimizer of torch.
+"""Finds the steps of a training loop without a torch optimizer.
 
-Its step is what lies between two updates of parameters: writes to leaves that require gradients,
-after a backward pass. A loop that makes new parameters instead of writing to the old ones
-(``torch.func``) has a step from one backward pass to the next.
+Such a step lies between two updates of parameters: writes to leaves that require gradients, after a
+backward pass. If a loop creates new parameters instead (``torch.func``), a step lies between two
+backward passes.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ from breakeven.trace import Phase
 
 
 class Boundary(IntEnum):
-    """What ends a step; of several that are seen in one run the highest counts."""
+    """The kind of event that ends a step; if a run has several kinds, the highest counts."""
 
-    # A backward pass, after which nothing was updated.
+    # A backward pass without an update after it.
     GRADIENT = 0
-    # A backward pass, before which the parameters were made anew.
+    # A backward pass after the loop created new parameters.
     BACKWARD = 1
     # Writes to parameters after a backward pass.
     UPDATE = 2
-    # A call of an optimizer of torch, or of the function that is a step.
+    # A call of a torch optimizer, or of the function that is a step.
     OPTIMIZER = 3
 
 
 class UpdateWatch:
-    """Tells updates that no optimizer of torch makes.
+    """Detects updates that no torch optimizer makes.
 
     Args:
-        recorder: Of the operators.
-        on_boundary: Called when a step has ended, with what ended it and the number of what was
-            updated: each of several models that take turns has its own.
+        recorder: Recorder of the operators.
+        on_boundary: Called at the end of a step with its kind and the number of the updated
+            parameters: models that take turns have different numbers.
     """
 
     def __init__(self, recorder: EventLog, on_boundary: Callable[[Boundary, int], None]) -> None:
         self._recorder = recorder
         self._on_boundary = on_boundary
-        # Parameters by their identity, with a number and the number of their memory.
+        # Parameters by id, each with its number and the number of its memory.
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._leaf_of_storage: dict[int, int] = {}
         self._num_leaves = 0
-        # Since the last backward pass.
+        # Parameters written since the last backward pass, and the end of these events.
         self._written: set[int] = set()
         self._write_end = 0
-        # Parameters that the forward pass used since the last backward pass, and the one before.
+        # Parameters in forward passes since the last backward pass, and in those before it.
         self._used: set[int] = set()
         self._used_before: set[int] | None = None
-        # Nothing is seen of a step before the first backward pass has ended.
+        # Before the end of the first backward pass, the step was not observed.
         self._has_seen_all = False
-        # Elements that the last backward pass was asked for the gradients of, if it was.
+        # Elements whose gradients the last backward pass explicitly requested.
         self._num_asked = 0
         self._lock = threading.RLock()
 
     @property
     def num_parameters(self) -> int:
-        """Return the elements of all parameters that were seen."""
+        """Return the number of elements of all parameters seen."""
         return sum(leaf.numel() for leaf in self.leaves()) or self._num_asked
 
     def leaves(self) -> Iterator[torch.Tensor]:
-        """Yield the parameters that are alive, each once."""
+        """Yield the live parameters, each once."""
         for reference, _, _ in list(self._leaves.values()):
             leaf = reference()
             if leaf is not None:
@@ -78,7 +78,7 @@ class UpdateWatch:
     def see(
         self, func: Any, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> set[int]:
-        """Look at an operator that is about to run; return which parameters it writes to."""
+        """Inspect an operator before it runs; return the parameters to which it writes."""
         if (
             self._recorder.here.phase is Phase.OPTIMIZER
             or torch._C._current_autograd_node() is not None
@@ -97,31 +97,31 @@ class UpdateWatch:
         return {self._leaf_of_storage[one] for one in storages if one in self._leaf_of_storage}
 
     def end_write(self, written: set[int]) -> None:
-        """Note that a write to parameters is recorded, with the copies and work before it."""
+        """Note the end of a write to parameters, with the copies and work before it."""
         self._written |= written
         self._write_end = len(self._recorder.events)
 
     def begin_forward(self) -> None:
-        """End the step if parameters have been written to: what follows is the next forward."""
+        """End the step if parameters were written: the next forward pass begins."""
         with self._lock:
             written, self._written = self._written, set()
         if written and torch.is_grad_enabled():
             self._recorder.mark_as_update(self._write_end)
-            self._recorder.note_gap(own_time_ns())  # the step that ends has what was done since
+            self._recorder.note_gap(own_time_ns())  # work since then belongs to the ended step
             self._on_boundary(Boundary.UPDATE, min(written))
 
     def end_backward(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Note that a backward pass has ended, and a step with it if nothing is written to.
+        """Note the end of a backward pass, and of a step if the loop writes to no parameter.
 
         Args:
-            inputs: Whose gradients it was asked for; empty for all that is trained.
+            inputs: Tensors of the requested gradients; empty for all trained tensors.
         """
-        # An edge of the graph may stand for a tensor.
+        # An input may be an edge of the graph instead of a tensor.
         self._num_asked = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
         used, before = self._used, self._used_before
         self._used, self._used_before = set(), used if self._has_seen_all else None
         if self._has_seen_all:
-            # A loop through `torch.func` has no parameters that are seen here.
+            # A loop through `torch.func` has no parameters visible here.
             is_updated = not used or before not in (None, used)
             self._on_boundary(Boundary.BACKWARD if is_updated else Boundary.GRADIENT, 0)
         self._has_seen_all = True
@@ -134,7 +134,7 @@ class UpdateWatch:
             number = self._num_leaves
         else:
             number = known[1]
-            if known[2] != storage:  # `p.data = ...` gives it other memory
+            if known[2] != storage:  # `p.data = ...` changes its memory
                 self._leaf_of_storage.pop(known[2], None)
                 self._written.add(number)
                 self._write_end = len(self._recorder.events)
@@ -145,7 +145,7 @@ class UpdateWatch:
 
 @cache
 def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return which arguments an operator writes to: positions, and names of keywords."""
+    """Return the arguments to which an operator writes: positions, and names of keywords."""
     arguments = func._schema.arguments
     written = [
         (position, argument)

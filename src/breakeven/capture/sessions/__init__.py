@@ -1,1 +1,1 @@
-"""What is around a script while it runs: each kind of run is a session."""
+"""Sessions around a running script, one for each kind of run."""

@@ -1,4 +1,4 @@
-"""What a script does between its steps: samples of its stack, and the loops around the steps."""
+"""A script's work between its steps: samples of its stack, and the loops around the steps."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from breakeven.trace import Location
 from breakeven.units import NS_PER_S
 
 _TORCH = Path(torch.__file__).resolve().parent
-# Seldom enough not to disturb steps of some 100 µs: a sample takes the interpreter for some 20 µs.
+# Rare enough not to disturb steps of some 100 µs: a sample holds the interpreter for some 20 µs.
 _EVERY_S = 0.02
-# Steps with nothing between them are steps alone after this number, or this time.
+# After this number of steps or this time, steps with no work between them count as steps alone.
 _LEAST_STEPS = 500
 _LEAST_NS = NS_PER_S // 2
 # Share of the samples in longer steps that must differ from those in the other steps.
 _LEAST_SEEN = 0.5
-# Steps end at the same line each time, but for a few optimizers.
+# Steps end at the same line each time, except with several optimizers.
 _NOTED_UPDATES = 20
 # Deeper stacks, which Python does not allow by default, would take too long.
 _MAX_DEPTH = 1_000
@@ -41,8 +41,8 @@ _MAX_DEPTH = 1_000
 _LEAST_SHARE = 0.1
 # Time between steps is recorded if it is more than this share of a step.
 _LEAST_BETWEEN = 0.02
-# The first pass of a loop counts from this number of samples on, and may differ from later passes
-# by this factor. Judgement.
+# The first pass of a loop counts from this number of samples on. It may differ from later passes by
+# this factor. Judgement.
 _LEAST_FIRST = 10
 _FIRST_ERROR = 1.5
 # Calls that wrap their first argument, or hand over its elements.
@@ -53,7 +53,7 @@ _HARMLESS = (ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.operator, ast
 
 
 class OtherTime(NamedTuple):
-    """Time that the script spends between some of its steps: fields of a `PlainRun`."""
+    """Time between some of the script's steps: fields of a `PlainRun`."""
 
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
@@ -64,9 +64,10 @@ class StepLoop(NamedTuple):
     """A loop around the first step.
 
     Args:
-        depth: Of its function among those that are running, the outermost 0.
-        lines: Its lines; of all but the innermost without the first, which fetches what comes next.
-        num_passes: How often it runs; None if that is not known.
+        depth: Depth of its function in the stack; the outermost is 0.
+        lines: Its lines; for all but the innermost loop, without the first line, which fetches the
+            next item.
+        num_passes: Number of passes; None if unknown.
     """
 
     depth: int
@@ -75,7 +76,7 @@ class StepLoop(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A line that runs, or calls the next one."""
+    """A running line, or one that calls the next."""
 
     file: str
     line: int
@@ -86,10 +87,10 @@ _Stack = tuple[_Call, ...]
 
 
 class StackSamples:
-    """Samples the stack of the thread that made it.
+    """Samples the stack of the thread that creates it.
 
     Args:
-        num_calls: Returns the updates so far.
+        num_calls: Returns the number of updates so far.
     """
 
     def __init__(self, num_calls: Callable[[], int]) -> None:
@@ -98,7 +99,7 @@ class StackSamples:
         self._is_over = threading.Event()
         self._samples: list[tuple[int, _Stack]] = []
         self._updates: list[_Stack] = []
-        # Time up to the first update, and the loops around that.
+        # Time before the first update, and the loops around it.
         self._begun_ns = self._before_ns = 0
         self._loops: tuple[StepLoop, ...] = ()
 
@@ -111,11 +112,11 @@ class StackSamples:
         self.stop()
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Stop sampling."""
         self._is_over.set()
 
     def note_update(self) -> None:
-        """Note where a step ends: the samples may miss short steps among long work."""
+        """Note the line that ends a step: the samples may miss short steps among long work."""
         if not self._updates:
             self._before_ns = perf_counter_ns() - self._begun_ns
             self._loops = loops_around(_frames(sys._getframe(1)))
@@ -123,14 +124,14 @@ class StackSamples:
             self._updates.append(_stack(sys._getframe(1)))
 
     def first_pass(self, num_steps: int = 0) -> OtherTime:
-        """Return what the first pass of a loop around the steps did before them, per step.
+        """Return the work per step in the first pass of a loop around the steps, before them.
 
-        It comes again with each pass. What the innermost loop does belongs to the steps. There is
-        no time if the number of steps in a pass is not known.
+        The work recurs with each pass. The innermost loop's work belongs to the steps. The time is
+        missing if the number of steps in a pass is unknown.
 
         Args:
-            num_steps: Steps in which nothing else was seen. If a pass has fewer, what the first
-                one did does not come again.
+            num_steps: Steps without other work. If a pass has fewer steps, the first pass's work
+                does not recur.
         """
         found: Counter[Location | None] = Counter()
         stacks, update = [s for number, s in list(self._samples) if not number], self._updates[0]
@@ -142,7 +143,7 @@ class StackSamples:
                 if len(stack) > depth and stack[:depth] == update[:depth]:
                     is_same = stack[depth]._replace(line=0) == update[depth]._replace(line=0)
                     num_outer += is_same and stack[depth].line in lines
-            # Not a number if it is not known.
+            # NaN if unknown.
             num_in_pass = math.prod(loop.num_passes or math.nan for loop in self._loops[num_outer:])
             if 0 < num_outer < len(self._loops) and not num_in_pass < num_steps:
                 found[_departure(of_update, stack)] += 1
@@ -162,15 +163,16 @@ class StackSamples:
     def between(
         self, steps: Collection[int], longer: Collection[int], *, expected: float
     ) -> tuple[OtherWork, ...] | None:
-        """Return what ran in the longer steps that did not run in the others.
+        """Return the work that ran in the longer steps but not in the others.
 
         Args:
-            steps: Updates made before each step that is nothing but a step.
-            longer: Updates made before those that contain more.
-            expected: Share of the longer steps' time by which they are longer than the others.
+            steps: Numbers of updates before each plain step.
+            longer: Numbers of updates before each step with other work.
+            expected: Share of the longer steps' time that exceeds the other steps.
 
         Returns:
-            The most time first; None if the longer steps do the same as the others, only slower.
+            The work, longest first; None if the longer steps do the same as the others, only
+            slower.
         """
         samples = list(self._samples)
         in_steps = [*self._updates, *(stack for call, stack in samples if call in steps)]
@@ -180,7 +182,7 @@ class StackSamples:
         num_other = expected * (num_same + found.total())
         if found.total() < _LEAST_SEEN * num_other:
             return None
-        if not of_steps:  # nothing can be told apart
+        if not of_steps:  # without samples of steps, other work cannot be separated
             return ()
         return _works_of(found, max(num_other, found.total()))
 
@@ -189,7 +191,7 @@ class StackSamples:
             frame = sys._current_frames().get(self._thread_id)
             if frame is not None and (stack := _stack(frame)):
                 self._samples.append((self._num_calls(), stack))
-            del frame  # or what it holds would live until the next look
+            del frame  # or its objects would live until the next sample
 
 
 def other_work_of(
@@ -198,18 +200,18 @@ def other_work_of(
     """Return the time per step between some of the steps, and the work in it.
 
     Args:
-        measurement: Of the steps.
-        ends: Numbers of the updates, from 0, between which they lie.
-        stacks: Samples of the script's stack; None if there are none.
+        measurement: Measurement of the steps.
+        ends: Numbers, from 0, of the updates that bound the samples.
+        stacks: Samples of the script's stack; None without samples.
 
     Returns:
-        No time, too, if too few steps were seen to say that there is nothing.
+        No time if too few steps were seen to exclude other work.
     """
     other = measurement.other
     if stacks is None:
         return OtherTime()
     if other is None or not other.value_ns:
-        # If other load disturbs the steps, or some take longer, it may have come again.
+        # If other load disturbs the steps, or some take longer, the work may have recurred.
         first = stacks.first_pass(len(measurement.samples_ns) if other else 0)
         if first.other_work or other is None:
             return first
@@ -221,13 +223,13 @@ def other_work_of(
     more_ns = longer_ns - measurement.median_ns
     calls: dict[bool, set[int]] = {False: set(), True: set()}
     for number in range(measurement.num_warmup, len(measurement.samples_ns)):
-        # While a step goes on, the update that ended the one before has been made.
+        # During a step, the update that ended the previous step is already counted.
         calls[number in longer].update(range(ends[number] + 1, ends[number + 1] + 1))
     expected = float(more_ns.sum() / longer_ns.sum())
     found = stacks.between(calls[False], calls[True], expected=expected)
     gap = None
     if other.value_ns > _LEAST_BETWEEN * measurement.median_ns:
-        # The first of those that take most of the time between steps.
+        # Choose the first of the gaps that hold most of the time between steps.
         is_long = more_ns >= (more_ns**2).sum() / more_ns.sum() / 2
         first = longer[int(np.argmax(is_long))]
         time_ns = float(np.median(more_ns[is_long]))
@@ -236,10 +238,10 @@ def other_work_of(
 
 
 def loops_around(frames: Sequence[FrameType]) -> tuple[StepLoop, ...]:
-    """Return each loop that runs, the outermost first.
+    """Return the running loops, outermost first.
 
     Args:
-        frames: The functions that run, the outermost first.
+        frames: Frames of the running functions, outermost first.
     """
     found: list[tuple[int, FrameType, ast.For | ast.AsyncFor | ast.While]] = []
     for depth, frame in enumerate(frames):
@@ -262,7 +264,7 @@ def loops_around(frames: Sequence[FrameType]) -> tuple[StepLoop, ...]:
 
 
 def _num_passes(loop: ast.For | ast.AsyncFor | ast.While, frame: FrameType) -> int | None:
-    """Return the length of what a loop iterates over, if evaluating that changes nothing."""
+    """Return the length of a loop's iterable if evaluating it changes nothing, else None."""
 
     def name_of(call: ast.Call) -> str:
         return ast.unparse(call.func).rpartition(".")[2]
@@ -280,12 +282,12 @@ def _num_passes(loop: ast.For | ast.AsyncFor | ast.While, frame: FrameType) -> i
     try:
         with torch.no_grad():
             return len(eval(code, frame.f_globals, frame.f_locals))
-    except Exception:  # an iterator has no length, and the script's own may raise anything
+    except Exception:  # an iterator has no length, and the script's object may raise anything
         return None
 
 
 def _works_of(found: Counter[Location | None], num_samples: float) -> tuple[OtherWork, ...]:
-    """Return the work whose share is worth reporting, the most time first."""
+    """Return the work with a share worth reporting, longest first."""
     return tuple(
         OtherWork(location=location, share=count / num_samples)
         for location, count in found.most_common()
@@ -301,10 +303,10 @@ def _stack(frame: FrameType | None) -> _Stack:
 
 
 def _frames(frame: FrameType | None) -> tuple[FrameType, ...]:
-    """Return the calls of the script, outermost first, without ours and those within torch.
+    """Return the script's frames, outermost first, without ours and those within torch.
 
     Returns:
-        None of them if the stack is too deep.
+        No frames if the stack is too deep.
     """
     frames: list[FrameType] = []
     while frame is not None:
@@ -316,7 +318,7 @@ def _frames(frame: FrameType | None) -> tuple[FrameType, ...]:
         lambda each: not is_user_file(each.f_code.co_filename), reversed(frames)
     )
     own = (each for each in of_script if not is_our_file(each.f_code.co_filename))
-    # What torch does for a line is the line's: of its many ways the samples see but a few.
+    # Count torch's work as the calling line's: samples see only a few of torch's many paths.
     return tuple(itertools.takewhile(lambda each: not _is_of_torch(each.f_code.co_filename), own))
 
 
@@ -326,11 +328,14 @@ def _is_of_torch(file: str) -> bool:
 
 
 def _departure(of_steps: Collection[_Stack], stack: _Stack) -> Location | None:
-    """Return where a stack leaves those of the steps: the user's line, and the function called."""
+    """Return the user's line at which a stack leaves those of the steps, and the called function.
+
+    The result is None if it leaves at no line of the user.
+    """
     depth = next((d for d in range(1, len(stack) + 1) if stack[:d] not in of_steps), 0)
     line = next((call for call in reversed(stack[:depth]) if is_user_file(call.file)), None)
     if line is None:
         return None
     called = stack[depth].function if depth < len(stack) else ""
-    # Names such as `<listcomp>` tell nobody anything.
+    # Names such as `<listcomp>` do not help the user.
     return location_of(line.file, line.line, "" if "<" in called else called)

@@ -1,6 +1,6 @@
-"""What a step would take as generated code: one more step of a plain run, recorded and compiled.
+"""Time of a step as generated code: a plain run records and compiles one more step.
 
-The rest of the loop, its data and what it logs, is timed in the steps before that.
+The steps before it time the rest of the loop, such as data and logging.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from faststep import FastStepError
 if TYPE_CHECKING:
     from faststep.recorded import StepRecorder
 
-# Steps that take longer are no matter of calls.
+# In longer steps, call overhead hardly matters.
 LONGEST_STEP_NS = 50_000_000
-# The rest of the loop is timed in this number of steps at least, and for this time.
+# Time the rest of the loop for at least this number of steps, and for this time.
 _LEAST_STEPS = 5
 _KEPT_NS = 0.15 * NS_PER_S
-# How long the code is timed for. A sample is as many calls as take some time, since reading a clock
-# takes as long as a short one.
+# Time to measure the code. Reading a clock takes as long as a short call, so a sample spans several
+# calls.
 _CODE_BUDGET_S = 0.2
 _SAMPLE_NS = 200_000
 _MOST_CALLS = 200
-# A round of several optimizers is known after this number of rounds.
+# After this number of rounds, the round of several optimizers is known.
 _FIRST_ROUNDS = 2
 
 
 class GeneratedTrial(Patches):
-    """Goes on with a loop for some steps, the last of which is recorded, generated and timed.
+    """Continues a loop for some steps, and records, generates and times the last one.
 
     Args:
-        clock: Tells the time.
-        optimizers: Those of the loop.
+        clock: Clock of the steps.
+        optimizers: Optimizers of the loop.
     """
 
     def __init__(self, clock: Clock, optimizers: OptimizerHooks) -> None:
@@ -62,22 +62,21 @@ class GeneratedTrial(Patches):
         self._result: GeneratedRun | None = None
         self._calls: list[int] = []
         self._begun_ns = 0
-        # Of the time that goes on: since when it is no part of what would be generated; None while
-        # it is.
+        # Start of the current interval outside the work to be generated; None within that work.
         self._kept_since_ns: int | None = None
         self._kept_ns = 0
         self._kept_samples_ns: list[int] = []
         self._recorder: StepRecorder | None = None
 
     def begin(self) -> None:
-        """Go on with the loop from the end of an update."""
+        """Start at the end of an update, while the loop continues."""
         self.is_running = True
         self._begun_ns = self._kept_since_ns = self._clock.now_ns()
 
     def _apply(self) -> None:
         def begin_forward(module: nn.Module, _: Any) -> None:
             now_ns = self._clock.now_ns() if self._kept_since_ns is not None else 0
-            if now_ns and has_parameters(module):  # and no loss, or what prepares data
+            if now_ns and has_parameters(module):  # a loss or data preparation has none
                 self._end_kept(now_ns)
 
         def note_reads(name: str) -> None:
@@ -95,17 +94,17 @@ class GeneratedTrial(Patches):
         for owner in (torch.optim.Optimizer, nn.Module):
             self._leave_out(owner, "zero_grad")
         for optimizer in self._optimizers.seen():
-            # What torch does between the end of an update and its return.
+            # torch's own work between the end of an update and the return of `step`.
             self._leave_out(optimizer, "step")
         note_reads("numpy")
         note_reads("tolist")
 
     def fetching(self) -> AbstractContextManager[object]:
-        """Return what is around a fetch of a batch: it is kept, and not recorded."""
+        """Return a context for a fetch of a batch, which stays in the loop and is not recorded."""
         return self._fetch() if self.is_running else nullcontext()
 
     def mark(self, optimizer: int) -> bool:
-        """Note an update; return whether all is known."""
+        """Note an update; return whether the trial is complete."""
         now_ns = self._clock.now_ns()
         self._end_kept(now_ns)  # if no model was called
         self._calls.append(optimizer)
@@ -116,7 +115,7 @@ class GeneratedTrial(Patches):
         return not self.is_running
 
     def result(self) -> GeneratedRun | None:
-        """Return what is known; None before it has begun."""
+        """Return the result; None before the trial has begun."""
         if not self._begun_ns:
             return None
         return self._result or GeneratedRun(because="the run ended before a step was recorded")
@@ -137,13 +136,13 @@ class GeneratedTrial(Patches):
             self._start_recording()
 
     def _start_recording(self) -> None:
-        # These take a while, and few runs need them.
+        # Import late: these imports are slow, and few runs need them.
         from faststep.codegen.tracing import without_onednn
         from faststep.recorded import StepRecorder
 
         self._recorder = StepRecorder(_user_line)
         self.callback(take_off, self._recorder)
-        # Compositions of operators instead of kernels that are one.
+        # Record compositions of operators instead of fused kernels.
         self.enter_context(without_onednn())
         self.enter_context(sdpa_kernel(SDPBackend.MATH))
         _push_mode(self._recorder)
@@ -163,13 +162,14 @@ class GeneratedTrial(Patches):
         return GeneratedRun(code=code, kept=kept.estimate, compile_ns=found.compile_ns)
 
     def _end_backward(self, call: BackwardCall) -> None:
-        # If no model with parameters was called, what came before stays.
+        # If no model with parameters was called, the work before the backward pass stays in the
+        # loop.
         self._end_kept(self._clock.now_ns() - call.duration_ns)
         if self._recorder is not None:
             self._recorder.note_backward(call.outputs)
 
     def _end_kept(self, now_ns: int | None = None) -> None:
-        """End what is no part of what would be generated, if that goes on."""
+        """End an interval outside the work to be generated, if one is running."""
         if self._kept_since_ns is not None:
             end_ns = self._clock.now_ns() if now_ns is None else now_ns
             self._kept_ns += max(0, end_ns - self._kept_since_ns)
@@ -188,7 +188,7 @@ class GeneratedTrial(Patches):
                 self._end_kept()
 
     def _leave_out(self, owner: Any, name: str) -> None:
-        """Let what a method takes belong to what is generated."""
+        """Count a method's time as part of the work to be generated."""
         original = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -197,14 +197,14 @@ class GeneratedTrial(Patches):
             try:
                 return original(*args, **kwargs)
             finally:
-                if was_kept or self._kept_since_ns is not None:  # an update has ended within
+                if was_kept or self._kept_since_ns is not None:  # an update ended inside
                     self._kept_since_ns = self._clock.now_ns()
 
         self.replace(owner, name, timed)
 
 
 def _estimate(call: Callable[[], None]) -> Estimate:
-    """Return what a call takes."""
+    """Return the time of a call."""
     begun_ns = time.perf_counter_ns()
     for _ in range(3):
         call()

@@ -1,4 +1,4 @@
-"""Watch a step in this very process: for notebooks and code of one's own."""
+"""Recording and timing of steps in this process: for notebooks and the user's own code."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_STEP = "call optimizer.step() at least twice inside, or pass a function that
 
 
 class Recording:
-    """What `record_steps` saw; complete when its block has ended."""
+    """The recording of `record_steps`; complete when the block has ended."""
 
     def __init__(self) -> None:
         self._run: TracedRun | None = None
 
     @property
     def run(self) -> TracedRun:
-        """Return the typical step and what feeds it.
+        """Return the run with the typical step and its loader.
 
         Raises:
             BreakevenError: No step was completed.
@@ -49,12 +49,12 @@ class Recording:
 def record_steps() -> Iterator[Recording]:
     """Record the training steps of the block on a fake CUDA device.
 
-    Inside, ``torch.cuda.is_available()`` is true and ``.cuda()`` works, whatever this machine
-    has; everything really runs on the CPU, slower than usual. Afterwards torch is as before.
-    The block runs to its end: two steps are enough.
+    Inside, ``torch.cuda.is_available()`` is true and ``.cuda()`` works on any machine; the CPU runs
+    everything, slower than usual. On exit torch is restored. The block runs to its end: two steps
+    are enough.
     """
     recording = Recording()
-    # It runs on when there are steps enough: it ends by itself.
+    # The block ends itself, so it continues when the steps suffice.
     session = TracedSession(_request("the recorded block"), lambda: None)
     with session:
         yield recording
@@ -80,7 +80,7 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
 
     Args:
         step: One training step.
-        budget_s: Seconds of steps that are enough when they are short.
+        budget_s: Seconds of steps to take if they are short.
     """
     run = _repeat(step, PlainSession, _request(_name(step), budget_s))
     assert isinstance(run, PlainRun), "done means at least one sample"
@@ -90,7 +90,7 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
 def _repeat(
     step: Callable[[], object], kind: type[PlainSession | TracedSession], request: RunRequest
 ) -> PlainRun | TracedRun | None:
-    """Call ``step`` until done; one that updates no weights ends a step by returning."""
+    """Call ``step`` until done; if it updates no weights, each return ends a step."""
     is_done = Event()
     with kind(request, is_done.set) as session:
         step()

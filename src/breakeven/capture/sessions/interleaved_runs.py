@@ -1,4 +1,4 @@
-"""Two interleaved runs: they take turns of a few steps, so that what disturbs one disturbs both."""
+"""Two interleaved runs, which take turns of a few steps, so that a disturbance affects both."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from breakeven.timing import Clock, TurnKind
 if TYPE_CHECKING:
     from breakeven.measure import OtherLoad
 
-# Not the stand-in that a script is given for it.
+# Keep the original: the script gets a stand-in.
 _exit = os._exit
 
-# Long enough to hold several short steps and to fill the caches again, short enough that whatever
-# holds up one run holds up its neighbour as well, and that there are a hundred turns to compare.
-# Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each: the mean
-# ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two runs one after the other by 5 %.
-# The threads of a pool spin on for some milliseconds after their last work, in the way of the other
-# run's: turns of several threads last many times as long.
+# A turn must hold several short steps and refill the caches. It must also be short: a disturbance
+# should affect the neighbouring turn too, and a run should have a hundred turns to compare.
+# Source: equal runs of one thread on a shared machine under load, 0.6 s of steps each. The mean
+# ratio of neighbouring turns spreads by 0.5 to 1.7 %, that of two consecutive runs by 5 %.
+# A pool's threads spin for some milliseconds after their last work, and delay the other run: turns
+# of several threads last many times as long.
 _TURN_NS = {TurnKind.SHORT: 4_000_000, TurnKind.LONG: 60_000_000}
-# In these a run may use all processors: its first steps may compile, in several processes.
+# In these turns a run may use all processors: its first steps may compile, in several processes.
 _FREE_TURNS = 3
 
 
 def stay_on_one_processor() -> set[int]:
-    """Keep the calling thread on the processor on which all turns are handed over.
+    """Keep the calling thread on the processor that all turns share.
 
-    A run that waits elsewhere wakes up on an idle processor. A virtual machine may be without that
-    one for as long as its host has other work: for 30 to 200 ms on a busy host, where the same
-    processor goes on within microseconds.
+    A run that waits elsewhere wakes up on an idle processor. A virtual machine's host may withhold
+    that one during other work: for 30 to 200 ms if the host is busy. The same processor continues
+    within microseconds.
 
     Returns:
-        Where it was allowed to run before; empty if a thread may not choose, as on macOS.
+        The processors allowed before; empty if a thread may not choose, as on macOS.
     """
     if not hasattr(os, "sched_setaffinity"):
         return set()
 
     def rank(processor: int) -> tuple[int, int]:
-        # Some are slower by design, and the first serves interrupts.
+        # Some processors are slower by design, and the first serves interrupts.
         path = Path(f"/sys/devices/system/cpu/cpu{processor}/cpufreq/cpuinfo_max_freq")
         try:
             return int(path.read_text()), processor
-        except (OSError, ValueError):  # a virtual machine does not tell
+        except (OSError, ValueError):  # a virtual machine does not report it
             return 0, processor
 
     allowed = os.sched_getaffinity(0)
@@ -58,10 +58,10 @@ def stay_on_one_processor() -> set[int]:
 
 
 def can_take_long_turns() -> bool:
-    """Return whether idle threads of this process' OpenMP pool sleep within milliseconds.
+    """Return whether idle threads of this process's OpenMP pool sleep within milliseconds.
 
-    GNU's runtime lets them, which torch's own builds for Linux bring, unless ``OMP_WAIT_POLICY``
-    says otherwise. LLVM's and Intel's let them spin for 200 ms, all through the other run's turn.
+    GNU's runtime, in torch's own builds for Linux, lets them sleep unless ``OMP_WAIT_POLICY``
+    forbids it. LLVM's and Intel's make them spin for 200 ms, throughout the other run's turn.
 
     Source: GCC's libgomp manual, GOMP_SPINCOUNT; LLVM's OpenMP documentation, KMP_BLOCKTIME.
     """
@@ -74,12 +74,12 @@ def can_take_long_turns() -> bool:
 
 
 class Turns:
-    """The turns of a run in its own process.
+    """The turns of a run, in the run's own process.
 
     Args:
-        turn_fd: A byte is read from here when it is this run's turn.
-        send: Tells the end of a turn.
-        kind: Short turns are taken on one processor.
+        turn_fd: File descriptor with one byte for each turn of this run.
+        send: Reports the end of a turn.
+        kind: Kind of the turns; short ones share one processor.
     """
 
     def __init__(self, turn_fd: int, send: Callable[[Paused], object], kind: TurnKind) -> None:
@@ -90,28 +90,28 @@ class Turns:
         self._past_pauses_ns = 0
         self._pause_begun_ns: int | None = None
         self._clock: Clock | None = None
-        # Of the turn that goes on; 0 before the first one. And of the turns in which updates ended.
+        # Number of the current turn, 0 before the first; and the turn in which each update ended.
         self.number = 0
         self.of_calls: list[int] = []
-        # How long it was the other run's turn, by the clock of this one.
+        # Total time of the other run's turns, by this run's clock.
         self.stopped_ns = 0
 
     @property
     def paused_ns(self) -> int:
-        """Return how long this run has waited for its turns, up to now."""
+        """Return this run's total wait for its turns, up to now."""
         begun_ns = self._pause_begun_ns
         now_ns = perf_counter_ns()
         return self._past_pauses_ns + (now_ns - begun_ns if begun_ns is not None else 0)
 
     def stop_in_pauses(self, clock: Clock) -> None:
-        """Time pauses by a clock as well: of waking up, it may leave out a part itself."""
+        """Time pauses by ``clock`` too: the clock itself may leave out a part of a wake-up."""
         self._clock = clock
 
     def wait(self, load: OtherLoad | None = None) -> None:
         """Wait for the next turn.
 
         Args:
-            load: Does not count the others' turns.
+            load: Other load, to pause during the other run's turn.
         """
         begun_ns = self._pause_begun_ns = perf_counter_ns()
         stopped_ns = self._clock.now_ns() if self._clock else 0
@@ -121,14 +121,14 @@ class Turns:
             load.pause()
         self._send(Paused())
         if not os.read(self._turn_fd, 1):
-            _exit(0)  # there is nobody any more to tell an answer to
+            _exit(0)  # the parent has ended
         if load is not None:
             load.resume()
         self.number += 1
         if self._clock is not None:
             self.stopped_ns += self._clock.now_ns() - stopped_ns
         self._begun_ns = perf_counter_ns()
-        # In this order: a question meanwhile gets too much rather than too little.
+        # Keep this order: a reader in between gets a value that is too large, not too small.
         self._past_pauses_ns += self._begun_ns - begun_ns
         self._pause_begun_ns = None
 
@@ -136,18 +136,18 @@ class Turns:
         """End a step, and wait for the next turn if this one has lasted long enough.
 
         Args:
-            load: Does not count the others' turns.
+            load: Other load, to pause during the other run's turn.
         """
         if perf_counter_ns() - self._begun_ns >= _TURN_NS[self._kind]:
             self.wait(load)
 
 
 class TurnClock:
-    """A clock that stands still while it is another run's turn.
+    """A clock that stops during another run's turn.
 
     Args:
-        clock: Tells the time.
-        turns: Of this run.
+        clock: The underlying clock.
+        turns: Turns of this run.
     """
 
     def __init__(self, clock: Clock, turns: Turns) -> None:
@@ -160,7 +160,7 @@ class TurnClock:
         return self._clock.now_ns() - self._turns.stopped_ns
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
+        """Wait until the device has completed all issued work."""
         self._clock.synchronize()
 
 
@@ -169,12 +169,12 @@ def alternate(
     kind: TurnKind,
     clock_ns: Callable[[], int] = perf_counter_ns,
 ) -> tuple[tuple[Answer, int], tuple[Answer, int]]:
-    """Give two runs turns until both have answered; return the answers, and the time of each.
+    """Give two runs turns until both have answered; return each answer with the run's time.
 
     Args:
-        runs: Each ``next`` is a turn; the first of them gets the first turn.
-        kind: Of the turns; short ones are handed over on one processor.
-        clock_ns: Tells the time.
+        runs: Generators that take a turn per ``next``; the first one starts.
+        kind: Kind of the turns; short ones share one processor.
+        clock_ns: Returns the time in nanoseconds.
     """
     spent_ns = [0, 0]
     answers: dict[int, Answer] = {}

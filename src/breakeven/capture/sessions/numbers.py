@@ -1,6 +1,6 @@
-"""Record the losses and gradients of the first steps of a training loop.
+"""Recording of losses and gradients in the first steps of a training loop.
 
-A script that seeds nothing draws the same random numbers in every such run.
+A script without a seed draws the same random numbers in every such run.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
 from faststep.step_difference import move_weights
 
-# However slow they are: the second shows what the first update did.
+# The least number of steps, however slow: the second shows the effect of the first update.
 _FEWEST_STEPS = 2
 
 
 class NumbersSession(UpdateSession):
-    """Records the first steps of a training loop, and changes none of their numbers.
+    """Records the first steps of a training loop, without changing their numbers.
 
     Args:
-        request: How many steps, where to write them, and under which configuration.
-        on_done: Called from the training loop after the last of them.
+        request: The run, with the number of steps, the file and the configuration.
+        on_done: Called from the training loop after the last step.
         on_step: As in every session.
     """
 
@@ -63,7 +63,7 @@ class NumbersSession(UpdateSession):
 
     @property
     def num_steps(self) -> int:
-        """Return the updates so far."""
+        """Return the number of updates so far."""
         return len(self._steps)
 
     def _apply(self) -> None:
@@ -73,9 +73,9 @@ class NumbersSession(UpdateSession):
         if not request.on_gpu:
             self._run_cuda_by_cpu()
         if request.compiles:
-            import torch._inductor.config as inductor  # slow, and only of use for compiled code
+            import torch._inductor.config as inductor  # slow, and needed only for compiled code
 
-            # Its own generator draws other numbers than the operators that it replaces.
+            # Inductor's generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
         self.enter_context(self._loaders)
         backward, enter = torch.autograd.backward, torch.autocast.__enter__
@@ -102,12 +102,12 @@ class NumbersSession(UpdateSession):
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
         if request.configuration.fast_step:
-            # A compiled step leaves no gradients behind. Each holds itself against this one.
+            # A compiled step leaves no gradients; each step compares itself with this one.
             keep_stock_steps(self)
         self.enter_context(configured(request.configuration, device=device))
 
     def result(self) -> NumbersRun | None:
-        """Write what is recorded, and return how much that is; None when there is no step."""
+        """Write the recording, and return its number of steps; None without a step."""
         if not self._steps:
             return None
         recorded = RecordedNumbers(
@@ -123,7 +123,7 @@ class NumbersSession(UpdateSession):
         )
         self._losses.clear()
         self._gradients.clear()
-        # Of the step: a script that has ended may have drawn more since, or been given them back.
+        # Digest the state now: a script that has ended may have drawn more or restored it.
         self._rng_digest = random_state_digest()
         self._noise.move(self._optimizers.parameters())
         self._on_step(len(self._steps), False)
@@ -148,9 +148,9 @@ class NumbersSession(UpdateSession):
         return changed
 
     def _record_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record the gradients of an update; of an evaluation after others, its own instead."""
+        """Record the gradients of an update; a repeated evaluation replaces earlier ones."""
         number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-        # A fused optimizer divides by GradScaler's factor by itself.
+        # A fused optimizer itself divides by GradScaler's factor.
         scale = getattr(optimizer, "grad_scale", None)
         self._gradients.clear()
         for group, parameters in enumerate(groups_of(optimizer)):
@@ -164,24 +164,24 @@ class NumbersSession(UpdateSession):
                 )
 
 
-# Enough to see any part of a tensor that is wrong; the norm and the digest are of all of it.
+# Enough elements to see an error in any part of a tensor; norm and digest cover all of it.
 _MOST_ELEMENTS = 4096
 
 
 def tensor_numbers(
     tensor: torch.Tensor, *, key: str, name: str, scale: torch.Tensor | None = None
 ) -> TensorNumbers:
-    """Return what is kept of a tensor.
+    """Return the recorded numbers of a tensor.
 
     Args:
         tensor: A loss or a gradient, on any device, dense or sparse.
-        key: What pairs it with its like in another run.
-        name: What a person calls it.
-        scale: What it has been multiplied by, to be undone.
+        key: Key of the same tensor in every run.
+        name: Name for the user.
+        scale: Factor to divide out; None for no factor.
     """
     digest = hashlib.sha256()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    # Autograd must not see this, and a region of the script's own must not round it.
+    # Autograd must not record this, and the script's autocast region must not round it.
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         tensor = tensor.detach()
         shape = tuple(tensor.shape)
@@ -192,19 +192,19 @@ def tensor_numbers(
             tensor = tensor.values()
             shape = tuple(tensor.shape)
         if scale is not None:
-            # As GradScaler does it: by the reciprocal.
+            # Like GradScaler, multiply by the reciprocal.
             tensor = tensor * scale.double().reciprocal().to(tensor.dtype)
         tensor = tensor.cpu().resolve_conj().resolve_neg()
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
         row = tensor.shape[-1] if tensor.dim() else 1
-        # In the order of its elements, whatever the memory layout is.
+        # Order elements by index, for any memory layout.
         flat = tensor.contiguous().flatten()
         digest.update(_bytes_of(flat))
         is_finite = torch.isfinite(flat)
         num_not_finite = int((~is_finite).sum())
         finite = torch.where(is_finite, flat, 0) if num_not_finite else flat
-        # A stride that meets every column of a matrix, not always the same one.
+        # Choose a stride that reaches every column of a matrix.
         stride = max(1, math.ceil(flat.numel() / _MOST_ELEMENTS))
         while stride > 1 and math.gcd(stride, row) > 1:
             stride += 1
@@ -224,34 +224,34 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return tensor.contiguous().flatten().view(torch.uint8).numpy().data
 
 
-# What torch.compile puts in front of the names of what it wraps.
+# The prefix that torch.compile adds to names in wrapped modules.
 _COMPILED = "_orig_mod."
 
 
 class ParameterNames:
     """Finds the names of parameters in the models that hold them.
 
-    Models are looked for among all objects of the process, once for each parameter that is not
-    known yet: a hook in their calls would be compiled into them, or keep them from it.
+    It searches all objects of the process for models, once per unknown parameter. A hook in the
+    models' calls would be compiled into them, or prevent their compilation.
     """
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
     def name_of(self, parameter: torch.Tensor) -> str | None:
-        """Return the name in the outermost model; None for a parameter of no model."""
+        """Return the name in the outermost model; None without a model."""
         if id(parameter) not in self._names:
-            # By the type, since an object may pretend another class.
+            # Check the type, since an object may claim another class.
             models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
             complete = [model for model in models if "_modules" in vars(model)]
             parts = {id(part) for model in complete for part in children_of(model)}
             outermost = (named_parameters_of(each) for each in complete if id(each) not in parts)
-            # The names of the largest model stay.
+            # The names in the largest model win.
             for named in sorted(
                 map(list, outermost), key=lambda named: len({id(each) for _, each in named})
             ):
                 self._names |= {id(each): name.replace(_COMPILED, "") for name, each in named}
-            # Asked for once: what has no name now is not looked for at every update.
+            # Search once: an unnamed parameter stays unnamed at later updates.
             self._names.setdefault(id(parameter), "")
         return self._names[id(parameter)] or None
 
@@ -261,11 +261,11 @@ _SEED = 20_240_607
 
 @contextmanager
 def repeatable_random_numbers() -> Iterator[None]:
-    """Inside, what is not seeded is seeded alike, and what the script seeds stays as it is.
+    """Seed unseeded generators alike inside; generators that the script seeds are unaffected.
 
-    Global generators begin from a fixed seed, and so does what asks the system for one:
-    ``torch.seed()``, ``random.seed()``, ``numpy.random.default_rng()``. Leaving it gives the
-    global generators their states back.
+    Global generators start from a fixed seed. So do functions that ask the system for a seed:
+    ``torch.seed()``, ``random.seed()``, ``numpy.random.default_rng()``. On exit the global
+    generators get their states back.
     """
     entropy = random.Random(_SEED)
     original = random.seed
@@ -289,13 +289,13 @@ def repeatable_random_numbers() -> Iterator[None]:
         patches.replace(random, "seed", seed_python)
         patches.replace(torch, "seed", seed_torch)
         patches.replace(torch.random, "seed", seed_torch)
-        # Whatever NumPy makes without a seed gets its entropy here.
+        # NumPy draws all entropy for unseeded generators here.
         patches.replace(np.random.bit_generator, "randbits", entropy.getrandbits)
         yield
 
 
 def random_state_digest() -> bytes:
-    """Return a digest of the global generators' states: of torch, CUDA, Python and NumPy."""
+    """Return a digest of the states of torch's, CUDA's, Python's and NumPy's global generators."""
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     if torch.cuda.is_initialized():
         for state in torch.cuda.get_rng_state_all():
@@ -307,13 +307,13 @@ def random_state_digest() -> bytes:
 
 
 class WeightNoise(Patches):
-    """Inside, weights are moved when an optimizer is given them, and whenever `move` is called.
+    """Inside, moves weights when an optimizer receives them, and at each call of `move`.
 
-    Each weight goes up or down by the same fraction of itself. No generator of the script is used.
+    Each weight moves up or down by the same fraction of itself, without the script's generators.
 
     Args:
-        roundoffs: The fraction, in roundoffs of the weight's own format; 0 to move none.
-        seed: Of the signs, which are the same in every run with it.
+        roundoffs: The fraction, in roundoffs of the weight's own format; 0 for no move.
+        seed: Seed of the signs; the same seed gives the same signs in every run.
     """
 
     def __init__(self, roundoffs: float, seed: int = 0) -> None:
@@ -326,6 +326,6 @@ class WeightNoise(Patches):
             self.call_after_making(torch.optim.Optimizer, lambda made: self.move(updated_by(made)))
 
     def move(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Move these weights."""
+        """Move these weights, each by its next random sign."""
         if self._roundoffs:
             move_weights(parameters, self._roundoffs, self._signs)

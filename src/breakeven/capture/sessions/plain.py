@@ -1,4 +1,4 @@
-"""Time the steps of a training loop as it is."""
+"""Timing of the steps of an unmodified training loop."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from breakeven.settings import configured
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, TurnKind
 from breakeven.units import format_percent
 
-# Work between some of the steps is waited for this number of times the time for samples, in the
-# run by which a program is judged.
+# Wait for work between some steps for this multiple of the sampling time, in the run that judges a
+# program.
 _RARE_PATIENCE = 6.0
-# Share of the time for samples that each other number of threads gets.
+# Share of the sampling time for each other number of threads.
 _TRIAL_SHARE = 0.4
-# Steps on a GPU that make one sample: enough for launches of one step to overlap with the kernels
-# of the one before.
+# Steps per sample on a GPU: enough for the launches of one step to overlap with the kernels of the
+# previous step.
 _GPU_STEPS_PER_SAMPLE = 10
-# A run that takes turns gives one ratio per turn, and a turn may be one step. The mean of 40 is
-# sure to some 3 % on a busy machine, hardly less than processes differ by. Runs of several threads
-# differ by more, so fewer steps do. A long turn holds thousands of short steps.
+# Each turn gives one ratio, and a turn may be a single step. On a busy machine the mean of 40 is
+# accurate to some 3 %, hardly less than the difference between processes. Runs of several threads
+# differ by more, so fewer steps suffice. A long turn holds thousands of short steps.
 _LEAST_STEPS = {TurnKind.NONE: LEAST_SAMPLES, TurnKind.SHORT: 40, TurnKind.LONG: 16}
 _PATIENCE = {TurnKind.NONE: PATIENCE, TurnKind.SHORT: 8.0, TurnKind.LONG: 3.5}
 _MOST_STEPS = {TurnKind.NONE: MOST_SAMPLES, TurnKind.SHORT: MOST_SAMPLES, TurnKind.LONG: 50_000}
@@ -69,23 +69,23 @@ _NEEDS_CUDA = Caveat(
 
 
 class FeedingLoader:
-    """The DataLoader that feeds most of the steps; each step notes what it took in ``uses``."""
+    """The DataLoader that feeds most steps; ``uses`` holds its use by each step."""
 
     def __init__(self) -> None:
         self.uses: list[LoaderUse] = []
-        # Of a batch if nothing trains beside the workers: its time, and that of this process.
+        # Per batch without training: time from batch to batch, and processor time of this process.
         self.alone_ns = self.taking_ns = 0.0
 
     @property
     def has_workers(self) -> bool:
-        """Return whether worker processes load, which are other processes but not other load."""
+        """Return whether worker processes load; their processes do not count as other load."""
         return any(use.num_workers for use in self.uses)
 
     def use(self, num_steps: int) -> LoaderUse | None:
-        """Return what a step takes from it; None if there is none.
+        """Return the loader's use per step; None without a loader.
 
         Args:
-            num_steps: Steps, with those that took no batch.
+            num_steps: Number of steps, including those that took no batch.
         """
         if not self.uses:
             return None
@@ -103,16 +103,16 @@ class FeedingLoader:
 
 
 class PlainSession(UpdateSession):
-    """Times the steps of a training loop, with nothing added but the step boundary.
+    """Times the steps of a training loop, and adds only the step boundary.
 
-    A run has up to four parts, in this order: steps that do not count, the steps that are timed,
-    steps on other numbers of threads, steps for generated code. Each hands over to the next.
+    A run has up to four parts, in this order: skipped steps, timed steps, steps on other numbers of
+    threads, steps for generated code. Each part starts the next.
 
     Args:
-        request: Which loaders get another batch size, and how long to take samples.
-        on_done: Called from the training loop when there are samples enough.
+        request: The run, with the loaders to change and the sampling time.
+        on_done: Called from the training loop when the samples suffice.
         on_step: As in every session.
-        turns: Of a run that takes turns with another one.
+        turns: Turns of a run that alternates with another; None otherwise.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PlainSession(UpdateSession):
         super().__init__(
             request, on_done, on_step, around_fetch=lambda _: self._generated.fetching()
         )
-        # Its type, as torch calls it; empty on the CPU.
+        # torch's type of the GPU; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
         self._turns = turns
         self._end_step = self._skip if request.num_skipped_steps else self._time
@@ -137,7 +137,7 @@ class PlainSession(UpdateSession):
         clock = GpuClock(self._gpu) if self._gpu else self._host_clock
         self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
-        # If runs take turns, each is in the way of the other's threads.
+        # In runs that take turns, each run delays the other's threads.
         self._pool = None if self._gpu or turns else PoolWaits()
         self._timer = StepTimer(
             self._clock,
@@ -149,14 +149,14 @@ class PlainSession(UpdateSession):
             pool=self._pool,
             rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
-        # A device works on when the host has gone on, and what is compiled must not see our code.
+        # A device runs on after the host's call, and compiled code must not see our code.
         self._phases: PhaseWatch | None = None
         if not self._gpu and turns is None and not request.compiles:
             self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
         self._stacks: StackSamples | None = None
         if request.watches_program:
             self._stacks = StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
-        # What the timed steps said, once they are over.
+        # The result of the timed steps, once they are over.
         self._timed: PlainRun | None = None
         self._trials = ThreadTrials(
             lambda is_patient: StepTimer(
@@ -174,7 +174,7 @@ class PlainSession(UpdateSession):
 
     @property
     def num_steps(self) -> int:
-        """Return the updates so far."""
+        """Return the number of updates so far."""
         return self._num_skipped + self._timer.num_calls + self._trials.num_calls
 
     def _apply(self) -> None:
@@ -186,7 +186,7 @@ class PlainSession(UpdateSession):
             self.enter_context(self._stacks)
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
-        if not self._request.compiles:  # what is compiled must not see our code
+        if not self._request.compiles:  # compiled code must not see ours
             self.enter_context(self._trained)
         if self._phases is not None:
             self._trained.watch_layers()
@@ -200,7 +200,7 @@ class PlainSession(UpdateSession):
         self._started_ns = self._clock.now_ns()
 
     def result(self) -> PlainRun | None:
-        """Return the samples so far, or None when there is no complete step."""
+        """Return the samples so far, or None without a complete step."""
         run = self._timed or self._timed_steps()
         if run is None:
             return None
@@ -212,7 +212,7 @@ class PlainSession(UpdateSession):
         return replace(run, generated=self._generated.result())
 
     def _timed_steps(self) -> PlainRun | None:
-        # First of all: statistics take memory as well.
+        # Read page faults first: statistics take memory too.
         page_faults = self._page_faults.per_step(self._timer.num_calls)
         request, measurement, gpu = self._request, self._timer.measurement(), self._trained.gpu()
         if measurement is None or (self._gpu and gpu is None):
@@ -220,14 +220,14 @@ class PlainSession(UpdateSession):
         ends = self._timer.end_calls()
         load = self._load.fraction() if self._load else 0.0
         if self._feeding.has_workers:
-            # What waits does so for the script's own workers. If there is other load, these wait
-            # as well, and nothing tells how long.
+            # Waits are for the script's own workers. Other load would delay the workers too, by an
+            # unknown time.
             measurement = replace(measurement, waited_ns=(), is_bound=load > BUSY_FRACTION)
         phases = None
         if self._phases is not None and not measurement.is_bound:
             phases = self._phases.phases(ends[measurement.num_warmup :])
         if phases is not None and request.backwards_per_step:
-            # Nothing says when such an update ends.
+            # The end of such an update is unknown.
             phases = replace(phases, optimizer_ns=0.0)
         caveats = caveats_of_run(
             request,
@@ -290,7 +290,7 @@ class PlainSession(UpdateSession):
         if use is not None:
             self._feeding.uses.append(use)
             if use.num_workers and not self._host_clock.is_wall:
-                # They are the script's own: what waits for them waits in every run.
+                # The workers belong to the script: a wait for them occurs in every run.
                 self._host_clock.is_wall = True
                 self._timer.stop_waiting()
                 if self._pool is not None:
@@ -300,7 +300,7 @@ class PlainSession(UpdateSession):
         if is_enough and is_known and self._graphs.is_settled:
             if self._request.times_loader:
                 self._feeding.alone_ns, self._feeding.taking_ns = self._loaders.time_alone()
-            # What follows is in none of these figures: it takes memory, and processors.
+            # Conclude before the trials, which take memory and processors.
             self._timed = self._timed_steps()
             if self._timed is None or not self._begin_trials(self._timed):
                 self._begin_generated()
@@ -308,7 +308,7 @@ class PlainSession(UpdateSession):
             self._turns.end_step(self._load)
 
     def _begin_trials(self, timed: PlainRun) -> bool:
-        """Go on with fewer threads, or without workers; return whether there is anything to try."""
+        """Start trials on fewer threads or without workers; return whether any trial is useful."""
         median_ns, counts, is_patient = timed.measurement.median_ns, list[int](), False
         if self._feeding.has_workers:
             is_short = self._phases is not None and median_ns <= LONGEST_NS
@@ -316,7 +316,7 @@ class PlainSession(UpdateSession):
                 counts = [timed.num_threads]
         elif self._request.tries_threads:
             counts = self._trials.counts_to_try(timed.measurement)
-            # What came too rarely was waited for already, unless it is sure to come again.
+            # The timing already waited for rare work: wait again only if it will recur.
             is_rare = timed.measurement.has_rare_work and not self._timer.expects_rare_work
             is_patient = self._request.watches_program and timed.other is None and not is_rare
         num_calls = self._timer.num_calls
@@ -338,7 +338,7 @@ class PlainSession(UpdateSession):
             self._begin_generated()
 
     def _begin_generated(self) -> None:
-        """Go on with what generated code takes for the step, or end the run."""
+        """Start the trial of generated code, or end the run."""
         request, timed = self._request, self._timed
         is_tried = request.tries_generated and not self._gpu and not request.backwards_per_step
         if not is_tried or timed is None or timed.measurement.median_ns > LONGEST_STEP_NS:
@@ -357,7 +357,7 @@ class PlainSession(UpdateSession):
             self._on_done()
 
     def _note_warnings(self) -> None:
-        """Note the first few different warnings, but none that the script has silenced."""
+        """Note the first few distinct warnings, except those that the script silences."""
         original = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
@@ -374,16 +374,16 @@ def caveats_of_run(
     request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
     ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
 ) -> Iterator[Caveat]:  # fmt: skip
-    """Yield reasons to trust the time of the steps less.
+    """Yield cautions about the time of the steps.
 
     Args:
-        request: How the script was run.
-        load_fraction: Share of the machine that other processes used meanwhile.
-        is_disturbed: Whether they held up every step.
-        num_threads: Threads of torch that the steps ran on.
-        ignores_compile: Whether the script asked for ``torch.compile``, which was ignored.
-        ignores_graphs: Whether what it captured as CUDA graphs ran as operators.
-        cpu_precisions: Arithmetic of steps that ran on this CPU; empty for those on a GPU.
+        request: The run.
+        load_fraction: Share of the machine that other processes used meanwhile, 0 to 1.
+        is_disturbed: Whether they delayed every step.
+        num_threads: Threads of torch in the steps.
+        ignores_compile: Whether the script's ``torch.compile`` was ignored.
+        ignores_graphs: Whether the script's CUDA graphs ran as single operators.
+        cpu_precisions: Arithmetic of steps on this CPU; empty for steps on a GPU.
     """
     if ignores_compile:
         yield COMPILE_IGNORED

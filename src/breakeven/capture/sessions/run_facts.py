@@ -1,4 +1,4 @@
-"""What is known of a run besides its steps: facts of the process, files read as code."""
+"""Facts of a run besides its steps: properties of the process, and its source files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from breakeven.capture.target import Target, TargetKind, as_text
 from breakeven.processor import num_cores
 from breakeven.trace import RunFacts, SourceText, StepTrace
 
-# Values that are looked at: some 10 ms of work.
+# Limit on the values to check: some 10 ms of work.
 _MAX_VALUES = 4_000_000
 
 
@@ -28,8 +28,8 @@ def with_machine_facts(facts: RunFacts, parameters: Iterable[torch.Tensor]) -> R
     """Return ``facts`` with those of the process and of the optimizers' parameters.
 
     Args:
-        facts: What the recorded steps tell.
-        parameters: What the optimizers update, each once.
+        facts: Facts from the recorded steps.
+        parameters: The optimizers' parameters, each once.
     """
     known = list(parameters)
     return replace(
@@ -46,9 +46,9 @@ def with_machine_facts(facts: RunFacts, parameters: Iterable[torch.Tensor]) -> R
 
 
 def subnormal_fraction(parameters: Iterable[torch.Tensor]) -> float:
-    """Return the part of the values of parameters and their gradients that are subnormal.
+    """Return the share of subnormal values among parameters and their gradients, 0 to 1.
 
-    Of a large model the first four million values count.
+    In a large model only the first four million values count.
     """
     num_values = num_subnormal = 0
     for parameter in parameters:
@@ -63,28 +63,28 @@ def subnormal_fraction(parameters: Iterable[torch.Tensor]) -> float:
     return num_subnormal / num_values if num_values else 0.0
 
 
-# No file that a person writes is larger; generated ones and their trees cost seconds.
+# No handwritten file is larger; parsing generated ones takes seconds.
 _MAX_SOURCE_BYTES = 1_000_000
-# Of files that no event of the step leads to; what they hold matters to few rules.
+# Limit for files that no event of the step refers to; few rules need them.
 _MAX_OTHER_BYTES = 2_000_000
 
 
 def user_sources(target: Target) -> tuple[SourceFile, ...]:
-    """Return the user's files that ``target`` ran or imported until now, in order of their names.
+    """Return the user's files that ``target`` has run or imported so far, sorted by name.
 
-    Files that the script opens itself, such as its data, are not among them.
+    Files that the script opens itself, such as its data, are not included.
     """
     paths = {os.path.realpath(name) for name in _names_of_code(target)}
     found: list[SourceFile] = []
     for path in sorted(paths):
         digest = file_digest(path)
-        if digest is not None:  # removed meanwhile, as generated modules are
+        if digest is not None:  # a file may be removed meanwhile, such as a generated module
             found.append(SourceFile(path=as_text(path), sha256=digest))
     return tuple(found)
 
 
 def mentions_cuda(target: Target) -> bool:
-    """Return whether a line of the user's files that were run or imported names a GPU."""
+    """Return whether a line in the user's files that were run or imported names a GPU."""
     return any(
         "cuda" in line.partition("#")[0]
         for name in _names_of_code(target)
@@ -93,10 +93,10 @@ def mentions_cuda(target: Target) -> bool:
 
 
 def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
-    """Return the text of the user's files that ``target`` ran or imported until now.
+    """Return the text of the user's files that ``target`` has run or imported so far.
 
-    Those that the trace names come first, cells of a notebook among them, then the others as far
-    as there is room. Files that are too large to be code are left out.
+    Files in the trace come first, including cells of a notebook. Others follow up to a size limit.
+    Files too large to be code are left out.
     """
     facts, texts = trace.facts, dict[str, str]()
     named = (*facts.loaders, *facts.optimizers, *facts.model_calls, *facts.calls)
@@ -114,22 +114,22 @@ def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
 
 
 def _names_of_code(target: Target) -> set[str]:
-    """Return the user's files that this process has as modules, and the target's own."""
+    """Return the files of the user's modules in this process, and the target's own."""
     names = {getattr(module, "__file__", None) for module in sys.modules.copy().values()}
     if target.kind is not TargetKind.MODULE and target.raw_path:
-        names.add(target.path)  # a script that runs as `__main__` may have replaced that module
+        names.add(target.path)  # a script running as `__main__` may have replaced that module
     return {name for name in names if isinstance(name, str) and is_user_file(name)}
 
 
 def _text_of(name: str) -> str:
-    """Return the text of a file of Python; empty if there is none that can be shown."""
+    """Return the text of a Python file; empty if it is missing, unreadable or too large."""
     try:
         if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
             return ""
         with tokenize.open(name) as file:
             return file.read()
-    except (SyntaxError, UnicodeDecodeError):  # it says another encoding than it has
+    except (SyntaxError, UnicodeDecodeError):  # the file declares a wrong encoding
         return Path(name).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
-        # A notebook's cell is no file, but Python keeps its lines for tracebacks.
+        # A notebook's cell is not a file, but Python keeps its lines for tracebacks.
         return "".join(linecache.getlines(name))

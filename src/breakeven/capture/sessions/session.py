@@ -1,6 +1,6 @@
-"""What all kinds of runs of a script share, and the least of them: one that counts its steps.
+"""Base classes of all sessions, and the simplest session, which only counts steps.
 
-Each sees every backward pass that the script asks for, and can time the parts of a step by them.
+Sessions can observe every backward pass of the script, and time the phases of a step by them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from breakeven.timing import StepPhases
 
 
 class ScriptSession(Patches):
-    """Is around a script while it runs, and tells its steps apart.
+    """Surrounds a running script, and separates its steps.
 
     Args:
-        request: How the script is run.
-        on_done: Called from the training loop when enough is known.
-        on_step: Progress callback: gets the number of steps, and whether a quiet moment is waited
-            for.
+        request: The run.
+        on_done: Called from the training loop when the session has its result.
+        on_step: Progress callback; receives the number of steps, and whether the run waits for a
+            quiet moment.
     """
 
     def __init__(
@@ -49,30 +49,30 @@ class ScriptSession(Patches):
     @property
     @abstractmethod
     def num_steps(self) -> int:
-        """Return the updates so far."""
+        """Return the number of updates so far."""
 
     @abstractmethod
     def result(self) -> Answer | None:
-        """Return what is known so far, or None when that is no answer."""
+        """Return the answer so far, or None if there is none yet."""
 
     def mark_call(self) -> None:
-        """End a step that makes no optimizer call."""
+        """End a step without an optimizer call."""
         self._mark(-1)
 
     @abstractmethod
     def _mark(self, optimizer: int) -> None:
-        """End an update, by the number of its optimizer."""
+        """Note the end of an update, by the number of its optimizer."""
 
 
 class UpdateSession(ScriptSession):
-    """Sees what optimizers update, and what loaders and CUDA graphs do.
+    """Observes updates of optimizers, loaders and CUDA graphs.
 
     Args:
-        request: How the script is run, and which loaders get another batch size.
+        request: The run, with the loaders to change.
         on_done: As above.
         on_step: As above.
-        recorder: Takes note of what a step does; None if nothing is recorded.
-        of_loaders: More for the `LoaderWatch`.
+        recorder: Records the step; None without a recording.
+        of_loaders: More arguments for the `LoaderWatch`.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class UpdateSession(ScriptSession):
         )
 
     def _run_cuda_by_cpu(self, on_compile: Callable[[], None] = lambda: None) -> None:
-        """Let CUDA devices mean the CPU.
+        """Make CUDA devices mean the CPU.
 
         Args:
-            on_compile: Called when the script asks for ``torch.compile``, which is ignored.
+            on_compile: Called when the script calls ``torch.compile``, which is ignored.
         """
         self.enter_context(
             redirect_cuda_to_cpu(
@@ -106,18 +106,18 @@ class UpdateSession(ScriptSession):
         )
 
 
-# Backward passes whose gradients a script may add up before its first update.
+# Limit on backward passes that a script accumulates before its first update.
 _MOST_ACCUMULATED = 32
 
 
 class ProbeSession(ScriptSession):
-    """Counts the steps of a script, and replaces nothing but what the request asks for.
+    """Counts the steps of a script, and replaces only the parts that the request names.
 
-    If no optimizer of torch is stepped for long, each backward pass counts.
+    If no torch optimizer steps for long, each backward pass counts.
 
     Args:
-        request: How many steps are enough, and whether CUDA is the CPU.
-        on_done: Called from the training loop after the last of them.
+        request: The run, with the number of steps, and whether CUDA means the CPU.
+        on_done: Called from the training loop after the last step.
         on_step: As in every session.
     """
 
@@ -126,7 +126,7 @@ class ProbeSession(ScriptSession):
 
     @property
     def num_steps(self) -> int:
-        """Return the steps so far."""
+        """Return the number of steps so far."""
         return self._num_updates or max(0, self._num_backwards - _MOST_ACCUMULATED)
 
     def _apply(self) -> None:
@@ -150,7 +150,7 @@ class ProbeSession(ScriptSession):
             self._on_done()
 
     def result(self) -> ProbeRun | None:
-        """Return that all steps were taken; None if some are missing."""
+        """Return the answer if all steps are done, else None."""
         is_enough = self.num_steps >= self._request.num_probe_steps
         return ProbeRun(num_steps=self.num_steps) if is_enough else None
 
@@ -160,13 +160,13 @@ class _Here(threading.local):
 
 
 class BackwardCall(NamedTuple):
-    """A backward pass that has ended.
+    """A completed backward pass.
 
     Args:
-        outputs: The tensors that it began at.
-        inputs: Whose gradients were asked for; empty for all that is trained.
-        is_differentiated: Whether the gradients are to be differentiated again.
-        duration_ns: How long it took.
+        outputs: Tensors at which it began.
+        inputs: Tensors of the requested gradients; empty for all trained tensors.
+        is_differentiated: Whether the gradients will be differentiated again.
+        duration_ns: Its duration.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -178,10 +178,10 @@ class BackwardCall(NamedTuple):
 class BackwardCalls(Patches):
     """Calls back after each ``backward()``, ``torch.autograd.grad`` or ``torch.func.grad``.
 
-    Those within another one, as of a checkpoint, are part of it.
+    Nested calls, such as those of a checkpoint, belong to the outer one.
 
     Args:
-        on_end: Called with each that has ended.
+        on_end: Called with each completed backward pass.
     """
 
     def __init__(self, on_end: Callable[[BackwardCall], None]) -> None:
@@ -207,7 +207,7 @@ class BackwardCalls(Patches):
                 here.depth -= 1
             if not here.depth:
                 duration_ns = own_time_ns() - begun_ns
-                # An outermost transform of `torch.func` always makes a graph, in case it is nested.
+                # An outermost transform of `torch.func` always creates a graph: it may be nested.
                 levels = get_interpreter_stack()
                 is_outermost = levels is not None and len(levels) == 1
                 is_differentiated = bool(create_graph) and not is_outermost
@@ -218,36 +218,36 @@ class BackwardCalls(Patches):
 
 
 class PhaseWatch(BackwardCalls):
-    """Takes the time of backward passes, and from the last of them to the end of the update.
+    """Times backward passes, and the interval from the last one to the end of the update.
 
     Args:
-        on_first: Called with the first of them, once.
+        on_first: Called once, with the first backward pass.
     """
 
     def __init__(self, on_first: Callable[[BackwardCall], None] = lambda _: None) -> None:
         super().__init__(self._end_backward)
         self._on_first = on_first
         self._has_seen = False
-        # Of each update: time of backward passes since the one before, and since the last of them.
+        # For each update: time of its backward passes, and time since the last of them.
         self._updates: list[tuple[int, int]] = []
         self._backward_ns = 0
-        # Since when the update lasts: the end of the last backward pass, or of another update.
+        # Start of the update: the end of the last backward pass, or of another update.
         self._last_end_ns = 0
 
     def mark(self) -> None:
         """Note the end of an update."""
         now_ns = own_time_ns()
-        # Not by a hook, within the pass.
+        # Exclude an update by a hook within the pass.
         is_after = self._last_end_ns > 0 and not self._here.depth
         self._updates.append((self._backward_ns, now_ns - self._last_end_ns if is_after else 0))
         self._backward_ns = 0
         self._last_end_ns = now_ns
 
     def phases(self, ends: Sequence[int]) -> StepPhases | None:
-        """Return what is typical of steps; None if there are none.
+        """Return the typical phases of a step; None without a step.
 
         Args:
-            ends: Numbers of the updates, from 0, that end the steps; the first is that before them.
+            ends: Numbers, from 0, of the updates that end steps; the first precedes all steps.
         """
         steps = [self._updates[before + 1 : end + 1] for before, end in pairwise(ends)]
         if not steps:

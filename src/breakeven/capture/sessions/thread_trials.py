@@ -1,4 +1,4 @@
-"""The steps after a plain run, on other numbers of threads or without worker processes."""
+"""Steps after a plain run, on other numbers of threads or without worker processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from breakeven.measure import StepTimer
 from breakeven.processor import num_physical_cores
 from breakeven.timing import Measurement
 
-# Steps that take longer are not tried: on fewer threads they may take many times as long.
+# Do not try longer steps: on fewer threads they may take many times as long.
 LONGEST_NS = 200_000_000
-# A trial ends early if all of its first samples take longer than the steps did, by this factor.
+# A trial ends early if each of its first samples exceeds the step time by this factor.
 _HOPELESS = 2.0
 _FEW_CALLS = 6
 
@@ -29,10 +29,10 @@ class _Trial:
     """Steps on a number of threads.
 
     Args:
-        num_threads: That number.
-        timer: Times them.
+        num_threads: The number of threads.
+        timer: Timer of the steps.
         first_call: Number of their first update.
-        waits_ns: Time for batches of each.
+        waits_ns: Time that each step waits for batches.
     """
 
     num_threads: int
@@ -42,12 +42,12 @@ class _Trial:
 
 
 class ThreadTrials(Patches):
-    """Steps that are timed after those of the script as it is, in several trials.
+    """Trials that time more steps, after the steps of the unmodified script.
 
-    A script that sets the number of torch's threads itself is left alone.
+    If a script itself sets the number of torch's threads, no trial runs.
 
     Args:
-        make_timer: Makes the timer of a trial. Its argument says whether to wait for what is done
+        make_timer: Creates the timer of a trial. Its argument tells whether to wait for work
             between some of the steps.
     """
 
@@ -66,7 +66,7 @@ class ThreadTrials(Patches):
         @functools.wraps(torch.set_num_threads)
         def by_script(num_threads: int) -> None:
             self._is_set_by_script = True
-            self._trials.clear()  # they ran on other threads than they say
+            self._trials.clear()  # they ran on other numbers of threads than recorded
             self._set_num_threads(num_threads)
 
         self.replace(torch, "set_num_threads", by_script)
@@ -74,14 +74,14 @@ class ThreadTrials(Patches):
 
     @property
     def num_calls(self) -> int:
-        """Return the updates of all trials so far."""
+        """Return the number of updates in all trials so far."""
         return sum(trial.timer.num_calls for trial in self._trials)
 
     def counts_to_try(self, as_set: Measurement) -> list[int]:
-        """Return one thread, and as many as there are cores, if the steps use more.
+        """Return the counts of one thread and one per core that are below the present count.
 
         Args:
-            as_set: The steps as the script runs them.
+            as_set: Steps on the script's own number of threads.
         """
         if self._is_set_by_script or as_set.estimate.low_ns > LONGEST_NS:
             return []
@@ -94,20 +94,20 @@ class ThreadTrials(Patches):
         """Begin the trials; return False if there are none.
 
         Args:
-            counts: Threads of each, the last one first.
-            as_set_ns: Time of a step as the script runs it.
-            num_calls: Its updates so far.
-            is_patient: Wait for what is done between some of the steps.
+            counts: Number of threads of each trial; the last one runs first.
+            as_set_ns: Time of a step on the script's own number of threads.
+            num_calls: Number of updates so far.
+            is_patient: Whether to wait for work between some of the steps.
         """
         self._counts, self._as_set_ns, self._is_patient = counts, as_set_ns, is_patient
         return self._next(num_calls)
 
     def mark(self, optimizer: int, wait_ns: float | None) -> bool:
-        """Note an update; return whether there are samples enough of all trials.
+        """Note an update; return whether the samples of all trials suffice.
 
         Args:
-            optimizer: Its number.
-            wait_ns: Time of the step for batches; None if it took none.
+            optimizer: Number of the optimizer.
+            wait_ns: Time that the step waited for batches; None if it took none.
         """
         if not self._trials:
             return True
@@ -123,11 +123,11 @@ class ThreadTrials(Patches):
     def results(
         self, phases: PhaseWatch | None, stacks: StackSamples | None
     ) -> Sequence[ThreadTrial]:
-        """Return what was measured.
+        """Return the results of the trials.
 
         Args:
-            phases: Of all updates; None if the parts of a step were not timed.
-            stacks: Between all updates; None if they were not sampled.
+            phases: Phases of all updates; None if they were not timed.
+            stacks: Samples between all updates; None without samples.
         """
         found: list[ThreadTrial] = []
         for trial in self._trials:

@@ -1,4 +1,4 @@
-"""Record the steps of a training loop on a fake GPU."""
+"""Recording of the steps of a training loop on a fake GPU."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from breakeven.measure import OtherLoad
 from breakeven.trace import HostArray, Phase
 from breakeven.units import NS_PER_S
 
-# This number of updates without an optimizer of torch settles that they are the script's steps, if
-# it has made an optimizer which may only be late ...
+# After this number of updates without a torch optimizer, treat them as the script's steps. This
+# limit holds if the script has created an optimizer, which may only be late ...
 _MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Boundary.UPDATE: 32}
-# ... and if it has made none.
+# ... and this one if it has created none.
 _MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
 
-# How long steps on the GPU are waited for if a script that names one has made steps without it;
-# a share of the time limit at most.
+# If a script that names a GPU took steps without it, wait this long for steps on the GPU. Wait at
+# most this share of the time limit.
 _DEVICE_PATIENCE_S = 15.0
 _DEVICE_SHARE = 0.25
 
@@ -45,8 +45,8 @@ class TracedSession(UpdateSession):
     """Records the steps of a training loop on a fake CUDA device.
 
     Args:
-        request: Which loaders get another batch size.
-        on_done: Called from the training loop when there are recorded steps enough.
+        request: The run, with the loaders to change.
+        on_done: Called from the training loop when the recorded steps suffice.
         on_step: As in every session.
     """
 
@@ -61,7 +61,7 @@ class TracedSession(UpdateSession):
             request, on_done, on_step, self._recorder, in_process=True,
             around_fetch=self._around_fetch, on_batch=self._on_batch,
         )  # fmt: skip
-        # Whether a loader uses the device, as far as is known.
+        # Whether each loader uses the device, as known so far.
         self._uses_device = ByIdentity[DataLoader[Any], bool]()
         self._num_before_fetch = 0
         self._is_loading_timed = True
@@ -73,7 +73,7 @@ class TracedSession(UpdateSession):
             records_after=request.records_after,
         )  # fmt: skip
         self._recorder.on_look = self._tracer.look
-        # Since when steps on the GPU are waited for, and what had happened on it by then.
+        # Start of the wait for steps on the GPU, and the number of device events before it.
         self._waiting_since_ns = 0
         self._num_before_wait = 0
         self._num_waited = 0
@@ -82,12 +82,12 @@ class TracedSession(UpdateSession):
 
     @property
     def num_steps(self) -> int:
-        """Return the updates so far."""
+        """Return the number of updates so far."""
         return self._tracer.num_calls
 
     @property
     def is_blind(self) -> bool:
-        """Return whether there are steps, but none of their operators could be seen."""
+        """Return whether steps were recorded without any visible operator."""
         return self._tracer.is_blind
 
     def _apply(self) -> None:
@@ -98,11 +98,11 @@ class TracedSession(UpdateSession):
             fake_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
         )
         self.enter_context(BackwardCalls(self._end_backward))
-        # Above what stands in for torch.compile and autocast.
+        # Enter last, to see the calls before the stand-ins of torch.compile and autocast.
         self.enter_context(self._calls)
 
     def result(self) -> TracedRun | None:
-        """Return the typical step so far, or None when none was completed."""
+        """Return the typical step so far, or None without a complete step."""
         is_own = self._tracer.boundary is not Boundary.OPTIMIZER
         parameters = list(self._updates.leaves() if is_own else self._optimizers.parameters())
         num_elements = sum(parameter.numel() for parameter in parameters)
@@ -131,7 +131,7 @@ class TracedSession(UpdateSession):
         self._end_update(is_enough=is_enough and (is_known or self._request.records_after > 0))
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
-        """End a step of a loop that has stepped no optimizer of torch."""
+        """End a step of a loop that uses no torch optimizer."""
         if self._recorder.updates is None or boundary < self._tracer.boundary:
             return
         is_enough = self._tracer.mark(number, boundary)
@@ -152,7 +152,7 @@ class TracedSession(UpdateSession):
             self._on_done()
 
     def _waits_for_device(self) -> bool:
-        """Return whether steps on the GPU may follow those on the CPU that came first."""
+        """Return whether steps on the GPU may follow the first steps, which ran on the CPU."""
         return not (
             self._request.is_moved
             or self._request.records_after
@@ -162,7 +162,7 @@ class TracedSession(UpdateSession):
         )
 
     def _wait_for_device(self) -> None:
-        """Begin again once the device is used, or give up at length."""
+        """Restart once the script uses the device, or give up after a time limit."""
         self._calls.end_update()
         self._on_step(self._tracer.num_calls, False)
         waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S
@@ -189,14 +189,14 @@ class TracedSession(UpdateSession):
         self._tracer.is_compiled = True
 
     def _around_fetch(self, loader: DataLoader[Any]) -> ExitStack:
-        """Load at full speed, unless that uses the device."""
+        """Load at full speed, unless loading uses the device."""
         stack = ExitStack()
         recorder, devices = self._recorder, self._recorder.devices
         stack.callback(setattr, recorder.here, "phase", recorder.here.phase)
         recorder.here.phase = Phase.DATA
         self._num_before_fetch = recorder.num_device_events
         if loader not in self._uses_device:
-            # What is moved to a GPU keeps loading on the host.
+            # In a script that is moved to a GPU, loading stays on the host.
             may_reach = not self._request.is_moved and may_reach_device(loader, devices)
             self._uses_device[loader] = may_reach
         if not self._uses_device[loader]:
@@ -205,7 +205,7 @@ class TracedSession(UpdateSession):
         return stack
 
     def _on_batch(self, loader: DataLoader[Any], batch: Any, duration_ns: int) -> None:
-        """Note the time of a fetch on the host in place of what it did."""
+        """Record a fetch on the host as host work, instead of its operators."""
         uses_device = self._recorder.num_device_events > self._num_before_fetch
         self._uses_device[loader] = uses_device and not self._request.is_moved
         if self._uses_device[loader]:

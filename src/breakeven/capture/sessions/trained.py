@@ -1,4 +1,4 @@
-"""What timed steps train, and in which arithmetic."""
+"""The parameters that timed steps train, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from breakeven.configure import Patches
 _PRECISIONS: dict[torch.dtype | None, str] = {
     torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
-# Autograd's nodes of the operators that a CPU is slow at in a format that it emulates.
+# Autograd nodes of the operators that are slow if the CPU emulates their format.
 _PRODUCTS = frozenset({
     "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0", "BmmBackward0", "ConvolutionBackward0",
     "MmBackward0", "MvBackward0",
@@ -26,12 +26,12 @@ _PRODUCTS = frozenset({
 
 
 class Trained(Patches):
-    """What steps train: the parameters of optimizers, or what backward passes begin at.
+    """The tensors that steps train: parameters of optimizers, or starts of backward passes.
 
-    While it is entered, regions of autocast are noted.
+    Inside, it notes autocast regions.
 
     Args:
-        optimizers: Those of the loop.
+        optimizers: Optimizers of the loop.
         gpu: torch's type of the GPU that the loop may use; empty for none.
     """
 
@@ -49,7 +49,7 @@ class Trained(Patches):
         original: Any = torch.autocast.__enter__
 
         def enter(region: Any) -> Any:
-            # One for CUDA that finds no GPU, or is meant to be off, casts nothing.
+            # A region for CUDA that finds no GPU, or is disabled, casts nothing.
             if region._enabled and region.device == (self._gpu or "cpu"):
                 self._autocast_dtype = region.fast_dtype
             return original(region)
@@ -57,18 +57,18 @@ class Trained(Patches):
         self.replace(torch.autocast, "__enter__", enter)
 
     def note_loss(self, loss: object) -> None:
-        """Note what a backward pass began at, if no optimizer says what is trained."""
-        if isinstance(loss, torch.Tensor):  # and no edge of the graph
+        """Note the start of a backward pass, for loops without an optimizer."""
+        if isinstance(loss, torch.Tensor):  # it may be an edge of the graph
             self._loss_dtype, self._loss_device = loss.dtype, loss.device
 
     def watch_layers(self) -> None:
         """Note the formats of layers that are called before the first `note_graph`.
 
-        Those without gradients, such as a frozen encoder, are in no graph.
+        Layers without gradients, such as a frozen encoder, are in no graph.
         """
 
         def note(module: nn.Module, _: object) -> None:
-            # Not by its methods, which a script may have its own of.
+            # Read the dictionary: a script may override the methods.
             own = module.__dict__.get("_parameters", {}).values()
             self._product_dtypes.update(weight.dtype for weight in own if weight is not None)
 
@@ -76,10 +76,10 @@ class Trained(Patches):
         self.callback(self._layers.remove)
 
     def note_graph(self, outputs: Iterable[object]) -> None:
-        """Note in which formats the graph of a backward pass multiplies, casts by hand included.
+        """Note the formats of products in a backward pass's graph, including manual casts.
 
         Args:
-            outputs: Tensors that the pass began at.
+            outputs: Tensors at which the pass began.
         """
         if self._layers is not None:
             self._layers.remove()
@@ -93,9 +93,9 @@ class Trained(Patches):
             nodes = {following for node in nodes for following, _ in node.next_functions}
 
     def gpu(self) -> torch.device | None:
-        """Return the GPU that the steps ran on; None if the script had one and did not use it.
+        """Return the GPU that ran the steps; None if the script did not use it.
 
-        A script that says ``cuda:1`` leaves another one the current device.
+        A script that uses ``cuda:1`` may leave another device current.
         """
         parameters = list(self._optimizers.parameters())
         found = gpu_with_most(self._gpu, parameters)
@@ -107,7 +107,7 @@ class Trained(Patches):
         return None if is_known else torch.device(self._gpu)
 
     def precision(self) -> str:
-        """Return the arithmetic of autocast regions, or else of most parameters."""
+        """Return the dtype of autocast regions, or otherwise that of most parameters."""
         if self._autocast_dtype is not None:
             return _PRECISIONS.get(self._autocast_dtype, "fp32")
         counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
@@ -116,6 +116,6 @@ class Trained(Patches):
         return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
 
     def precisions(self) -> tuple[str, ...]:
-        """Return that arithmetic, and what else products were computed in."""
+        """Return that arithmetic, followed by other formats of products."""
         products = sorted(_PRECISIONS.get(dtype, "fp32") for dtype in self._product_dtypes)
         return tuple(dict.fromkeys((self.precision(), *products)))
