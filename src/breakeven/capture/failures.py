@@ -185,9 +185,7 @@ def script_error(
             is_number = failure.message.lstrip("-").isdecimal()
             how = f"status {failure.message}" if is_number else f"the words `{failure.message}`"
             message = f"{label} ended with {how} {after}{at}"
-            hint = (
-                "breakeven needs two optimizer steps; pass the script's own arguments after `--`"
-            )
+            hint = "breakeven needs two optimizer steps; pass the script's own arguments after `--`"
         case FailureKind.NO_STEP if num_steps:
             message = f"{label} ended {after}; a step is timed from one update to the next"
             hint = "let it run for a few more steps, with more data or epochs"

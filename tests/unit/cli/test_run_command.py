@@ -233,8 +233,7 @@ def test_tunes_where_there_is_no_file_for_it(
     assert started.request.configuration == report().configuration
     errors = capsys.readouterr().err
     assert (
-        "there is no breakeven.toml for train.py here: tuning it first, for at most 90 s"
-        in errors
+        "there is no breakeven.toml for train.py here: tuning it first, for at most 90 s" in errors
     )
     assert "breakeven tune train.py -- x" in errors
     assert "(found now: 1.5× as fast" in errors
