@@ -106,7 +106,7 @@ class StepCosts:
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         """Return the kernels of an operator; equal operators get the same object."""
-        if is_compiled(op.name):  # the result also depends on shared memory
+        if is_compiled(op.name):  # tensors that share a storage matter too
             return lower(op, settings)
         kind = (
             op.name,
