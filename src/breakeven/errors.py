@@ -1,4 +1,4 @@
-"""Every error that a user meets, and the caveats that a report carries instead of a guess."""
+"""Errors that a user meets, and the caveats that a report shows with a figure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class BreakevenError(Exception):
     """Something that the user asked for could not be done.
 
     Args:
-        message: What went wrong, with the value that caused it.
-        hint: What to do about it.
+        message: The failure, with the value that caused it.
+        hint: The remedy.
     """
 
     exit_code = 3
@@ -24,7 +24,7 @@ class BreakevenError(Exception):
 
     @property
     def sentence(self) -> str:
-        """Return both, for where there is a line for them."""
+        """Return the message and the hint in one line."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
@@ -42,9 +42,9 @@ class ScriptError(BreakevenError):
     """The user's script failed, or never reached a training step.
 
     Args:
-        message: What went wrong.
-        hint: What to do about it.
-        file: The user's file in which it happened, where known.
+        message: The failure.
+        hint: The remedy.
+        file: The user's file in which it happened, if known.
         line: The line of that file.
         output: The end of what the script printed.
     """
@@ -69,7 +69,7 @@ class StoredDataError(BreakevenError):
 
 
 class WorkloadError(BreakevenError):
-    """The spec of a workload names nothing that can be built here, or its step cannot be traced."""
+    """The workload's spec names nothing that can be built, or its step cannot be traced."""
 
 
 class Caveat(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,5 +85,5 @@ class Caveat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_caveat(caveats: Iterable[Caveat], code: str) -> bool:
-    """Return whether a caveat of that code is among some."""
+    """Return whether ``caveats`` contains one with this code."""
     return any(caveat.code == code for caveat in caveats)

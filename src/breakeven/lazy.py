@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use, where importing them takes long."""
+"""Lazy imports: a package's names that take long to import are loaded on first use."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def exported_on_use(package: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports names for type checkers alone.
+    """Return the ``__getattr__`` of a package that imports its names under ``TYPE_CHECKING``.
 
-    No name may be that of a module of the package, which would take its place.
+    No name may equal that of a module of the package: the module would replace it.
 
     Args:
-        package: Its name; the imports stand under ``if TYPE_CHECKING:``.
+        package: Name of the package.
     """
     homes: dict[str, str] = {}
 
@@ -32,7 +32,7 @@ def exported_on_use(package: str) -> Callable[[str], Any]:
 
 
 def exports(package: str) -> dict[str, str]:
-    """Return the names that a package's own source imports for type checkers, and from where."""
+    """Return the names that a package imports under ``TYPE_CHECKING``, with their modules."""
     source: str = sys.modules[package].__loader__.get_source(package)  # pyright: ignore
     blocks = [block.body for block in ast.parse(source).body if isinstance(block, ast.If)]
     lines = [line for block in blocks for line in block if isinstance(line, ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""The memory of this machine and of this process, as each operating system tells it."""
+"""The memory of this machine and of this process, as the operating system reports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEMORY = Path("/proc/meminfo")
 
 
 def physical_bytes() -> int:
-    """Return the memory that this machine has."""
+    """Return this machine's memory in bytes."""
     told = sysctl("hw.memsize")
     if told.isdigit():
         return int(told)
@@ -29,7 +29,7 @@ def physical_bytes() -> int:
 
 
 def available_bytes() -> int | None:
-    """Return the memory that can be had without swapping; None where nothing tells, as on macOS."""
+    """Return the bytes available without swapping; None if unknown, as on macOS."""
     if hasattr(ctypes, "WinDLL"):
         return _windows_status().available_bytes
     try:
@@ -44,7 +44,7 @@ def available_bytes() -> int | None:
 
 
 def peak_bytes() -> int:
-    """Return the largest resident memory of this process so far."""
+    """Return the peak resident memory of this process in bytes."""
     if resource is None:
         return _windows_peak_bytes()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,9 +53,9 @@ def peak_bytes() -> int:
 
 
 def num_page_faults() -> int:
-    """Return the pages that this process got without reading a disk; 0 on Windows.
+    """Return the minor page faults of this process, which read no disk; 0 on Windows.
 
-    Windows counts those that were read in as well.
+    Windows does not separate minor from major faults.
     """
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 

@@ -1,4 +1,4 @@
-"""The processor that this runs on."""
+"""The CPU of this machine: name, cores, quota and 16-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SYSCTL_LIMIT_S = 5.0
 
 
 def cpu_name() -> str:
-    """Return the processor's name, as the operating system gives it."""
+    """Return the CPU's name from the operating system."""
     if _CPUINFO.exists():
         for line in _CPUINFO.read_text().splitlines():
             if line.startswith("model name"):
@@ -38,12 +38,12 @@ def cpu_name() -> str:
 
 
 def is_virtual() -> bool:
-    """Return whether Linux tells of a hypervisor beneath it, as x86 processors do."""
+    """Return whether Linux reports a hypervisor, as it does on x86."""
     return _CPUINFO.exists() and "hypervisor" in _CPUINFO.read_text()
 
 
 def sysctl(name: str) -> str:
-    """Return what macOS tells of itself under a name; nothing elsewhere, or where it has no such.
+    """Return macOS's value of a setting; empty on other systems and for an unknown name.
 
     Source: sysctl(3) of macOS.
     """
@@ -63,7 +63,7 @@ def sysctl(name: str) -> str:
 
 
 def _registry_name() -> str:
-    """Return the processor's name on Windows; nothing elsewhere."""
+    """Return the CPU's name on Windows; empty elsewhere."""
     try:
         import winreg
     except ImportError:
@@ -77,17 +77,17 @@ def _registry_name() -> str:
 
 
 def num_cores() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux alone
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def num_physical_cores(topology: Path = _TOPOLOGY) -> int:
-    """Return the physical cores that this process may use.
+    """Return the number of physical cores that this process may use.
 
-    Linux says which processors share a core, and macOS how many cores there are; elsewhere each
-    processor counts as one.
+    Linux lists the processors of each core, and macOS counts cores; elsewhere each processor
+    counts as one core.
 
     Args:
         topology: The kernel's folder of processors.
@@ -99,13 +99,13 @@ def num_physical_cores(topology: Path = _TOPOLOGY) -> int:
 
 
 def cpu_quota(groups: Path = _GROUPS, mount: Path = _GROUP_MOUNT) -> float | None:
-    """Return how many processors' time a control group lets this process have; None for all.
+    """Return the CPU quota of this process in processors; None without a quota.
 
-    Containers limit it so. Both versions of Linux's control groups are asked.
+    Containers set such a quota. Reads both versions of Linux's control groups.
 
     Args:
         groups: The kernel's list of the groups of this process.
-        mount: Where groups are folders.
+        mount: Mount point of the control groups.
     """
     try:
         lines = groups.read_text().splitlines()
@@ -128,7 +128,7 @@ def cpu_quota(groups: Path = _GROUPS, mount: Path = _GROUP_MOUNT) -> float | Non
 
 
 def _quota_of(group: Path) -> float | None:
-    """Return the limit of a group, in processors; None without one."""
+    """Return a group's quota in processors; None without one."""
     for texts in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
             quota_us, period_us = " ".join((group / name).read_text() for name in texts).split()
@@ -138,7 +138,7 @@ def _quota_of(group: Path) -> float | None:
 
 
 def _siblings(folder: Path, number: int) -> str:
-    """Return the processors that share a core, which is the same text for each of them."""
+    """Return the list of processors that share a core: the same text for each of them."""
     try:
         return (folder / "topology" / "thread_siblings_list").read_text().strip()
     except OSError:
@@ -146,7 +146,7 @@ def _siblings(folder: Path, number: int) -> str:
 
 
 def has_half_hardware(precision: str) -> bool:
-    """Return whether the processor multiplies ``bf16`` or ``fp16`` itself; False if none tells."""
+    """Return whether the CPU has ``bf16`` or ``fp16`` arithmetic; False if unknown."""
     if platform.system() == "Darwin":
         return sysctl(_APPLE_FLAGS[precision]) == "1"
     try:
@@ -157,7 +157,7 @@ def has_half_hardware(precision: str) -> bool:
 
 
 def cpuinfo_has_half(text: str, precision: str) -> bool:
-    """Return whether a processor in the text of Linux's ``/proc/cpuinfo`` multiplies a format.
+    """Return whether ``/proc/cpuinfo`` lists a CPU with arithmetic in ``precision``.
 
     Args:
         text: Lines of ``name : value``; flags are in ``flags`` (x86) or ``Features`` (Arm).

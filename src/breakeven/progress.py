@@ -1,4 +1,4 @@
-"""What long work tells while it runs."""
+"""The progress of long work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Progress(Protocol):
         """Start a stage, such as "measuring the step on this CPU".
 
         Args:
-            stage: What is done now, for a person.
-            expected_s: How long it may take at most, in seconds, where known.
+            stage: The work of this stage, for a person.
+            expected_s: Longest time expected, in seconds, if known.
         """
         ...
 
@@ -28,7 +28,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Tells nothing."""
+    """Shows nothing."""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
         """Ignore the stage."""

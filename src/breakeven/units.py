@@ -1,4 +1,4 @@
-"""The only place that scales a number: constants, and quantities as text for people."""
+"""Unit conversions, the only place that scales a number, and quantities as text for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONG_TIMES = (
 )
 _TIMES_NS = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S, "min": _S_PER_MIN * NS_PER_S}
 _COUNTED = {"it": "step", "step": "step", "sample": "sample", "epoch": "epoch"}
-# From so many on, the smaller unit says nothing.
+# From this count on, the smaller unit adds no information.
 _FEW = 10
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -31,7 +31,7 @@ def format_digits(value: float, digits: int = 3, *, keeps_zeros: bool = False) -
     Args:
         value: Any figure.
         digits: Significant digits, at least 1.
-        keeps_zeros: Show ``3.0`` as such, where the digit after the point is known to be a zero.
+        keeps_zeros: Show ``3.0`` as such, if the digit after the point is known to be zero.
     """
     if value == 0:
         return "0"
@@ -87,10 +87,10 @@ def format_percent(fraction: float) -> str:
 
 
 def parse_speed(text: str) -> tuple[float, str] | None:
-    """Return ``340 it/s``, ``12 ms`` or ``45 s/epoch`` as a time, and what takes it.
+    """Parse a speed such as ``340 it/s``, ``12 ms`` or ``45 s/epoch``.
 
     Returns:
-        Nanoseconds, and ``step``, ``sample`` or ``epoch``; None for what is no speed above 0.
+        Nanoseconds per ``step``, ``sample`` or ``epoch``, and that unit; None if not a speed > 0.
     """
     # A comma is one of thousands: "12,5" may mean a tenth of 125.
     number = r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+)"

@@ -1,4 +1,4 @@
-"""What an operator costs: its kernels, their time on a device, the host's time to issue it."""
+"""The cost of an operator: its kernels, their device time, and the host time to issue them."""
 
 from breakeven.cost.efficiency import PROXIES as PROXIES
 from breakeven.cost.efficiency import TABLE_VERSION as TABLE_VERSION

@@ -1,7 +1,7 @@
-"""Efficiencies: what share of its datasheet a device reaches, by kernel family.
+"""Efficiencies: the fraction of its datasheet that a device reaches, by kernel family.
 
-Those of calibrated devices, and from these those of devices that were never measured. One table
-says which family stands in for which.
+A calibrated device has its own. Other devices get theirs from the calibrated ones. A table of
+proxies names the family that replaces a family without measurements.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ TABLE_VERSION = 2
 
 
 class FamilyEfficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a device gets in one family of kernels.
+    """The efficiency of a device in one family of kernels.
 
     Args:
         family: Family of the kernels.
         variant: Finer key, as in ``Kernel.variant``; empty for the common case.
-        arithmetic: ``tensor`` where matrix units compute, else ``vector``.
-        compute_fraction: Share of the peak, before the losses below. The peak is the datasheet's
-            times the share that the board's power allows (`sustained_fraction`).
+        arithmetic: ``tensor`` if matrix units compute, else ``vector``.
+        compute_fraction: Fraction of the peak, before the losses below. The peak is the
+            datasheet's, times the fraction that the board's power allows (`sustained_fraction`).
         tile_loss: A tile of m × n results reaches 1 / (1 + tile_loss × (1/m + 1/n)) of it.
-        prologue_k: Steps of the contraction that filling the pipeline of a tile costs; of
-            recurrent layers the latency of a time step, in hundreds of cycles.
-        tiles: Which tiles the library chooses from: those whose shorter side is at least a number,
+        prologue_k: Cost of filling a tile's pipeline, in steps of the contraction; for recurrent
+            layers the latency of a time step, in hundreds of cycles.
+        tiles: Tiles that the library chooses from: those whose shorter side is at least a number,
             or a single one, rows along m × columns along n.
-        memory_fraction: Share of the DRAM bandwidth.
-        num_rows: Measurements that the fit used.
+        memory_fraction: Fraction of the DRAM bandwidth.
+        num_rows: Measurements behind the fit.
         median_error_fraction: Median of |predicted / measured - 1| over them.
         log_sigma: Standard deviation of log(predicted / measured) that covers 90 %.
     """
@@ -62,12 +62,12 @@ class DeviceEfficiency(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         device: Its id in the catalogue.
-        chip: Copied from the catalogue, as is the next: what its neighbours are found by.
+        chip: Copied from the catalogue, as is the next field; both determine its neighbours.
         launch_generation: Its generation.
-        sustained_fraction: Share of the boost clock that its power sustains; a board that clocks
-            down says less of others, since its clock hides what else slows it.
+        sustained_fraction: Fraction of the boost clock that its power sustains. A board that clocks
+            down weighs less as a reference, since its clock hides its other limits.
         families: One entry for each family, variant and arithmetic that its tables cover.
-        source: Tables that the rows are from.
+        source: Tables that its rows come from.
     """
 
     device: str
@@ -79,13 +79,13 @@ class DeviceEfficiency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOutError(msgspec.Struct, frozen=True, kw_only=True):
-    """Error on devices of which the model had seen no row, pooled over devices.
+    """Error on devices without rows in the fit, pooled over devices.
 
     Args:
         family: Family of the kernels.
         variant: As in `FamilyEfficiency`.
         arithmetic: As in `FamilyEfficiency`.
-        is_other_line: Whether all reference devices were of other vendors than the device.
+        is_other_line: Whether no reference device was of the device's vendor.
         num_devices: Devices left out in turn.
         num_rows: Rows predicted.
         median_error_fraction: Median of |predicted / measured - 1|.
@@ -105,11 +105,11 @@ class HeldOutError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Every calibrated device, and how well others are predicted from them.
+    """The calibrated devices, and the errors of predictions for other devices.
 
     Args:
-        version: Of this format.
-        provenance: How the table was made.
+        version: Version of this format.
+        provenance: Origin of the table.
         devices: Calibrated devices.
         held_out: Leave-one-device-out errors.
     """
@@ -132,13 +132,13 @@ def read_shipped(package: str, name: str, kind: type[_Table], version: int) -> _
     """Return a fitted table that ships with the package.
 
     Args:
-        package: Where it lies.
-        name: Of its file.
-        kind: What it holds.
-        version: That this code reads.
+        package: Package of the file.
+        name: Name of the file.
+        kind: Type of the table.
+        version: Version that this code reads.
 
     Raises:
-        ValueError: The file is of another version.
+        ValueError: The file has another version.
     """
     text = resources.files(package).joinpath(name).read_bytes()
     table = msgspec.json.decode(text, type=kind)
@@ -153,42 +153,42 @@ def load_efficiencies() -> EfficiencyTable:
     return read_shipped("breakeven.cost", "efficiency.json", EfficiencyTable, TABLE_VERSION)
 
 
-# A reference device counts a third for each generation between, and less where its power keeps its
-# clock down. Chosen by leaving each chip of the op tables out in turn: the mean over families of
-# the median |log(predicted / measured)| is 0.195 (of the 90th percentile 0.563); 0.193 to 0.207
-# (0.562 to 0.576) with a half to a thirtieth per generation and powers of 0 to 4 of the sustained
-# share, so that the choice matters little.
+# Each generation between device and reference divides the reference's weight by three; the weight
+# is also lower if power limits the reference's clock. Chosen by leaving each chip of the op tables
+# out in turn: the mean over families of the median |log(predicted / measured)| is 0.195 (of the
+# 90th percentile 0.563). It is 0.193 to 0.207 (0.562 to 0.576) with a half to a thirtieth per
+# generation and powers of 0 to 4 of the sustained fraction, so the choice matters little.
 _WEIGHT_PER_GENERATION = 1 / 3
-# Of recurrent layers the library decides: cuDNN 7.6 takes half the latency of versions 5 and 6 for
-# a time step (V100 against M40, P100, GTX 1080 Ti), so that older tables say nearly nothing.
+# Recurrent layers depend on the library: cuDNN 7.6 needs half the latency of versions 5 and 6 for
+# a time step (V100 against M40, P100, GTX 1080 Ti), so older tables hardly inform newer devices.
 _RECURRENT_WEIGHT_PER_GENERATION = 1 / 10
-# Another vendor's libraries count where the own vendor has no reference at all, from this far away.
+# If a vendor has no reference at all, those of other vendors count, at this distance.
 _OTHER_VENDOR_DISTANCE = 4
-# Boards with the same chip differ in clock, power and memory, which the datasheet tells: they
-# count as much nearer than others of their generation, and the reference's own error applies.
+# Boards with the same chip differ in clock, power and memory, which are on the datasheet. They
+# count as this much nearer than others of their generation, with the reference's own error.
 _SAME_CHIP_DISTANCE = -2
 _SAME_CHIP_SIGMA = 0.10
-# How fast trust fades: for each generation to the nearest reference; and across vendors, on top of
-# the error seen on old AMD devices, whose libraries say little of Apple's and Intel's.
+# Additional error: for each generation to the nearest reference; and across vendors, on top of the
+# error seen on old AMD devices, whose libraries differ from Apple's and Intel's.
 _SIGMA_PER_GENERATION = 0.06
 _OTHER_VENDOR_SIGMA = 0.40
-# Part of the variance of log(predicted / measured) on devices left out that lies between devices,
-# so that all kernels of a family share it; the rest lies between sizes. Source: the tables that
-# the efficiencies are fitted to, 13 devices left out in turn: 0.15 to 0.71 by family, 0.38 in the
-# median of 18. The mean errors of one device's families mostly have the same sign. On devices with
-# a fit of their own it is 0.02 to 0.04: none.
+# Fraction of the variance of log(predicted / measured) on left-out devices that lies between
+# devices and is shared by all kernels of a family; the rest lies between sizes. Source: the tables
+# behind the efficiencies, 13 devices left out in turn: 0.15 to 0.71 by family, median 0.38 of 18.
+# The mean errors of one device's families mostly have the same sign. On devices with their own fit
+# it is 0.02 to 0.04, hence none.
 _SHARED_VARIANCE_FRACTION = 0.4
 # Libraries and drivers of other years than the tables'. The same step on the same GPU took 1.18 to
 # 1.25 times as long under torch 1.7 as under 1.13 (Lambda Labs, ResNet-50 and BERT on an A100
-# PCIe): a difference of 0.2 between two draws, less as most tables lie between.
+# PCIe). That is a difference of 0.2 between two draws, and less as most tables lie between.
 _LIBRARY_SIGMA = 0.10
-# Share of the bandwidth that streams of attention's operands reach, as of others.
+# Fraction of the bandwidth that attention's operand streams reach, as for other streams.
 _ATTENTION_MEMORY_FRACTION = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredEfficiency:
-    """Efficiencies for some devices; the sigmas, of shape (1, num_devices), as in `KernelTimes`."""
+    """Efficiencies of devices; the sigmas have shape (1, num_devices), as in `KernelTimes`."""
 
     arrays: EfficiencyArrays
     log_sigma: Floats
@@ -204,9 +204,9 @@ def transferred_efficiency(
 ) -> TransferredEfficiency:
     """Return the efficiency of ``devices`` in one family.
 
-    A calibrated device has its own; any other the geometric mean of the calibrated ones, weighted
-    by how many generations lie between, with the error that leaving a device out has shown. A
-    board with the chip of a calibrated one has nearly all from that.
+    A calibrated device has its own. Another device gets the geometric mean of the calibrated ones,
+    weighted by the generations between them, with the leave-one-device-out error. A board with
+    the chip of a calibrated one depends almost only on that one.
 
     Raises:
         ValueError: No device of the table has the family or a proxy of it.
@@ -217,14 +217,14 @@ def transferred_efficiency(
     counted = [_weighted(table, device, references) for device in devices]
     weights = np.array([weight / weight.sum() for weight, _, _ in counted])
     size_sigma = np.array([[sigma for _, sigma, _ in counted]])
-    # What a proxy's factor is off by, all kernels of the family share.
+    # All kernels of the family share the error of a proxy's factor.
     shared_log_sigma = np.hypot([[sigma for _, _, sigma in counted]], proxy.log_sigma)
     entries = [entry for _, entry in references]
 
     def mean(figures: list[float]) -> Floats:
         return np.exp(weights @ np.log(figures))[np.newaxis, :]
 
-    # Which tiles a library ships is no quantity to average: the nearest reference's stand.
+    # Tile sets cannot be averaged: take the nearest reference's.
     tile_sets = np.array([TILE_SET_NAMES.index(entry.tiles) for entry in entries])
     return TransferredEfficiency(
         arrays=EfficiencyArrays(
@@ -243,9 +243,9 @@ def transferred_efficiency(
 def _weighted(
     table: EfficiencyTable, device: DeviceSpec, references: Sequence[_Reference]
 ) -> tuple[Floats, float, float]:
-    """Return how much each reference counts for a device, and how far off the result may be.
+    """Return each reference's weight for a device, and the sigmas of the result.
 
-    First what the sizes of a kernel decide, as a sigma, then what all kernels share.
+    The first sigma differs between sizes of a kernel; all kernels share the second.
     """
     for index, (reference, entry) in enumerate(references):
         if reference.device == device.id:
@@ -253,7 +253,7 @@ def _weighted(
     entry = references[0][1]
     is_recurrent = entry.family is Family.RECURRENT
     per_generation = _RECURRENT_WEIGHT_PER_GENERATION if is_recurrent else _WEIGHT_PER_GENERATION
-    # Generations between, by reference; none to another vendor's, whose libraries differ.
+    # Generations between device and reference; None for another vendor, whose libraries differ.
     distances = [
         _SAME_CHIP_DISTANCE
         if device.chip and device.chip == reference.chip
@@ -269,7 +269,7 @@ def _weighted(
             nearest, least = (own, distance) if distance < least else (nearest, least)
     if least == _SAME_CHIP_DISTANCE:
         return weights, nearest.log_sigma, math.hypot(_LIBRARY_SIGMA, _SAME_CHIP_SIGMA)
-    # The error on unseen devices; twice that of the fit if none was left out.
+    # The error on held-out devices; if none was held out, twice the error of the fit.
     sigmas = [
         error.log_sigma
         for error in table.held_out
@@ -288,14 +288,14 @@ def _weighted(
 def _assumed_attention(devices: Sequence[DeviceSpec], variant: str) -> TransferredEfficiency:
     """Return the efficiency of fused attention from published figures; no table times it."""
     rates = [rate_of(device, variant) for device in devices]
-    # What is not known of an implementation, all its kernels share.
+    # All kernels of an implementation share its unknown error.
     sigma = np.hypot([[rate.log_sigma for rate in rates]], _LIBRARY_SIGMA)
     return TransferredEfficiency(
         arrays=EfficiencyArrays(
             compute_fraction=np.array([[rate.compute_fraction for rate in rates]]),
             tile_loss=np.zeros_like(sigma),
             prologue_k=np.array([[float(rate.prologue_keys) for rate in rates]]),
-            # Its blocks are its own.
+            # Fused attention has fixed blocks.
             tile_set=np.zeros(sigma.shape, dtype=np.intp),
             memory_fraction=np.full_like(sigma, _ATTENTION_MEMORY_FRACTION),
         ),
@@ -311,7 +311,7 @@ _Reference = tuple[DeviceEfficiency, FamilyEfficiency]
 def _find_references(
     table: EfficiencyTable, family: Family, variant: str, arithmetic: Arithmetic
 ) -> tuple[Proxy, list[_Reference]]:
-    """Return what stands in for a family, and the devices that were timed in that."""
+    """Return the proxy of a family and the devices that were measured in it."""
     for proxy in stand_ins(family, variant):
         key = (proxy.family, proxy.variant, arithmetic)
         references = [
@@ -340,13 +340,13 @@ def is_from_other_vendors(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """What stands in for a family, or one of its variants, without tables of its own.
+    """The replacement of a family or variant without measurements.
 
     Args:
-        family: What stands in.
-        factor: Share of what that one reaches.
+        family: Family that replaces it.
+        factor: Efficiency relative to that family.
         log_sigma: Standard deviation of the logarithm of the factor.
-        variant: Of the family that stands in.
+        variant: Variant of that family.
     """
 
     family: Family
@@ -355,13 +355,13 @@ class Proxy:
     variant: str = ""
 
 
-# Each is set beside the family whose limit it shares. The factors are judgement, not calibration,
-# and the uncertainty says so.
+# Each proxy shares its family's limit. The factors are judgement, not calibration, and log_sigma
+# reflects that.
 PROXIES = {
-    # cuDNN computes each channel by itself, without a matrix product: traffic decides.
+    # cuDNN computes each channel separately, without a matrix product: traffic is the limit.
     (Family.CONVOLUTION, "depthwise"): Proxy(family=Family.ELEMENTWISE, factor=0.5, log_sigma=0.50),
-    # What a time step waits for is that of one layer on one GPU, see `implementations`; the rest is
-    # as of other layers.
+    # A time step waits as measured for one layer on one GPU, see `implementations`; the rest is as
+    # for other layers.
     (Family.RECURRENT, "small"): Proxy(family=Family.RECURRENT, factor=1.0, log_sigma=0.40),
     (Family.BATCHED_GEMM, ""): Proxy(family=Family.GEMM, factor=0.9, log_sigma=0.20),
     (Family.CONVOLUTION, ""): Proxy(family=Family.GEMM, factor=0.8, log_sigma=0.35),
@@ -376,7 +376,7 @@ PROXIES = {
     (Family.SORT, ""): Proxy(family=Family.ELEMENTWISE, factor=0.1, log_sigma=0.80),
 }
 
-# What neither benchmarks of operators nor whole steps on any device tell: by family, or by variant.
+# Work that no operator benchmark and no whole step measures, by family or variant.
 _UNTIMED = {
     Family.LINALG: "factorizations and solves",
     Family.SORT: "sorting and selection",
@@ -386,22 +386,22 @@ _UNTIMED = {
     "ctc": "CTC losses",
     "group": "group norms",
 }
-# Three times as long or as short, at 90 %.
+# A factor of three either way, at 90 %.
 UNTIMED_LOG_SIGMA = math.log(3.0) / 1.645
 
 
 def untimed_kind(kernel: Kernel) -> str:
-    """Return what kind of work a kernel does that nobody timed; empty where times are known."""
+    """Return the kind of a kernel's work if it was never measured; otherwise an empty string."""
     variant = kernel.variant.removesuffix("_backward")
     return _UNTIMED.get(kernel.family) or _UNTIMED.get(variant, "")
 
 
 def calibrated_variant(family: Family, variant: str) -> str:
-    """Return the key under which rows of ``variant`` are pooled.
+    """Return the variant under which rows of ``variant`` are pooled.
 
-    Recurrent layers of all kinds take their steps alike, and no kind has many rows. What Winograd
-    gains is in the algorithms of a convolution; tiles and rates are those of the others, as they
-    are for the products of groups.
+    All kinds of recurrent layers run their time steps alike, and none has many rows. Winograd's
+    gain is in the algorithms of a convolution; its tiles and rates are those of other
+    convolutions. The same holds for grouped products.
     """
     if family is Family.RECURRENT:
         return "backward" if variant.endswith("backward") else ""
@@ -411,7 +411,7 @@ def calibrated_variant(family: Family, variant: str) -> str:
 
 
 def stand_ins(family: Family, variant: str) -> Iterator[Proxy]:
-    """Yield what may stand in for kernels of a family, the nearest first: that family itself."""
+    """Yield the proxies of a family, the nearest first, which is the family itself."""
     factor, variance = 1.0, 0.0
     if family is Family.CONVOLUTION and variant.startswith("depthwise"):
         proxy, variant = PROXIES[family, "depthwise"], ""
@@ -420,7 +420,7 @@ def stand_ins(family: Family, variant: str) -> Iterator[Proxy]:
         variance = PROXIES[Family.RECURRENT, "small"].log_sigma ** 2
     variant = calibrated_variant(family, variant)
     while True:
-        # A transposed convolution is the gradient of the input of another one.
+        # A transposed convolution is the input gradient of another convolution.
         direct = variant.replace("transposed", "backward_input")
         for near in dict.fromkeys((variant, direct, "")):
             yield Proxy(family=family, variant=near, factor=factor, log_sigma=variance**0.5)

@@ -1,4 +1,4 @@
-"""Kernels on devices: how long each takes, how sure that is, and what limits it."""
+"""Times of kernels on devices, with their errors and limits."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ from breakeven.cost.roofline import (
 )
 from breakeven.device import DeviceSpec, Precision, generation_of
 
-# In a step, what a kernel reads was partly just written by the one before (activations, in the
-# cache) and partly last used a step ago (parameters, saved activations: not there).
+# In a step, the kernel before has just written part of a kernel's inputs (activations, in the
+# cache). The rest was last used a step ago (parameters, saved activations: not in the cache).
 STEP_WARM_FRACTION = 0.5
 
-# Kernels in fp64 have tiles of their own, whatever those in fp32 have: registers hold half as many
-# numbers, so that they are smaller. Source: pytorch-gpu-benchmark in fp64, where convolutions take
-# the same time for a FLOP at 7 pixels as at 224 (RTX 2080 Ti: 0.19 to 0.23 TFLOP/s for ResNet-34,
-# ResNet-152, VGG-13 and VGG-19 in inference).
+# Kernels in fp64 have smaller tiles than those in fp32, since registers hold half as many numbers.
+# Source: pytorch-gpu-benchmark in fp64: convolutions take the same time per FLOP at 7 pixels as at
+# 224 (RTX 2080 Ti: 0.19 to 0.23 TFLOP/s for ResNet-34, ResNet-152, VGG-13 and VGG-19 in inference).
 _FINE_TILES = TILE_SET_NAMES.index("8+")
 _ELEMENT_BYTES = {
     Precision.FP64: 8, Precision.FP32: 4, Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2,
@@ -63,13 +62,13 @@ class KernelTimes(Columns):
     Args:
         time_ns: Device time of the kernel, all its launches included.
         log_sigma: Standard deviation of the logarithm of the time.
-        shared_log_sigma: The part of it that all kernels on the device share; the rest belongs to
-            the sizes of the kernel and averages out over different ones.
+        shared_log_sigma: The part of it that all kernels on the device share. The rest depends on
+            the kernel's sizes and averages out over different ones.
         is_memory_bound: Whether moving the bytes takes longer than the arithmetic.
         is_latency_bound: Whether waiting takes longer than both: for the start of the kernel, and
-            in recurrent layers for the time step before.
-        floor_ns: The part of the time that its launches take, however little the kernel does.
-        replay_ns: What they take in a CUDA graph instead, up to the start of the next kernel.
+            in recurrent layers for the previous time step.
+        floor_ns: Launch part of the time, independent of the kernel's work.
+        replay_ns: Launch time in a CUDA graph instead, up to the start of the next kernel.
     """
 
     time_ns: NDArray[np.float64]
@@ -91,13 +90,13 @@ def kernel_times(
     """Return the time of every kernel on every device.
 
     A kernel takes the longer of its arithmetic and its traffic, plus a floor per launch, plus a
-    change of memory format where the units that compute need one.
+    change of memory format if the computing units need one.
 
     Args:
         kernels: Equal ones are computed once.
         devices: Their launch generation must be known to `launch_costs`.
         efficiencies: Calibration; the one that ships with the package by default.
-        warm_fraction: Share of a small working set that is in the cache already.
+        warm_fraction: Fraction of a small working set that is in the cache already.
     """
     table = load_efficiencies() if efficiencies is None else efficiencies
     distinct = list(dict.fromkeys(kernels))
@@ -138,11 +137,11 @@ def kernel_times(
 
 
 def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
-    """Return the time that each kernel takes at the least, (num_kernels, num_devices).
+    """Return the least time of each kernel by the datasheet, (num_kernels, num_devices).
 
-    All units at the datasheet's rate, or that which they reach where it is more, with the algorithm
-    that needs the least arithmetic, and all bytes that the last-level cache cannot hold at the
-    datasheet's bandwidth.
+    Arithmetic: all units at the datasheet's rate, or at the reached rate if that is higher, with
+    the algorithm of least FLOP. Traffic: all bytes beyond the last-level cache, at the datasheet's
+    bandwidth.
     """
     least_ns = np.zeros((len(kernels), len(devices)))
     num_bytes = np.array([kernel.num_bytes for kernel in kernels])
@@ -159,19 +158,19 @@ def datasheet_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> ND
     return least_ns
 
 
-# Instructions on plain units that a forward convolution in fp64 took for a FLOP before cuDNN 8,
-# beside its arithmetic: indices, and operands from shared memory. Gradients took none of them.
+# Instructions on plain units per FLOP of a forward convolution in fp64 before cuDNN 8, besides its
+# arithmetic: indices, and operands from shared memory. Gradients needed none.
 # Source: pytorch-gpu-benchmark in fp64, torch 0.4 to 1.4, ResNet-18 to ResNet-152 and VGG-19. At
-# 1.8 GHz an SM takes, in cycles for a FLOP, forwards and backwards: TITAN V 0.20 to 0.53, 0.04 to
+# 1.8 GHz an SM takes, in cycles per FLOP, forward and backward: TITAN V 0.20 to 0.53, 0.04 to
 # 0.08; GTX 1080 Ti 0.21 to 0.30, 0.15 to 0.18; RTX 2080 Ti 0.47 to 0.59, 0.26 to 0.37. Their units
 # need 0.016, 0.125 and 0.25. 12 instructions on 64 units (128 of the GTX 1080 Ti) take 0.19 (0.09).
 _OLD_FP64_INSTRUCTIONS = 12
 
 
 def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDArray[np.float64]:
-    """Return what kernels took beyond their arithmetic before cuDNN 8, (num_kernels, num_devices).
+    """Return the extra time of kernels before cuDNN 8, (num_kernels, num_devices).
 
-    Nothing but for forward convolutions in fp64 on NVIDIA's devices.
+    It is 0 except for forward convolutions in fp64 on NVIDIA's devices.
     """
     flop = [
         kernel.flop
@@ -182,7 +181,7 @@ def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDA
         else 0.0
         for kernel in kernels
     ]
-    # A unit does an instruction, two FLOP, in a cycle.
+    # A unit issues one instruction per cycle, which counts as two FLOP.
     ns_per_flop = [
         _OLD_FP64_INSTRUCTIONS
         * 2e9
@@ -194,21 +193,21 @@ def old_fp64_ns(kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> NDA
 
 
 def arithmetic_of(kernel: Kernel, device: DeviceSpec) -> Arithmetic:
-    """Return which units of ``device`` compute ``kernel``."""
+    """Return the units of ``device`` that compute ``kernel``."""
     return resolve_arithmetic(kernel, device).arithmetic
 
 
-# What the columns of a factorization wait for each other: threads of a block, for a root or a
-# division and for shared memory. Judgement, within what nobody timed.
+# Wait of a factorization's column for the one before: threads of a block wait for a root or a
+# division and for shared memory. Judgement; the error is that of work without measurements.
 _WAIT_CYCLES = 1_000.0
 
 
 class KernelGroup:
-    """Kernels that share a cost model, on devices that compute them with the same kind of units.
+    """Kernels with the same cost model, on devices that compute them with the same kind of units.
 
     Args:
-        kernels: With the same `group_key`.
-        devices: Where they run.
+        kernels: Kernels with the same `group_key`.
+        devices: Devices that run them.
     """
 
     def __init__(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> None:
@@ -224,7 +223,7 @@ class KernelGroup:
             aligned = np.zeros_like(self._work.loads_per_element)
             self._work = replace(self._work, loads_per_element=aligned)
         self._is_tiled = _is_tiled(first)
-        # What a step within a kernel waits, in cycles; None where nothing runs in steps.
+        # Cycles that each step within a kernel waits; None if the kernel has no steps.
         self._step_cycles = None
         if first.family is Family.LINALG:
             self._step_cycles = _WAIT_CYCLES
@@ -238,7 +237,7 @@ class KernelGroup:
             rates = [rate_of(device, variant_on(first, device)) for device in devices]
             name = "backward_cycles" if self._is_backward else "forward_cycles"
             self._softmax_cycles = np.array([[getattr(rate, name) for rate in rates]])
-        # cuDNN splits the long contraction of a weight's gradient, hardly any other.
+        # cuDNN splits the long contraction of a weight's gradient, and hardly any other.
         self._may_split = (
             first.family is not Family.CONVOLUTION or "backward_weight" in first.variant
         )
@@ -254,9 +253,9 @@ class KernelGroup:
     def times(
         self, efficiency: EfficiencyArrays, *, warm_fraction: float
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return time in nanoseconds, and whether memory or latency bounds it.
+        """Return the times in nanoseconds, and whether memory or latency bounds them.
 
-        Each (num_kernels, num_devices), as in `KernelTimes`.
+        Each array has shape (num_kernels, num_devices), as in `KernelTimes`.
         """
         if self._has_fine_tiles:
             efficiency = replace(
@@ -308,7 +307,7 @@ class KernelGroup:
         return time_ns + waiting_ns, is_memory_bound, waiting_ns > time_ns
 
 
-# Blocks of fused attention that an SM runs beside each other.
+# Concurrent blocks of fused attention on an SM.
 _ATTENTION_BLOCKS = 2
 
 
@@ -322,9 +321,9 @@ def _fused_attention_ns(
 ) -> Floats:
     """Return the time of fused attention on matrix units, in waves of blocks over the SMs.
 
-    A block takes `BLOCK` rows past ``k`` others, fewer where the mask is causal, and
-    ``prologue_k`` more for its start and end. Each pair has its products on matrix units, and
-    its softmax beside them on plain ones.
+    A block processes `BLOCK` rows against ``k`` others, fewer with a causal mask; its start and
+    end cost ``prologue_k`` more. Each pair costs its products on matrix units plus its softmax
+    on plain units.
     """
     pair_flop = 2.0 * (5 if is_backward else 2) * work.n
     num_others = work.flop / (pair_flop * work.m * work.batch) + efficiency.prologue_k
@@ -348,13 +347,13 @@ def _work_arrays(kernels: Sequence[Kernel]) -> WorkArrays:
 
 def _is_tiled(kernel: Kernel) -> bool:
     is_matrix = kernel.family in MATRIX_FAMILIES and not kernel.variant.startswith("depthwise")
-    # The latency of a step within one kernel has what its tiles lose.
+    # The latency of a time step within one kernel includes the losses of its tiles.
     is_matrix = is_matrix and not is_in_one_kernel(kernel.variant)
     return is_matrix and min(kernel.m, kernel.n, kernel.k, kernel.batch) > 0
 
 
 def group_key(kernel: Kernel) -> Hashable:
-    """Return what kernels must have in common to share a `KernelGroup`."""
+    """Return the properties that kernels must share to be in one `KernelGroup`."""
     return (
         kernel.family,
         kernel.variant,
@@ -366,7 +365,7 @@ def group_key(kernel: Kernel) -> Hashable:
 
 
 def _groups(kernels: Sequence[Kernel]) -> dict[Hashable, list[int]]:
-    """Return the rows of kernels that share a cost model."""
+    """Return the row numbers of kernels, grouped by cost model."""
     groups: dict[Hashable, list[int]] = {}
     for row, kernel in enumerate(kernels):
         groups.setdefault(group_key(kernel), []).append(row)

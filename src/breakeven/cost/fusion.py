@@ -1,9 +1,9 @@
-"""Kernels of a compiled graph: what Inductor's scheduler would fuse, with what crosses its borders.
+"""Kernels of a compiled graph: the fusions of Inductor's scheduler, and their inputs and outputs.
 
-Parts of operators are joined greedily, each to a kernel that makes what it reads, or else to one
-that reads the same. They fit where they loop over equally many points; a pointwise loop over fewer
-is inlined into who reads it; reductions fit where they have equally many results. A kernel reads
-what was made outside of it, and writes what is read outside of it.
+Each part of an operator joins a kernel greedily: one that makes its inputs, or else one that reads
+the same inputs. Parts fit together if they loop over equally many points. A pointwise loop over
+fewer points is inlined into its reader. Reductions fit if they have equally many results. A kernel
+reads values made outside of it, and writes values that are read outside of it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from breakeven.trace import Event, Op, TensorSpec
 
 # Source: torch/_inductor/config.py, max_fusion_size.
 _MOST_PARTS = 64
-# Kernels that read the same are looked for among so many of the last.
+# Number of recent kernels that are searched for one with the same inputs.
 _NUM_RECENT = 8
-# A kernel that is not found to be independent of another within so many others is taken to need it.
+# If a search does not show within this many kernels that two are independent, assume they are not.
 _MOST_SEARCHED = 256
 
 
@@ -38,12 +38,12 @@ class FusedKernel:
     """One generated kernel.
 
     Args:
-        positions: Of the events whose operators it computes, in whole or in part.
-        reads: What it reads, a flat tensor for each.
-        writes: What it writes.
+        positions: Positions of the events whose operators it computes, in whole or in part.
+        reads: Its inputs, a flat tensor for each.
+        writes: Its outputs.
         numel: Points of its loop.
-        rows: Results of its reductions; 0 where there are none.
-        keeps_row: As in `Part`, of all of its reductions.
+        rows: Results of its reductions; 0 without reductions.
+        keeps_row: As in `Part`, for all of its reductions together.
         flop: Arithmetic.
     """
 
@@ -80,9 +80,9 @@ def fuse(
 
     Args:
         events: The step.
-        lowerings: Kernels by event, in eager mode; None where it is no operator of the device.
-        regions: By event which compiled graph it is in; -1 where it is in none.
-        is_channels_last: The compiler brings images into channels-last memory.
+        lowerings: Kernels by event, in eager mode; None if it is not an operator of the device.
+        regions: Number of the compiled graph of each event; -1 outside of all.
+        is_channels_last: The compiler converts images to channels-last memory.
     """
     graph = FusionGraph(events, is_channels_last=is_channels_last)
     for position, event in enumerate(events):
@@ -97,7 +97,7 @@ def fuse(
 
 
 def _grouped(nodes: Iterable[Node]) -> list[Group]:
-    """Return the kernels of some nodes, in order; those of libraries have no points."""
+    """Return the kernels of some nodes, in order; library calls have no points."""
     recent: defaultdict[int, list[Group]] = defaultdict(list)
     groups: list[Group] = []
     for node in nodes:
@@ -108,7 +108,7 @@ def _grouped(nodes: Iterable[Node]) -> list[Group]:
         if part.is_library:
             groups.append(own)
             continue
-        # Join the kernels that it links: those that make what it reads, or read the same.
+        # Join it with its neighbours: kernels that make its inputs, or read the same inputs.
         makers = sorted(
             {id(group): group for group in own.makers() if group.numel}.values(),
             key=lambda group: group.nodes[-1].position,
@@ -132,8 +132,8 @@ def _grouped(nodes: Iterable[Node]) -> list[Group]:
 
 
 def _join(first: Group, second: Group) -> None:
-    """Let two kernels be one, where that can be: the one that began first."""
-    # Neither may need something that is made, outside of both, from the other.
+    """Merge two kernels into the one that began first, if they fit."""
+    # Neither may need a value that is made outside of both from the other's results.
     if not _fits(first, second) or _reaches(first, second) or _reaches(second, first):
         return
     older, newer = sorted((first, second), key=lambda group: group.nodes[0].position)
@@ -159,14 +159,14 @@ def _fits(first: Group, second: Group) -> bool:
     small, large = (first, second) if first.numel < second.numel else (second, first)
     if small.rows:
         return False
-    # A pointwise loop over fewer points is computed wherever it is read.
+    # A pointwise loop over fewer points is recomputed in each of its readers.
     return bool(large.rows and small.numel == large.rows) or any(
         value.writer in small.nodes for node in large.nodes for value, _ in node.reads
     )
 
 
 def _can_follow(maker: Group, reader: Group) -> bool:
-    """Return whether nothing over all points waits for a reduction that does not keep them."""
+    """Return whether no loop over all points waits for a reduction that does not keep its rows."""
     if not maker.rows or maker.keeps_row:
         return True
     made = {id(value) for node in maker.nodes for value, _ in node.writes}
@@ -200,7 +200,7 @@ def _kernel(group: Group, storage_bytes: dict[int, float], events: Sequence[Even
     for node in group.nodes:
         for value, size in node.reads:
             if value.writer is None or value.writer.group is not group:
-                # Of a storage no more is read than there is, however many parts of it are.
+                # Reading several parts of a storage moves at most the whole storage.
                 whole = storage_bytes[value.storage] if value.storage >= 0 else size
                 known = reads[id(value)][1] if id(value) in reads else 0.0
                 reads[id(value)] = (value, min(whole, known + size))

@@ -1,9 +1,9 @@
-"""A step as parts of operators, and who makes and reads each value that passes between them.
+"""A step as parts of operators, with the writer and the readers of each value between them.
 
-Its backward pass computes some of them again, rather than having the forward pass save them.
-AOTAutograd cuts the joint graph of both passes where the fewest bytes cross, and lets the backward
-pass repeat what is cheap: pointwise loops. Here each value that crosses is looked at alone, the
-last one first; that is the same cut where values share few inputs.
+The backward pass recomputes some values instead of reading values that the forward pass saved.
+AOTAutograd cuts the joint graph of both passes at the fewest bytes, and repeats cheap work, which
+is pointwise loops, in the backward pass. This module decides for each crossing value separately,
+the last one first. The cut is the same if values share few inputs.
 Source: torch/_functorch/partitioners.py, min_cut_rematerialization_partition.
 """
 
@@ -23,15 +23,15 @@ from breakeven.trace import Copy, Event, Op, Sync, TensorSpec
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """One version of a storage; what writes in place makes a new one.
+    """One version of a storage; a write in place makes a new version.
 
     Args:
-        storage: Of which it is a version; negative for what passes between parts of an operator.
-        dtype: Of its elements.
-        writer: What makes it; None where it was there before the step.
+        storage: Its storage; negative for a value between parts of an operator.
+        dtype: Dtype of its elements.
+        writer: Node that makes it; None if it existed before the step.
         is_live: It outlives the step, or leaves the device.
-        is_repeated: The backward pass computes it again rather than reading it.
-        readers: Who reads it.
+        is_repeated: The backward pass recomputes it instead of reading it.
+        readers: Nodes that read it.
     """
 
     storage: int
@@ -44,7 +44,7 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A part of the operator at a position, in one of the compiled graphs; -1 outside of all."""
+    """A part of the operator at a position, in a compiled graph; region -1 is outside of all."""
 
     position: int
     region: int
@@ -59,13 +59,13 @@ class Group:
     """Parts that share a kernel.
 
     Args:
-        nodes: In order.
+        nodes: Nodes in order.
         numel: Points of the loop.
-        rows: Results of its reductions; 0 where there are none.
-        keeps_row: As in `Part`, of all of its reductions.
+        rows: Results of its reductions; 0 without reductions.
+        keeps_row: As in `Part`, for all of its reductions together.
 
     Attributes:
-        read: Which values it reads, by identity.
+        read: The values that it reads, by identity.
     """
 
     nodes: list[Node]
@@ -78,7 +78,7 @@ class Group:
         self.read = {id(value) for node in self.nodes for value, _ in node.reads}
 
     def makers(self) -> Iterator[Group]:
-        """Yield the kernels that make what it reads."""
+        """Yield the other kernels that make its inputs."""
         for node in self.nodes:
             for value, _ in node.reads:
                 group = value.writer.group if value.writer is not None else None
@@ -91,7 +91,7 @@ class FusionGraph:
 
     Args:
         events: The step.
-        is_channels_last: The compiler brings images into channels-last memory.
+        is_channels_last: The compiler converts images to channels-last memory.
     """
 
     def __init__(self, events: Sequence[Event], *, is_channels_last: bool = False) -> None:
@@ -112,10 +112,10 @@ class FusionGraph:
         """Add the nodes of the next event.
 
         Args:
-            position: Of the event.
+            position: Position of the event.
             event: The event.
-            lowering: Its kernels in eager mode; None where it is no operator of the device.
-            region: Which compiled graph it is in; -1 where it is in none.
+            lowering: Its kernels in eager mode; None if it is not an operator of the device.
+            region: Number of its compiled graph; -1 outside of all.
         """
         if isinstance(event, Copy | Sync):
             for value in self._current.get(event.storage, ()):
@@ -129,8 +129,8 @@ class FusionGraph:
         if region < 0 or lowering is None:
             self._add(Node(position, -1), event.inputs, event.outputs, {})
             return
-        # What tells a cast from another. Autocast casts an activation anew for each layer that
-        # reads it; AOTAutograd computes equal expressions once.
+        # Key of a cast. Autocast casts an activation again for each layer that reads it;
+        # AOTAutograd computes equal expressions once.
         cast: Hashable = None
         if base_name(event.name) == "_to_copy" and len(event.inputs) == len(event.outputs) == 1:
             source, result = event.inputs[0], event.outputs[0]
@@ -148,7 +148,7 @@ class FusionGraph:
             self._casts[cast] = self._current[event.outputs[0].storage]
 
     def _values(self, spec: TensorSpec) -> list[Value]:
-        """Return what a storage consists of: one value, or the parts that were written to it."""
+        """Return the values of a storage: one, or one for each part that was written."""
         if spec.storage not in self._current:
             self._current[spec.storage] = [Value(spec.storage, spec.dtype, None)]
         return self._current[spec.storage]
@@ -178,34 +178,34 @@ class FusionGraph:
             before = self._current.get(spec.storage)
             if before is None:
                 self._made.add(spec.storage)
-            # What is written into a tensor from outside stays there.
+            # A write to a tensor from outside the step outlives the step.
             value.is_live = spec.storage not in self._made
             is_part = before is not None and size < self.storage_bytes[spec.storage]
             self._current[spec.storage] = [*before, value] if before and is_part else [value]
         self.nodes.append(node)
 
 
-# What the forward pass writes for the backward pass alone is written and read; what it writes in
-# any case is only read. Source: the same file, get_node_weight.
+# A value that the forward pass writes only for the backward pass costs a write and a read; one that
+# it writes anyway costs only the read. Source: the same file, get_node_weight.
 _WRITTEN_FOR_IT = 2.0
-# Chains of cheap loops are followed so far.
+# Greatest length of a chain of cheap loops.
 _LONGEST_CHAIN = 16
 
 
 def is_backward(node: Node) -> bool:
-    """Return whether a node is in a graph of a backward pass, which have odd numbers."""
+    """Return whether a node is in the graph of a backward pass; these have odd numbers."""
     return node.region >= 0 and node.region % 2 == 1
 
 
 def with_recomputation(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes of a step, and in its backward pass what that computes again.
+    """Return the nodes of a step, with the recomputed ones in its backward pass.
 
     Args:
-        nodes: In order; those of forward graphs with the kernels that they are in.
+        nodes: Nodes in order; those of forward graphs with their kernels.
     """
     order = {node: number for number, node in enumerate(nodes)}
     anchors = {node: node for node in nodes if is_backward(node)}
-    # A value with many readers is asked for by as many.
+    # Cache both: a value with many readers is looked up as often.
     is_cheap, saved_bytes = cache(_is_cheap), cache(_saved_bytes)
     inserted: defaultdict[Node, list[Node]] = defaultdict(list)
 
@@ -220,7 +220,7 @@ def with_recomputation(nodes: Sequence[Node]) -> list[Node]:
         return not is_of_forward(value) or value in kept or value in repeated
 
     def repeated_bytes(value: Value, most: float, depth: int = 0) -> float:
-        """Return what must be saved to compute a value again; infinity where it is ``most``."""
+        """Return the bytes to save for recomputing a value; infinity if at least ``most``."""
         total = 0.0
         for needed, _ in _writer(value).reads:
             if is_there(needed):
@@ -234,7 +234,7 @@ def with_recomputation(nodes: Sequence[Node]) -> list[Node]:
         return total
 
     def settle(value: Value) -> None:
-        """Decide whether the backward pass reads a value or computes it again."""
+        """Decide whether the backward pass reads a value or recomputes it."""
         if is_there(value):
             return
         if is_cheap(value) and repeated_bytes(value, saved_bytes(value)) < saved_bytes(value):
@@ -258,7 +258,7 @@ def with_recomputation(nodes: Sequence[Node]) -> list[Node]:
         again = Value(value.storage, value.dtype, node, readers=readers)
         node.writes = [(again, size) for _, size in writer.writes]
         anchors[node] = anchor
-        # What it needs is computed before it: the last was inserted first.
+        # Insert its inputs before it: the loop runs from the last value to the first.
         inserted[anchor].insert(0, node)
         for needed, _ in node.reads:
             needed.readers.append(node)
@@ -275,9 +275,9 @@ def _writer(value: Value) -> Node:
 
 
 def _is_cheap(value: Value) -> bool:
-    """Return whether AOTAutograd would compute a value again.
+    """Return whether AOTAutograd would recompute a value.
 
-    That is a pointwise loop, without random numbers, which no library reads from memory.
+    It recomputes pointwise loops without random numbers whose result no library call reads.
     """
     node = _writer(value)
     part = node.part
@@ -293,7 +293,7 @@ def _is_cheap(value: Value) -> bool:
 
 
 def _saved_bytes(value: Value) -> float:
-    """Return what it moves to save a value for the backward pass."""
+    """Return the bytes moved by saving a value for the backward pass."""
     node = _writer(value)
     size = sum(size for written, size in node.writes if written is value)
     is_written = value.is_live or any(

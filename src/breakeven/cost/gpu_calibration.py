@@ -1,8 +1,8 @@
-"""What was measured of one GPU by `breakeven calibrate`, and how predictions use it.
+"""The measurements of one GPU by `breakeven calibrate`, and their use in predictions.
 
-A file holds one GPU of one machine: what its kernels reach of the datasheet by family and
-precision, what launches and copies take, and what whole steps showed beyond. A GPU with such a file
-is predicted from it alone, where it says something; no other GPU's prediction changes.
+A file holds one GPU of one machine: its efficiency by family and precision, its launch and copy
+times, and the effects that whole steps showed. A GPU with such a file is predicted from it alone,
+as far as the file goes; predictions of other GPUs do not change.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from breakeven.device import (
 from breakeven.errors import BreakevenError
 
 GPU_CALIBRATION_VERSION = 1
-# Kinds of effects on the work of the host that the GPU is in: on all of it, on that of one class,
-# and on what a backward pass takes by itself.
+# Kinds of effects on the work of the GPU's own host: on all of it, on one class of it, and on the
+# fixed cost of a backward pass.
 OWN_HOST = "own host"
 OWN_HOST_CLASS = "own host class"
 OWN_BACKWARD_CALL = "own backward call"
@@ -45,11 +45,11 @@ _CONVOLUTION, _UPDATE, _OTHER = "convolution", "update", "other"
 
 
 class CalibratedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when a GPU was measured.
+    """The machine and date of a GPU's measurement.
 
     Args:
-        gpu: The GPU, as its driver calls it.
-        processor: The CPU, as the operating system calls it.
+        gpu: The GPU, as its driver names it.
+        processor: The CPU, as the operating system names it.
         num_cores: Processors that the measurement could use.
         system: Operating system.
         driver: Driver and libraries of the GPU: CUDA, cuDNN, ROCm.
@@ -71,7 +71,7 @@ class CalibratedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrecisionEfficiency(FamilyEfficiency, frozen=True, kw_only=True):
-    """How far the GPU gets in one family of kernels at one precision.
+    """The efficiency of the GPU in one family of kernels at one precision.
 
     Args:
         precision: Arithmetic of the measured kernels.
@@ -81,13 +81,13 @@ class PrecisionEfficiency(FamilyEfficiency, frozen=True, kw_only=True):
 
 
 class MeasuredLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to reach the GPU. Times in nanoseconds.
+    """Time to reach the GPU. Times in nanoseconds.
 
     Args:
-        queued_ns: Host time of one small operator that is not waited for.
+        queued_ns: Host time of one small operator without a wait for it.
         waited_ns: The same with a wait for it.
         sync_ns: Host time of a wait for an idle GPU.
-        period_ns: From one small kernel to the next where the queue is full.
+        period_ns: From one small kernel to the next while the queue is full.
     """
 
     queued_ns: float
@@ -101,8 +101,8 @@ class MeasuredCopy(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         is_pinned: Whether the host memory is page-locked.
-        least_ns: The shortest one.
-        fixed_ns: Time that does not grow with the size.
+        least_ns: Time of the shortest copy.
+        fixed_ns: Part of the time that does not depend on the size.
         bytes_per_s: Rate of the rest.
     """
 
@@ -112,7 +112,7 @@ class MeasuredCopy(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_s: float
 
     def time_ns(self, num_bytes: float) -> float:
-        """Return the time of a copy of so many bytes."""
+        """Return the time of a copy of ``num_bytes``."""
         if num_bytes <= 0:
             return 0.0
         return max(self.least_ns, self.fixed_ns + 1e9 * num_bytes / self.bytes_per_s)
@@ -122,11 +122,11 @@ class MeasuredSample(msgspec.Struct, frozen=True, kw_only=True):
     """One timed call.
 
     Args:
-        name: What was called, with its sizes: ``linear 512x512x512``.
+        name: The call, with its sizes: ``linear 512x512x512``.
         precision: ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp64``.
-        time_ns: Median of the time on the GPU; of copies and launches as the host sees it.
+        time_ns: Median of the time on the GPU; for copies and launches, of the host's time.
         spread: 90th over tenth percentile.
-        num_calls: Calls that the median is of.
+        num_calls: Calls behind the median.
     """
 
     name: str
@@ -137,18 +137,18 @@ class MeasuredSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole training step that was timed.
+    """One whole training step that was measured.
 
     Args:
         workload: As in tables of ``breakeven validate``, as are the next four.
         batch_size: Samples per step.
-        precision: How numbers are stored and multiplied.
+        precision: Storage and arithmetic of numbers.
         optimizer: Its name.
         compile: Mode of ``torch.compile``, or ``none``.
         time_ns: Median of the steps.
-        issue_ns: Host time to issue a step that is not waited for, the median.
+        issue_ns: Median host time to issue a step without a wait for it.
         spread: 90th over tenth percentile.
-        num_steps: Steps that the median is of.
+        num_steps: Steps behind the median.
     """
 
     workload: str
@@ -163,21 +163,21 @@ class CalibrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was measured of one GPU.
+    """All measurements of one GPU.
 
     Args:
-        version: Of this format.
-        device: Its id: the catalogue's, or one of its own.
-        machine: Where and when.
+        version: Version of this format.
+        device: Its id: the catalogue's, or its own.
+        machine: Machine and date.
         is_quick: Whether the short list of samples was measured.
-        launch: What it takes to reach it; None where that was not measured.
+        launch: Times to reach it; None if not measured.
         families: Efficiencies, one for each family, variant, units and precision.
-        effects: What whole steps took beyond that, as factors.
+        effects: Effects that whole steps showed beyond these, as factors.
         copies: Copies to it.
-        samples: What was timed; the above is fitted to it.
-        steps: Whole steps that were timed.
-        left_out: What did not run, and why.
-        spec: Its figures where the catalogue has none, from this measurement.
+        samples: Measured calls; the fields above are fitted to them.
+        steps: Whole steps that were measured.
+        left_out: Samples that did not run, with the reasons.
+        spec: Its figures from this measurement, if the catalogue has none.
     """
 
     version: int
@@ -202,7 +202,7 @@ def read_calibration(document: bytes, name: str) -> GpuCalibration:
         name: Its name, for messages.
 
     Raises:
-        BreakevenError: It is no calibration, or one of another version.
+        BreakevenError: It is not a calibration, or has another version.
     """
     hint = "measure it again: breakeven calibrate --force; or remove the file"
     try:
@@ -220,13 +220,13 @@ def read_calibration(document: bytes, name: str) -> GpuCalibration:
 
 @cache
 def load_calibrations(*, is_own: bool = False) -> Mapping[str, GpuCalibration]:
-    """Return the calibrated GPUs by id: those that ship, and before them the user's own.
+    """Return the calibrated GPUs by id; a user's calibration replaces a shipped one.
 
     Args:
-        is_own: The user's own alone.
+        is_own: Return only the user's calibrations.
 
     Raises:
-        BreakevenError: A file is damaged, or of another version.
+        BreakevenError: A file is damaged, or has another version.
     """
     found: dict[str, GpuCalibration] = {}
     for name, document in own_calibration_files() if is_own else calibration_files():
@@ -240,14 +240,14 @@ def calibrated_table(
 ) -> EfficiencyTable:
     """Return the efficiencies for kernels of one precision on a calibrated GPU.
 
-    What it was not measured in comes from the other devices of the table, or from other precisions
-    of its own where its units are the same.
+    A family without a measurement at this precision uses the GPU's other precisions on the same
+    units, or else the other devices of the table.
 
     Args:
         base: Efficiencies of other devices.
-        calibration: Of this GPU.
+        calibration: Measurements of this GPU.
         device: The GPU.
-        precision: Of the kernels.
+        precision: Precision of the kernels.
     """
     known = next((item for item in base.devices if item.device == device.id), None)
     ranked = (
@@ -271,7 +271,7 @@ def calibrated_table(
 
 
 def own_host_keys(part: HostPart) -> tuple[EffectKey, ...]:
-    """Return the effects on a kind of work of the host that the GPU is in."""
+    """Return the keys of the effects on a kind of work of the GPU's own host."""
     if part is HostPart.BACKWARD_CALL:
         return ((OWN_HOST,), (OWN_BACKWARD_CALL,))
     kind = _OTHER
@@ -283,11 +283,11 @@ def own_host_keys(part: HostPart) -> tuple[EffectKey, ...]:
 
 
 def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
-    """Return the host that a calibrated GPU is in, with what whole steps showed of it.
+    """Return the host of a calibrated GPU, corrected by the effects of whole steps.
 
     Args:
-        host: Measured, without any such steps.
-        calibration: Of its GPU.
+        host: Measured host, without the effects of such steps.
+        calibration: Measurements of its GPU.
     """
     effects = msgspec.structs.replace(no_step_effects(), effects=calibration.effects)
 
@@ -295,7 +295,7 @@ def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
         return math.exp(effects.log_factor(((OWN_HOST,), *keys)))
 
     other = factor((OWN_HOST_CLASS, _OTHER))
-    # A backward pass is scaled with the other work.
+    # Scale a backward pass with the other work.
     call = factor((OWN_BACKWARD_CALL,)) / other
     handoff_ns = call * (host.backward_call_ns + host.seen_work.handoff_ns) - host.backward_call_ns
     return msgspec.structs.replace(
@@ -314,9 +314,9 @@ def host_with_steps(host: HostSpec, calibration: GpuCalibration) -> HostSpec:
 def calibrated_effect_keys(
     kernel: Kernel, device: DeviceSpec, *, era: Era
 ) -> tuple[EffectKey, ...]:
-    """Return the effects of steps on a kernel that a calibrated GPU shares with all others.
+    """Return the keys of the effects on a kernel that a calibrated GPU shares with all others.
 
-    What a chip or a generation differs in was measured.
+    Effects of its chip and generation are left out: its measurement contains them.
 
     Args:
         kernel: The kernel.
@@ -329,6 +329,6 @@ def calibrated_effect_keys(
 
 
 def own_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ...]:
-    """Return the effects on a kernel that the calibrated GPU's own steps may have shown."""
+    """Return the keys of the effects on a kernel from the calibrated GPU's own steps."""
     group, units = family_group(kernel), units_of(kernel, device)
     return (("gpu",), ("gpu+units", group, units))

@@ -1,4 +1,4 @@
-"""What the host spends to issue an operator, before the launches of its kernels."""
+"""The host time to issue an operator, without the launches of its kernels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from breakeven.trace import Op, Phase, Sync
 # 5 µs more (NeuSight tables, three hosts). A convolution passes four levels of dispatch, looks up
 # its algorithm by a hash of all its parameters, describes four tensors and allocates a workspace;
 # a batch norm passes three levels, and allocates what it saves. A recurrent layer describes its
-# weights, states and dropout anew: training LSTMs of 64 and 128 units, in a kernel or two, took the
-# host of an H200 0.7 ms more than an MLP, where an operator took it 11 µs within steps
-# (`benchmarks/data`). No table isolates convolutions and norms, nor the families below of which
-# nothing is said here: their factors are judgement.
+# weights, states and dropout on every call: training LSTMs of 64 and 128 units, in a kernel or two,
+# took the host of an H200 0.7 ms more than an MLP, while an operator took it 11 µs within steps
+# (`benchmarks/data`). No table isolates convolutions, norms, or the families that are not mentioned
+# here: their factors are judgement.
 _CALL_FACTOR = {
     Family.GEMM: 4.0,
     Family.BATCHED_GEMM: 2.0,
@@ -35,36 +35,36 @@ _CALL_FACTOR = {
 }
 _BATCH_NORM_FACTOR = 4.0
 
-# The backward pass runs without Python: nothing parses arguments there, which is half of a small
-# operator (pytorch issue 41383). Its measured cost per operator contains that already.
+# The backward pass runs without Python. It parses no arguments, which are half of the time of a
+# small operator (pytorch issue 41383). Its measured cost per operator reflects that already.
 _VIEW_IN_BACKWARD_FRACTION = 0.5
 
-# What it takes to enter a compiled graph, in operators of a device: guards and the wrapper; with a
+# Cost of entering a compiled graph, in operators of a device: guards and the wrapper; with a
 # backward pass also autograd's function around forward and backward. Compiled chains of linear and
-# ReLU on tensors of a few elements, 1 to 64 layers, extrapolated to none: 22 µs, and 110 µs for
-# forward and backward beyond `sum` and `backward()`, where an operator of a device is taken to cost
-# 2.0 µs (AMD EPYC, 2026-11-25, torch 2.13, Python 3.11, inductor for the CPU).
+# ReLU on tensors of a few elements, 1 to 64 layers, extrapolated to zero layers: 22 µs, and 110 µs
+# for forward and backward beyond `sum` and `backward()`, assuming 2.0 µs for a device's operator
+# (AMD EPYC, 2026-11-25, torch 2.13, Python 3.11, inductor for the CPU).
 _COMPILED_CALL_OPS = 11.0
 _COMPILED_TRAINING_CALL_OPS = 28.0
-# What a generated kernel takes, beyond the driver's launch: its launcher, 3.8 to 6.1 µs (GB200,
-# 2026-04; meta-pytorch/tritonbench PR 1017) where an operator takes about 4, and what the wrapper
-# does around it: buffers, views of them, checks of sizes. Sixteen steps without recurrent layers
-# took the host of an H200 2.7 times the launcher alone to issue, at the factors that its eager
-# steps had (torch 2.11, `benchmarks/data`).
+# Cost of a generated kernel beyond the driver's launch: its launcher, 3.8 to 6.1 µs (GB200,
+# 2026-04; meta-pytorch/tritonbench PR 1017) if an operator takes about 4, and the wrapper's work
+# around it: buffers, views of them, checks of sizes. Issuing sixteen steps without recurrent layers
+# took the host of an H200 2.7 times the launcher alone, at the factors of its eager steps (torch
+# 2.11, `benchmarks/data`).
 _COMPILED_KERNEL_OPS = 3.4
 
-# A number of the widest dtype but complex128.
+# Bytes of a number of the widest dtype except complex128.
 VALUE_BYTES = 8
 
 _GRAD_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "complex64", "complex128"})
 
 
 class HostPart(StrEnum):
-    """A kind of host work; the times of one kind are wrong or right together.
+    """A kind of host work; the times of one kind have a common error.
 
-    ``dispatch_*`` is an operator called from Python, ``backward_*`` one that the autograd engine
-    runs. ``python`` is the script's and the modules' own around the operators of a forward pass,
-    ``view_python`` that around its views, ``autograd`` what recording costs there.
+    ``dispatch_*`` is an operator called from Python, ``backward_*`` one called by the autograd
+    engine. ``python`` is the Python of script and modules around the operators of a forward pass,
+    ``view_python`` that around its views, ``autograd`` the cost of recording there.
     """
 
     PYTHON = "python"
@@ -93,7 +93,7 @@ class HostPart(StrEnum):
     COMPILED_KERNEL = "compiled_kernel"
 
 
-# Work of which a host may take more or less than of the rest.
+# Work with its own factor on a host: `DeviceWork.convolution_factor`.
 CONVOLUTION_PARTS = frozenset({
     HostPart.DISPATCH_CONVOLUTION, HostPart.BACKWARD_CONVOLUTION,
     HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM,
@@ -113,11 +113,11 @@ _KINDS = {
 
 
 def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, float], ...]:
-    """Return the host's time to issue ``op`` by kind of work, its kernel launches excluded.
+    """Return the host time to issue ``op`` by kind of work, without its kernel launches.
 
     Args:
-        op: The operator; its phase tells whether autograd records or runs it.
-        lowering: Its kernels; an operator without any is a view to the host.
+        op: The operator; its phase shows whether autograd records or runs it.
+        lowering: Its kernels; for the host, an operator without kernels is a view.
         host: Costs per operator.
 
     Returns:
@@ -125,7 +125,7 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
     """
     factor = _factor(Phase.BACKWARD if starts_backward(op) else op.phase, host)
     of_convolutions = factor * host.seen_work.convolution_factor
-    # A list: a tuple of a generator takes longer, and steps have thousands of operators.
+    # Use a list: a tuple of a generator is slower, and steps have thousands of operators.
     parts = [
         (part, time_ns * (of_convolutions if part in CONVOLUTION_PARTS else factor))
         for part, time_ns in _parts(op, lowering, host)
@@ -134,14 +134,14 @@ def host_op_parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[Hos
 
 
 def host_read_ns(sync: Sync, host: HostSpec) -> float:
-    """Return the host's time to call for what a sync reads; 0 where it only waits.
+    """Return the host time of the call that reads a sync's value; 0 if the sync only waits.
 
-    A number costs the call that a view costs: it has no result for autograd or the allocator. On an
+    Reading a number costs as much as a view: it has no result for autograd or the allocator. On an
     idle H200 `item()` took 3.5 µs more than a sync, and a view 3.2
     (`benchmarks/data/pairs_h200_2026-11-28.csv`).
 
     Args:
-        sync: What is read.
+        sync: The sync.
         host: Costs per operator.
     """
     if not sync.num_bytes:
@@ -169,8 +169,8 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
         return ((part, host.op_ns * (1.0 + extra)),)
     if not lowering.kernels:
         if op.name == "aten.detach.default":
-            # Autograd detaches what it saves for backward, and again when it uses it. Only a trace
-            # sees that as an operator; without one it is a shallow copy. A script's own are rare.
+            # Autograd detaches each tensor that it saves for backward, and again on use. Only a
+            # trace makes that an operator; otherwise it is a shallow copy. A script's own are rare.
             return ()
         if op.phase is Phase.BACKWARD:
             return ((HostPart.BACKWARD_VIEW, _VIEW_IN_BACKWARD_FRACTION * host.view_ns),)
@@ -198,26 +198,26 @@ def _parts(op: Op, lowering: Lowering, host: HostSpec) -> tuple[tuple[HostPart, 
 
 
 def starts_backward(op: Op) -> bool:
-    """Return whether ``op`` is the gradient of the loss by itself, a one, of a ``backward()``."""
+    """Return whether ``op`` makes the loss's own gradient, a one, of a ``backward()`` call."""
     return op.name == "aten.ones_like.default" and all(spec.numel == 1 for spec in op.outputs)
 
 
 def _call(op: Op, lowering: Lowering) -> tuple[HostPart, HostPart, float]:
-    """Return the kind of ``op`` when called and when run by autograd, and its library calls.
+    """Return the kind of ``op`` if called and if run by autograd, and its extra dispatches.
 
-    Those are counted in dispatches beyond one plain operator. Each call describes its operands
-    anew: the gradient of a convolution makes two.
+    Extra dispatches are library calls, in dispatches of a plain operator. Each call describes its
+    operands again: the gradient of a convolution makes two calls.
     """
     name = base_name(op.name)
     extra = sum(_CALL_FACTOR.get(kernel.family, 1.0) - 1.0 for kernel in lowering.kernels)
     if "batch_norm" in name:
-        # In evaluation its kernel is an elementwise one, but the call is the same.
+        # In evaluation it runs an elementwise kernel, but the call is the same.
         extra = max(extra, _BATCH_NORM_FACTOR - 1.0)
         return HostPart.DISPATCH_BATCH_NORM, HostPart.BACKWARD_BATCH_NORM, extra
     if name == "zero" and is_in_place(op.name):
         return HostPart.IN_PLACE_ZERO, HostPart.IN_PLACE_ZERO, extra
     if name == "add" and is_in_place(op.name):
-        # In the backward pass only gradients that are there already are added to in place.
+        # In the backward pass, only the accumulation into an existing gradient adds in place.
         return HostPart.DISPATCH_POINTWISE, HostPart.ACCUMULATE_GRAD, extra
     families = [kernel.family for kernel in lowering.kernels]
     main = max(families, key=lambda family: _CALL_FACTOR.get(family, 1.0))

@@ -1,21 +1,20 @@
-"""Kernels whose implementation the step leaves open: what a device runs, and what that reaches.
+"""Kernels that a recorded step leaves open: their implementation on a device and its rate.
 
-Fused attention: the ``variant`` of a kernel names the implementations that torch may take, in the
-order of its preference, joined by ``|``, then ``_backward``: ``cudnn|flash|efficient_backward``.
-The device decides, so that one recorded step serves all of them.
+Fused attention: the ``variant`` of a kernel names the implementations that torch may choose, in
+order of preference, joined by ``|``, then ``_backward``: ``cudnn|flash|efficient_backward``. The
+device decides, so one recorded step fits all devices.
 
-Small recurrent layers, whose time steps cuDNN takes within one kernel. From version 8.2.1 it has an
-algorithm for few hidden units, which keeps the weights on the chip:
-CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H. torch picks it by the size of the layer alone, from 1.10 on.
-The host launches one kernel per layer and direction instead of some for each time step, and a step
+Small recurrent layers: cuDNN runs all their time steps within one kernel. From version 8.2.1 on, it
+has an algorithm for few hidden units that keeps the weights on the chip:
+CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H. torch chooses it by the layer's size alone, from 1.10 on.
+The host launches one kernel per layer and direction instead of some for each time step. A step
 waits for little more than its own arithmetic.
 Source: use_rnn_persist_small_h and get_algo in aten/src/ATen/native/cudnn/RNN.cpp.
 
-Convolutions of few channels per group, on matrix units. A product for each group leaves most of a
-tile empty: cuDNN 7 did that. Later ones put groups side by side until a tile is full, and multiply
-what crosses from one group to another by zeros. The time is that of groups of so many channels
-then, however few they have: under torch 2.4 a ResNeXt of 32 groups of 8 takes what one of 64 groups
-of 4 takes.
+Convolutions of few channels per group, on matrix units: cuDNN 7 computed a product for each group,
+which leaves most of a tile empty. Later versions put groups side by side until a tile is full, and
+multiply the entries between different groups by zeros. The time is then that of groups with a full
+tile's channels: under torch 2.4 a ResNeXt of 32 groups of 8 takes as long as one of 64 groups of 4.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from breakeven.device import DeviceSpec, Precision
 
 BACKWARD = "_backward"
 
-# A block of the kernels takes so many queries, and computes the scores of whole blocks of keys.
+# Queries of one block; a block computes the scores of whole blocks of keys.
 BLOCK = 128
 
 # Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, the hardware support of flash (sm80
@@ -39,15 +38,15 @@ _FLASH_GENERATIONS = frozenset({"ampere", "ada", "hopper", "blackwell", "cdna"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRate:
-    """What an implementation reaches on matrix units.
+    """The rate of an implementation on matrix units.
 
     Args:
-        compute_fraction: Share of their rate, in the products alone.
-        prologue_keys: Keys that each block of queries takes longer for its start and end.
+        compute_fraction: Fraction of the units' rate, in the products alone.
+        prologue_keys: Cost of a block's start and end, in keys per block of queries.
         forward_cycles: Cycles of an SM for the softmax of one score: its exponential, and the
-            rescaling of what was summed up before.
-        backward_cycles: The same of the backward pass, which computes the score once more.
-        log_sigma: Standard deviation of the logarithm of what is taken for known.
+            rescaling of the running sum.
+        backward_cycles: The same for the backward pass, which recomputes the score.
+        log_sigma: Standard deviation of the logarithm of the time.
     """
 
     compute_fraction: float
@@ -66,22 +65,22 @@ _FLASH = AttentionRate(
 )  # fmt: skip
 # Flash uses Ampere's instructions, which reach 63 % of the rate of Hopper's own. Source: Luo et
 # al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024, mma against wgmma.
-# Datacenter Blackwell is taken to be alike; no row of either was seen.
+# Datacenter Blackwell is assumed to be alike; neither has a measured row.
 _FLASH_ON_NEWER_UNITS = replace(_FLASH, compute_fraction=0.60, log_sigma=0.20)
-# Source: xformers' kernels, which torch's efficient attention is, in the same figures: A100,
+# Source: xformers' kernels, which are torch's efficient attention, in the same figures: A100,
 # forward and backward in one time. Older GPUs: transferred.
 _EFFICIENT = AttentionRate(
     compute_fraction=0.45, prologue_keys=15, forward_cycles=0.18, backward_cycles=0.66,
     log_sigma=0.15,
 )  # fmt: skip
-# Hopper and datacenter Blackwell: judgement, from the share of the rate that FlashAttention-3 and
-# cuDNN reach on an H100 (Shah et al., "FlashAttention-3", 2024: some 0.6 forward and 0.55 backward
-# with heads of 128). No row of the tables times it.
+# Hopper and datacenter Blackwell: judgement, from the fraction of the rate that FlashAttention-3
+# and cuDNN reach on an H100 (Shah et al., "FlashAttention-3", 2024: some 0.6 forward and 0.55
+# backward with heads of 128). The tables have no row of it.
 _CUDNN = AttentionRate(
     compute_fraction=0.75, prologue_keys=77, forward_cycles=0.045, backward_cycles=0.15,
     log_sigma=0.25,
 )  # fmt: skip
-# Other vendors have kernels of their own (AOTriton on CDNA), taken to reach half of flash.
+# Other vendors have their own kernels (AOTriton on CDNA), assumed to reach half of flash.
 # Judgement.
 _ELSEWHERE = AttentionRate(
     compute_fraction=0.45, prologue_keys=77, forward_cycles=0.15, backward_cycles=0.50,
@@ -93,8 +92,8 @@ def implementation_on(device: DeviceSpec, variant: str) -> str:
     """Return the variant that ``device`` runs: one implementation, and the direction.
 
     Args:
-        device: Where the kernel runs.
-        variant: Of an attention kernel.
+        device: Device that runs the kernel.
+        variant: Variant of an attention kernel.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, select_sdp_backend: cuDNN comes
     first on Hopper and datacenter Blackwell, in torch 2.10 and later; then flash.
@@ -109,7 +108,7 @@ def implementation_on(device: DeviceSpec, variant: str) -> str:
 
 
 def rate_of(device: DeviceSpec, variant: str) -> AttentionRate:
-    """Return what one implementation, as `implementation_on` names it, reaches on ``device``."""
+    """Return the rate on ``device`` of an implementation, named as by `implementation_on`."""
     if device.vendor != "nvidia":
         return _ELSEWHERE
     implementation = variant.removesuffix(BACKWARD)
@@ -117,7 +116,7 @@ def rate_of(device: DeviceSpec, variant: str) -> AttentionRate:
         return _EFFICIENT
     if implementation == "cudnn" and _has_newer_units(device):
         return _CUDNN
-    # On Ampere and Ada, cuDNN is as fast as flash within a tenth: A100, three rows.
+    # On Ampere and Ada, cuDNN is as fast as flash within 10 %: A100, three rows.
     return _FLASH_ON_NEWER_UNITS if _has_newer_units(device) else _FLASH
 
 
@@ -130,27 +129,27 @@ def _has_newer_units(device: DeviceSpec) -> bool:
 
 _PREFIX = "small_"
 
-# Most hidden units, forward and backward, of plain layers and of those with gates.
+# Largest number of hidden units, forward and backward, of plain layers and of those with gates.
 _MOST_UNITS = {"rnn": (384, 256), "lstm": (192, 128), "gru": (192, 128)}
 
-# Cycles of a time step forward; bf16 is not among them, as cuDNN has no such kernel for it, nor
-# torch for fp64. Source: one layer of 64 units, 50 steps, batch 32, on an H200 (torch 2.11, cuDNN
-# 9.19), LSTM and GRU: 0.96 µs a step in fp32, 1.46 to 1.50 in fp16; in bf16 6.6 to 8.5, as layers
-# of 256 units. TF32 was not measured and stands beside fp32.
+# Cycles of a time step forward. bf16 has no entry since cuDNN has no such kernel for it, and fp64
+# has none since torch does not choose it. Source: one layer of 64 units, 50 steps, batch 32, on an
+# H200 (torch 2.11, cuDNN 9.19), LSTM and GRU: 0.96 µs a step in fp32, 1.46 to 1.50 in fp16; in bf16
+# 6.6 to 8.5, the same as layers of 256 units. TF32 was not measured and is assumed to equal fp32.
 _STEP_CYCLES = {Precision.FP32: 1_900, Precision.TF32: 1_900, Precision.FP16: 2_900}
-# Judgement: nobody timed it alone.
+# Judgement: no measurement isolates it.
 _BACKWARD_FACTOR = 2
 
-# torch asks for compute capability 6.0, which came with Pascal.
+# torch requires compute capability 6.0, which came with Pascal.
 _GENERATIONS_BEFORE = ("kepler", "maxwell")
 
 
 def in_one_kernel(kernel: Kernel, *, hidden_size: int, num_sweeps: int) -> Kernel:
-    """Return the time steps of a layer as today's software runs them.
+    """Return the time steps of a layer as current software runs them.
 
     Args:
-        kernel: With a launch for each time step; not of packed sequences, nor with a projection.
-        hidden_size: Of the layer.
+        kernel: Kernel with a launch per time step; without packed sequences or a projection.
+        hidden_size: Hidden units of the layer.
         num_sweeps: Layers times directions.
     """
     name, _, direction = kernel.variant.partition("_")
@@ -166,12 +165,12 @@ def in_one_kernel(kernel: Kernel, *, hidden_size: int, num_sweeps: int) -> Kerne
 
 
 def is_in_one_kernel(variant: str) -> bool:
-    """Return whether each launch of such kernels is of all time steps."""
+    """Return whether each launch of such a kernel runs all time steps."""
     return variant.startswith(_PREFIX)
 
 
 def step_by_step(kernel: Kernel) -> Kernel:
-    """Return a kernel with a launch for each time step, as older software has it."""
+    """Return a kernel with a launch for each time step, as older software runs it."""
     if not is_in_one_kernel(kernel.variant):
         return kernel
     return msgspec.structs.replace(
@@ -183,13 +182,13 @@ def step_by_step(kernel: Kernel) -> Kernel:
 
 
 def steps_on(kernel: Kernel, device: DeviceSpec) -> Kernel:
-    """Return the time steps as ``device`` takes them."""
+    """Return the time steps as ``device`` runs them."""
     is_able = device.vendor == "nvidia" and device.launch_generation not in _GENERATIONS_BEFORE
     return kernel if is_able else step_by_step(kernel)
 
 
 def step_cycles(kernel: Kernel) -> float:
-    """Return what a time step of such a kernel waits beside its arithmetic, in cycles.
+    """Return the cycles that a time step of such a kernel waits besides its arithmetic.
 
     Latencies follow the clock, not the number of units.
     """
@@ -198,7 +197,7 @@ def step_cycles(kernel: Kernel) -> float:
 
 
 def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
-    """Return the variant of ``kernel`` that ``device`` runs, where the step leaves it open."""
+    """Return the variant of ``kernel`` that ``device`` runs, if the step leaves it open."""
     if kernel.family is Family.RECURRENT:
         return steps_on(kernel, device).variant
     is_attention = kernel.family is Family.ATTENTION
@@ -207,7 +206,7 @@ def variant_on(kernel: Kernel, device: DeviceSpec) -> str:
 
 # Channels of the groups that share a tile. Source: timm's ResNeXts in inference under autocast,
 # torch 2.4, in both memory formats, against its ResNets: 64 fits the RTX 3090 and the RTX 4090
-# alike, each without the other; 32 takes 1.2 times as long, 128 1.5 times.
+# equally, each without the other; with 32 it takes 1.2 times as long, with 128 1.5 times.
 _PACKED_CHANNELS = 64
 
 

@@ -1,4 +1,4 @@
-"""What a device runs for an operator."""
+"""Kernels: the work that a device runs for an operator, and its family and tiles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TILES = (
 # Plain units, or matrix units.
 Arithmetic = Literal["vector", "tensor"]
 TileSet = Literal["small", "8+", "32+", "64+", "128+", "128x128", "64x128", "128x32"]
-# Which of them a library chooses from, the fastest being taken, as its heuristic means to; or the
+# Tiles that a library chooses from. Take the fastest one, which is the aim of its heuristic, or the
 # only one that it has. Source: the kernels named in the rows of NeuSight's batched products: all
-# of an A100 run ampere_sgemm_128x128, all of a P100 and a P4 maxwell_sgemm_128x64, of which the
-# longer side lies along n, those of a V100 and a T4 five different ones.
+# of an A100 run ampere_sgemm_128x128; all of a P100 and a P4 maxwell_sgemm_128x64, with the
+# longer side along n; those of a V100 and a T4 five different ones.
 TILE_SETS: dict[TileSet, tuple[tuple[int, int], ...]] = {
     "small": ((64, 64), (32, 128), (128, 32)),
     "8+": _TILES,
@@ -34,10 +34,10 @@ TILE_SETS: dict[TileSet, tuple[tuple[int, int], ...]] = {
 }
 TILE_SET_NAMES: tuple[TileSet, ...] = tuple(TILE_SETS)
 
-# Smaller tiles than this do not keep an SM busy alone: several run beside each other.
+# A tile smaller than this does not keep an SM busy alone: several run concurrently.
 FULL_TILE = 8192
 
-# What the widest load fetches, and the starts of rows are multiples of where it can.
+# Bytes of the widest load; rows start at multiples of it if possible.
 ALIGNED_BYTES = 16
 
 
@@ -63,13 +63,13 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
     """Another way to compute a kernel on plain units: Winograd's, for a convolution.
 
     Args:
-        flop: Arithmetic, with what keeps it below the rate of a plain product.
+        flop: Arithmetic, including the losses that keep it below the rate of a plain product.
         m: Rows of its product; ``n``, ``k`` and ``batch`` as in `Kernel`.
         n: Columns.
         k: Length of the contraction.
         batch: Independent products.
-        workspace_bytes: Traffic to and from memory beside the kernel's own.
-        tiles: The tiles of its own kernel; None where the products are the library's.
+        workspace_bytes: Memory traffic besides the kernel's own.
+        tiles: The tiles of its own kernel; None if the library's products compute it.
     """
 
     flop: float
@@ -85,7 +85,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Work of one kernel, independent of the device that runs it.
 
     Args:
-        family: Which cost model applies.
+        family: Cost model of the kernel.
         flop: Arithmetic; a fused multiply-add is 2 FLOP.
         read_bytes: Bytes that must come from DRAM at least once.
         write_bytes: Bytes that must go to DRAM at least once.
@@ -96,20 +96,20 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         batch: Independent GEMMs of that size (groups, for a convolution).
         launches: Kernels launched back to back for this work; split-K and multi-pass
             reductions take more than one.
-        num_steps: What each launch does one after the other: time steps of a recurrent layer,
-            columns of a factorization as often as they wait.
-        conversion_bytes: Bytes that a change of memory format moves before and after, where matrix
+        num_steps: Sequential steps of each launch: time steps of a recurrent layer, or columns of
+            a factorization times the waits per column.
+        conversion_bytes: Bytes that a change of memory format moves before and after, if matrix
             units compute.
-        matrix_share: Part of the model's time that matrix units take, where the memory format suits
-            them better than that of the steps which the model is fitted to.
-        alignment_bytes: What the starts of the rows of a product's matrices are all multiples of,
-            up to `ALIGNED_BYTES`; 0 where that does not matter.
-        loads: Loads of single elements by single threads, where a kernel fetches both operands of
-            every multiplication by itself; 0 elsewhere.
-        num_blocks: Thread blocks that share the work, where its shape limits them (a batch norm has
-            one for each channel); 0 where there are enough for any device.
-        algorithms: What the library may run instead on plain units; it takes the fastest.
-        time_factor: What it takes over what the model says, where compiled steps showed that.
+        matrix_share: Fraction of the model's time that matrix units take, if the memory format
+            suits them better than the format of the steps behind the model's fit.
+        alignment_bytes: Common divisor of the row starts of a product's matrices, up to
+            `ALIGNED_BYTES`; 0 if alignment does not matter.
+        loads: Loads of single elements by single threads, if each thread fetches both operands of
+            every multiplication; 0 elsewhere.
+        num_blocks: Thread blocks that share the work, if its shape limits them (a batch norm has
+            one for each channel); 0 if there are enough for any device.
+        algorithms: Alternatives of the library on plain units; it takes the fastest.
+        time_factor: Factor on the model's time that compiled steps showed.
         variant: Finer key of the calibration within the family: ``depthwise``, ``transposed``,
             ``backward_weight``, ``flash``, ... Empty for the common case.
     """
@@ -144,8 +144,8 @@ class Lowering(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The kernels of one operator; none for a view.
 
     Args:
-        kernels: In launch order.
-        caveat: Set when the operator has no cost of its own and was costed by the bytes it moves.
+        kernels: Kernels in launch order.
+        caveat: Set if the operator has no cost model and is costed by the bytes it moves.
     """
 
     kernels: tuple[Kernel, ...]

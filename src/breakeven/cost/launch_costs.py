@@ -1,4 +1,4 @@
-"""What it costs to reach a device: launches, syncs, copies, and collectives between its peers."""
+"""The cost of reaching a device: launches, syncs, copies, and collectives between its peers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from breakeven.device import DeviceSpec, generation_of
 
 
 class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Time between the host and a device, apart from the work itself. Times in nanoseconds.
+    """Times between the host and a device, without the work itself, in nanoseconds.
 
     Args:
         launch_ns: Host time of one kernel launch, beyond the operator's dispatch.
         latency_ns: From the enqueuing of a kernel to its start on an idle device.
         gap_ns: Smallest time between the end of a kernel and the start of the next on a stream.
         sync_ns: Host time of a stream sync or a blocked read once the device is idle.
-        graph_launch_ns: Host time to launch one captured graph, whatever its size.
+        graph_launch_ns: Host time to launch one captured graph of any size.
         log_sigma: Standard deviation of the logarithm of these times between hosts and drivers.
-        read_ns: What a sync takes more that reads a number: the start of a copy.
+        read_ns: Extra time of a sync that reads a number: the start of a copy.
     """
 
     launch_ns: float
@@ -32,11 +32,11 @@ class LaunchCosts(msgspec.Struct, frozen=True, kw_only=True):
     read_ns: float = 0.0
 
 
-# What the launch of a graph costs the host, in launches. No table times it; a graph is one
-# submission of a prepared batch of commands, so it takes a few rather than one per kernel.
+# Host cost of launching a graph, in launches. No table measures it; a graph is one submission of a
+# prepared batch of commands, so it costs a few launches rather than one per kernel.
 _GRAPH_LAUNCHES = 3
 
-# What a launch takes in a CUDA graph of a step, up to the start of the next kernel and beside its
+# Time of a launch in a CUDA graph of a step, up to the start of the next kernel and without its
 # work, in units of the generation's floor and gap. Each kernel waits for the one before. A product
 # loads its first tiles, a reduction adds up in rounds, a kernel on lists reads their addresses.
 # Source: fitted to 27 of 28 captured steps on an H200, of 20 to 840 kernels
@@ -48,43 +48,44 @@ _REPLAYED_FLOORS = {
     Family.GATHER: 1.2, Family.SORT: 1.2,
 }  # fmt: skip
 _REPLAYED_LISTS = 1.4
-# Standard deviation of the logarithm of a step of such launches, beside that of the generation. On
-# that machine it is 0.17, each network left out of the fit. The rest lets 90 % intervals reach
-# another H200 under older software, whose smallest kernels take 2.3 µs (te42kyfo/gpu-benches).
+# Standard deviation of the logarithm of a step of such launches, in addition to the generation's.
+# On that machine it is 0.17, with each network left out of the fit. The rest extends the 90 %
+# interval to another H200 under older software, whose smallest kernels take 2.3 µs
+# (te42kyfo/gpu-benches).
 REPLAYED_LOG_SIGMA = 0.3
 
 
 def replayed_floors(kernel: Kernel) -> float:
-    """Return what a launch of a kernel takes in a CUDA graph, in floors and gaps of the device."""
+    """Return the time of a kernel's launch in a CUDA graph, in floors and gaps of the device."""
     if kernel.variant == "multi_tensor":
         return _REPLAYED_LISTS
     return _REPLAYED_FLOORS.get(kernel.family, 1.0)
 
 
 # Pinned host memory to a V100 over PCIe 3.0 x16 (15.75 GB/s), 1 kB to 1 GB, te42kyfo/gpu-benches
-# cuda-memcpy: 34-37 µs up to 64 kB, the call and its sync included, into which the bytes fit; from
-# there on 28.5 µs and the bytes, at 12.35 GB/s. The rows lie within 6 % of that.
+# cuda-memcpy: 34-37 µs up to 64 kB, including the call and its sync, which hide the bytes; above
+# that 28.5 µs plus the bytes at 12.35 GB/s. The rows lie within 6 % of that.
 _COPY_LEAST_NS = 35_000.0
 _COPY_FIXED_NS = 28_500.0
 _LINK_FRACTION = 12.35 / 15.75
 # Up to 64 KiB of pageable memory travel with the command: no transfer is set up, and the call does
 # not wait for one (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution", names 64 KB as
-# the size up to which such copies are asynchronous). What remains is the call and torch's sync of
-# the stream after it. A sync and its latency take 9 µs (an `add` on an A100: 17 µs with one, 8
-# without); half of that is taken for the call. Not measured itself.
+# the size up to which such copies are asynchronous). The call and torch's sync of the stream after
+# it remain. A sync and its latency take 9 µs (an `add` on an A100: 17 µs with one, 8 without); the
+# call is assumed to take half of that. Not measured itself.
 _SMALL_PAGEABLE_BYTES = 65_536
 _SMALL_PAGEABLE_FIXED_NS = 14_000.0
 # Pageable memory goes through a pinned buffer of the driver, which the host fills first.
-# stas00/ml-engineering, 1.05 GB in a DataLoader to an A100: 646 ms pageable, 522 ms pinned. The
-# difference alone is known: no table has a pageable copy by itself.
+# stas00/ml-engineering, 1.05 GB in a DataLoader to an A100: 646 ms pageable, 522 ms pinned. Only
+# the difference is known: no table isolates a pageable copy.
 _STAGING_BYTES_PER_S = 1_048_576_000 / 0.124
 
 
 def launch_costs(device: DeviceSpec) -> LaunchCosts:
-    """Return what launches and syncs cost on ``device``, by its generation.
+    """Return the launch and sync costs of ``device``, by its generation.
 
     Raises:
-        ValueError: The generation is not in the catalogue.
+        ValueError: The catalogue lacks the generation.
     """
     generation = generation_of(device)
     return LaunchCosts(
@@ -94,7 +95,7 @@ def launch_costs(device: DeviceSpec) -> LaunchCosts:
         sync_ns=generation.sync_ns,
         graph_launch_ns=_GRAPH_LAUNCHES * generation.launch_ns,
         log_sigma=generation.log_sigma,
-        # The device starts a copy as it starts a kernel. Behind 0.1 ms of work on an H200, `item()`
+        # The device starts a copy as it starts a kernel. After 0.1 ms of work on an H200, `item()`
         # took 3.7 µs more than a sync (`benchmarks/data/pairs_h200_2026-11-28.csv`).
         read_ns=generation.launch_ns + generation.floor_ns,
     )
@@ -103,7 +104,7 @@ def launch_costs(device: DeviceSpec) -> LaunchCosts:
 def copy_ns(num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
     """Return the time of one copy between host and device, either way, in nanoseconds.
 
-    Counted from the call to the arrival on an idle device, as a host that waits for it sees it.
+    It runs from the call to the arrival on an idle device, as seen by a host that waits for it.
 
     Args:
         num_bytes: Size of the copy; nothing to copy takes no time.
@@ -121,10 +122,10 @@ def copy_ns(num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
 
 
 class PeerPath(StrEnum):
-    """How the GPUs of a machine reach each other.
+    """The path between the GPUs of a machine.
 
     ``fabric`` joins all of them (SXM boards, Infinity Fabric), ``bridge`` two, ``pcie`` is direct
-    access over the bus, ``host`` passes through host memory.
+    access over the bus, ``host`` goes through host memory.
     """
 
     FABRIC = "fabric"
@@ -134,14 +135,14 @@ class PeerPath(StrEnum):
 
 
 class PeerLink(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ring of GPUs reaches.
+    """Rates and costs of a ring of GPUs.
 
     Args:
-        path: How they reach each other.
-        reduce_bytes_per_s: Bus bandwidth of an all-reduce: what each GPU sends at a time.
-        broadcast_bytes_per_s: The same of a broadcast or a reduction to one GPU, which use each
+        path: Path between them.
+        reduce_bytes_per_s: Bus bandwidth of an all-reduce: bytes that each GPU sends per second.
+        broadcast_bytes_per_s: The same for a broadcast or a reduction to one GPU, which use each
             link in one direction only.
-        fixed_ns: Cost of a call, whatever its size.
+        fixed_ns: Cost of a call of any size.
         hop_ns: Cost of each step of the ring.
         log_sigma: Standard deviation of the logarithm of a collective's time.
     """
@@ -155,25 +156,25 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # deepbench, all-reduce of 0.4 to 258 MB over 2, 4 and 8 GPUs of one node (NCCL 2.0, PCIe 3.0, 15.75
-# GB/s). GTX 1080 Ti with direct access: 12.2, 11.0 and 8.7 GB/s, and 29 to 68 µs for nothing.
+# GB/s). GTX 1080 Ti with direct access: 12.2, 11.0 and 8.7 GB/s, and 29 to 68 µs without data.
 # P100 and M40, through the host: 5.9 GB/s for any number, and 36 to 116 µs. These six constants
 # reproduce the 63 rows with a median error of 2 % and at most 22 % (the 67 MB rows of P100 and M40
-# are slower than their neighbours on both sides). Rows they were not made from: A100 of PCIe 4.0,
-# three in a ring, 20 GB/s, here 23; RTX 5090 of PCIe 5.0, 28 (eight) and 35 GB/s (four), here 24.
+# are slower than their neighbours on both sides). Not in the fit: A100 with PCIe 4.0, three in
+# a ring, 20 GB/s, here 23; RTX 5090 with PCIe 5.0, 28 (eight) and 35 GB/s (four), here 24.
 _PCIE_FRACTION = 0.775
 _PCIE_CROWDING = 0.062
 _HOST_FRACTION = 0.38
 _DIRECT_FIXED_NS, _DIRECT_HOP_NS = 22_000.0, 3_300.0
 _HOST_FIXED_NS, _HOST_HOP_NS = 25_000.0, 6_500.0
 # nccl-tests issue 178: two bridged A100 reach 208 GB/s of 300 per direction. No table has a fabric
-# of many; it is taken to do as well.
+# of many GPUs; it is assumed to reach the same fraction.
 _PEER_FRACTION = 208 / 300
-# A broadcast uses a PCIe link in one direction. What `nn.DataParallel` replicates arrives with 8.9
-# GB/s on RTX 2080 Ti and 9.6 on TITAN RTX (ryujaehun, PCIe 3.0, vgg and wide_resnet), which have
-# no direct access. With direct access it is not faster than an all-reduce.
+# A broadcast uses a PCIe link in one direction. `nn.DataParallel` replicates at 8.9 GB/s on RTX
+# 2080 Ti and 9.6 on TITAN RTX (ryujaehun, PCIe 3.0, vgg and wide_resnet), which have no direct
+# access. With direct access it is not faster than an all-reduce.
 _HOST_BROADCAST_FRACTION = 0.58
 
-# Direct access over PCIe differs least; through the host, memory channels and sockets decide too
+# Direct access over PCIe varies least. Through the host, memory channels and sockets matter too
 # (three RTX 2080 Ti of one machine take three times as long for a broadcast as two or four do).
 _LOG_SIGMA = dict(zip(PeerPath, (0.3, 0.3, 0.25, 0.4), strict=True))
 
@@ -185,14 +186,14 @@ def peer_link(
     has_peer_access: bool | None = None,
     has_bridge: bool = False,
 ) -> PeerLink:
-    """Return how ``num_devices`` of ``device`` in one machine reach each other.
+    """Return the link between ``num_devices`` of ``device`` in one machine.
 
     Args:
         device: Its ``peer_bytes_per_s`` is the sum of both directions.
         num_devices: At least 2.
-        has_peer_access: Whether they may access each other's memory; None for what such boards
-            usually do. Without it everything passes through the host, even where there is NVLink.
-        has_bridge: Whether pairs of cards are bridged. Boards with a fabric need none.
+        has_peer_access: Whether they may access each other's memory; None for the usual setting of
+            such boards. Without it all data goes through the host, even with NVLink.
+        has_bridge: Whether pairs of cards are bridged. Boards with a fabric need no bridge.
 
     Raises:
         ValueError: There are fewer than two devices.
@@ -232,10 +233,10 @@ def all_reduce_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
     Args:
         num_bytes: Size of the tensor; nothing to reduce takes no time.
         num_devices: GPUs in the ring.
-        link: What the ring reaches.
+        link: Rates of the ring.
 
-    Source: each GPU sends 2 (n - 1) / n times the tensor, in as many steps of 1 / n each (Patarasu
-    and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69(2), 2009).
+    Source: each GPU sends 2 (n - 1) / n times the tensor, in 2 (n - 1) steps of 1 / n each
+    (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 69(2), 2009).
     """
     if num_bytes <= 0:
         return 0.0
@@ -247,15 +248,15 @@ def all_reduce_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
 def broadcast_ns(
     num_bytes: float, num_devices: int, link: PeerLink, *, num_calls: int = 1
 ) -> float:
-    """Return the time to bring a tensor to all devices, or to sum it up on one, in nanoseconds.
+    """Return the time to send a tensor to all devices, or to sum it on one, in nanoseconds.
 
-    A ring passes it on in small pieces, so that the number of devices hardly matters.
+    A ring forwards it in small pieces, so the time hardly depends on the number of devices.
 
     Args:
         num_bytes: Size of the tensor; nothing to send takes no time.
         num_devices: GPUs in the ring, source included.
-        link: What the ring reaches.
-        num_calls: Pieces in which it is sent, one after another.
+        link: Rates of the ring.
+        num_calls: Pieces of the tensor, sent one after another.
     """
     if num_bytes <= 0:
         return 0.0

@@ -1,12 +1,11 @@
-"""What compiled code runs, and what an operator is to Inductor's scheduler.
+"""Compiled code: its kernels, and the parts of an operator in Inductor's scheduler.
 
 ``compiled.fused`` is one generated kernel over flat tensors; ``compiled.call`` enters a compiled
 graph; ``compiled.aten.mm.default`` is an operator that compiled code calls.
 
-To the scheduler an operator is a call of a library, or loops that may share a kernel. Most are one
-loop. A batch norm is two, since its statistics must be known before any of them is applied; a
-convolution's bias is a loop after the library's call. Inputs that are only asked for their shape
-are not read.
+To the scheduler an operator is a library call, or loops that may share a kernel. Most operators are
+one loop. A batch norm is two, since it applies its statistics only after all of them are known. A
+convolution's bias is a loop after the library call. Inputs that only provide a shape are not read.
 """
 
 from __future__ import annotations
@@ -35,32 +34,33 @@ _PREFIX = "compiled."
 # Source: torch/_inductor/ir.py, Reduction.num_splits.
 _FEWEST_ROWS = 512
 _LONGEST_WHOLE_ROW = 8_192
-# A kernel over the tensors of many parameters takes so many at once.
+# Largest number of tensors that one kernel over many parameters takes.
 # Source: torch/_inductor/config.py, combo_kernel_max_num_args.
 _MOST_TENSORS = 250
 
-# What generated kernels take over the model of torch's own loops at the same traffic, which
-# benchmarks of eager operators do not tell: those that keep the rows they reduce, such as a layer
-# norm with what is around it, and all others. Fitted to 145 pairs of eager and compiled steps of
-# timm's classifiers (RTX 4090, torch 2.4, autocast; `benchmarks/compiled_pairs.py --fast-norm`):
-# 81 % of the ratios are within 15 %. No kernel is taken past its device's bandwidth by them. They
-# also make up for eager steps there, which are predicted a fifth too long.
+# Time of generated kernels over the model of torch's own loops at the same traffic, which
+# benchmarks of eager operators do not show. The first is for kernels that keep the rows they
+# reduce, such as a layer norm with its surroundings, the second for all others. Fitted to 145 pairs
+# of eager and compiled steps of timm's classifiers (RTX 4090, torch 2.4, autocast;
+# `benchmarks/compiled_pairs.py --fast-norm`): 81 % of the ratios are within 15 %. With them no
+# kernel exceeds its device's bandwidth. They also compensate for eager steps there, which are
+# predicted a fifth too long.
 _KEPT_ROW_FACTOR, _GENERATED_FACTOR = 0.6, 1.25
 
-# Inductor pads products that arithmetic bounds: those with more FLOP for a byte than the device
-# has, which it takes from the datasheet; this is the A100's. Source: torch/_inductor/fx_passes/
-# pad_mm.py, is_mm_compute_bound; it also times both, which is not done here.
+# Inductor pads products that arithmetic bounds: those with more FLOP per byte than the device, by
+# its datasheet; this is the A100's. Source: torch/_inductor/fx_passes/pad_mm.py,
+# is_mm_compute_bound; Inductor also times both, which this model does not.
 _LEAST_PADDED_INTENSITY = 150
 _PADDED_PRECISIONS = frozenset({Precision.FP16, Precision.BF16, Precision.TF32})
 
 
 def is_compiled(op_name: str) -> bool:
-    """Return whether compiled code runs it."""
+    """Return whether compiled code runs this operator."""
     return op_name.startswith(_PREFIX)
 
 
 def is_library_call(op_name: str) -> bool:
-    """Return whether it is an operator of torch that compiled code calls."""
+    """Return whether compiled code calls this operator of torch."""
     return is_compiled(op_name) and op_name not in (FUSED, CALL)
 
 
@@ -70,7 +70,7 @@ def compiled_name(op_name: str) -> str:
 
 
 def called_name(op_name: str) -> str:
-    """Return the operator that a library call of compiled code is."""
+    """Return the operator behind a library call of compiled code."""
     return op_name.removeprefix(_PREFIX)
 
 
@@ -98,11 +98,11 @@ def _lower_call(op: Op) -> tuple[Kernel, ...]:
 
 
 def padded_product(op: Op, kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return what Inductor calls for a product: rows that are not aligned are padded before.
+    """Return Inductor's kernels for a product, which pad unaligned rows first.
 
     Args:
-        op: What compiled code calls.
-        kernel: What eager code would run for it; anything but such a product is left alone.
+        op: Operator that compiled code calls.
+        kernel: Its kernel in eager code; kernels that are not such a product stay unchanged.
     """
     m, n, k = kernel.m, kernel.n, kernel.k
     if kernel.alignment_bytes in (0, ALIGNED_BYTES) or kernel.precision not in _PADDED_PRECISIONS:
@@ -111,7 +111,7 @@ def padded_product(op: Op, kernel: Kernel) -> tuple[Kernel, ...]:
         return (kernel,)
     aligned = msgspec.structs.replace(kernel, alignment_bytes=ALIGNED_BYTES)
     operands = unaligned_operands(op)
-    if not operands:  # the result is, and is cut by a view
+    if not operands:  # only the result is unaligned, and a view cuts it
         return (aligned,)
     copied_bytes = total_bytes(operands)
     copies = streaming_kernel(
@@ -122,25 +122,25 @@ def padded_product(op: Op, kernel: Kernel) -> tuple[Kernel, ...]:
 
 _LIBRARY = MATRIX_FAMILIES | {Family.SORT, Family.LINALG}
 _LIBRARY_VARIANTS = frozenset({"scan", "ctc", "multi_tensor"})
-# A row up to this many elements stays in registers, or at worst in the next cache, between its
-# reduction and what is done with it. Source: torch/_inductor/runtime/triton_heuristics.py, which
-# makes reductions of up to 1,024 elements persistent and loops over others in blocks of 2,048.
+# A row of up to this many elements stays in registers, or at worst in the next cache, between its
+# reduction and the use of the result. Source: torch/_inductor/runtime/triton_heuristics.py, which
+# makes reductions of up to 1,024 elements persistent and loops over longer ones in blocks of 2,048.
 _LONGEST_KEPT_ROW = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A loop of an operator, or its call of a library.
+    """A loop of an operator, or its library call.
 
     Args:
         reads: Tensors read.
         writes: Tensors written.
-        numel: Points of the loop; 0 of a library's call.
-        rows: Results of a reduction; 0 of a pointwise loop.
-        keeps_row: What the reduction has read is at hand for what follows from its results.
-        reads_memory: What it reads must be in memory: it is read at other places, or several times.
-        most_read_bytes: No tensor is read beyond this: of a table some rows are gathered.
-        is_random: It draws random numbers, which nobody can draw again.
+        numel: Points of the loop; 0 for a library call.
+        rows: Results of a reduction; 0 for a pointwise loop.
+        keeps_row: The inputs of the reduction are still available when its results are used.
+        reads_memory: Its inputs must be in memory: it reads them at other places, or several times.
+        most_read_bytes: Largest size read of a tensor: a gather reads some rows of a table.
+        is_random: It draws random numbers, which cannot be drawn again.
         flop: Arithmetic.
     """
 
@@ -156,7 +156,7 @@ class Part:
 
     @property
     def is_library(self) -> bool:
-        """Return whether nothing shares a kernel with it."""
+        """Return whether it is a library call, which shares no kernel."""
         return not self.numel
 
 
@@ -166,7 +166,7 @@ def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> t
     Args:
         op: The operator.
         lowering: Its kernels in eager mode.
-        is_channels_last: Images lie in channels-last memory, whatever the operator says.
+        is_channels_last: Images are in channels-last memory, whatever the operator's layout.
     """
     kernels, name = lowering.kernels, base_name(op.name)
     families, variants = (
@@ -174,7 +174,7 @@ def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> t
         {kernel.variant for kernel in kernels},
     )
     if is_foreach_loop(op):
-        # Inductor takes the tensors of all lists through one kernel, as the scheduler's foreach.
+        # Inductor runs the tensors of all lists through one kernel, the scheduler's foreach.
         lists = lists_of(op)
         part = Part(
             reads=tuple(spec for tensors in lists.read for spec in tensors),
@@ -186,7 +186,7 @@ def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> t
     library = Part(reads=op.inputs, writes=op.outputs)
     bias = op.inputs[2:]
     if name in ("convolution", "_convolution") and bias and len(kernels) > 1:
-        # It is added by whatever follows.
+        # The next kernel adds the bias.
         call = Part(reads=op.inputs[:2], writes=op.outputs)
         return call, _loop(kernels[1:], (op.outputs[0], bias[0]), op.outputs)
     if lowering.caveat is not None or not op.outputs:
@@ -206,7 +206,7 @@ def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> t
         return _rowwise(op, kernels, op.inputs[:2], op.outputs[:1], rows)
     is_mean = "adaptive" in op.name and math.prod(op.outputs[0].shape[-2:]) == 1
     if Family.POOLING in families and not (is_mean and "backward" not in op.name):
-        # Of the input, the second argument, the gradient takes only the shape.
+        # The gradient uses only the shape of the input, which is the second argument.
         reads = (*op.inputs[:1], *op.inputs[2:]) if "backward" in op.name else op.inputs
         return (_loop(kernels, reads, op.outputs, reads_memory=True),)
     # A pooling over whole images is a mean, as Inductor decomposes it.
@@ -214,7 +214,7 @@ def parts_of(op: Op, lowering: Lowering, *, is_channels_last: bool = False) -> t
         return (_reduction(op, kernels, is_channels_last=is_channels_last),)
     is_gather = Family.GATHER in families
     read_bytes = max(kernel.read_bytes for kernel in kernels)
-    # A copy in place, a fill and random numbers read nothing of what they overwrite.
+    # Copies in place, fills and random numbers do not read the tensor that they overwrite.
     reads = () if read_bytes == 0 else op.inputs[1:] if name == "copy" else op.inputs
     result_bytes = max(spec.num_bytes for spec in op.outputs)
     loop = _loop(
@@ -260,8 +260,8 @@ def _reduction(op: Op, kernels: Sequence[Kernel], *, is_channels_last: bool) -> 
     rows = max(1, op.outputs[0].numel)
     is_outer = any(kernel.variant == "outer" for kernel in kernels)
     if is_channels_last and len(source.shape) == 4:
-        # The channels of a pixel lie together, and the pixels of a channel apart. Without given
-        # dimensions all of it is reduced, or, by a pooling, all pixels.
+        # The channels of a pixel are adjacent, and the pixels of a channel are not. Without
+        # dimensions, the reduction covers all elements, or, for a pooling, all pixels.
         dims = reduced_dimensions(op)
         is_outer = 1 not in dims if dims else math.prod(op.outputs[0].shape) > 1
     return Part(
@@ -282,7 +282,7 @@ def _rowwise(
     rows: int,
     statistics: tuple[TensorSpec, ...] = (),
 ) -> tuple[Part, ...]:
-    """Return what reduces each row, then writes all of it: one loop where the row is kept."""
+    """Return a reduction of each row and a loop over all points; a kept row makes them one."""
     source = op.inputs[0]
     statistics = statistics or (_statistics(source, rows),)
     reduction = Part(
@@ -312,7 +312,7 @@ def _normalization(op: Op, kernels: Sequence[Kernel]) -> tuple[Part, ...]:
         parts = _rowwise(op, kernels[:1], op.inputs, large, rows) if large else ()
         if not small:
             return parts
-        # Sums over all rows, for which gradient and input are read once more.
+        # Sums over all rows read gradient and input once more.
         flop = _flop(kernels[1:])
         sums = Part(reads=op.inputs[:4], writes=small, numel=numel, rows=width, flop=flop)
         return (*parts, sums)

@@ -10,8 +10,8 @@ weight (C_in, C_out / groups, *window). Each kernel's GEMM is that of its result
 
 ``variant`` is up to two words: ``winograd`` (3 × 3, stride 1, ungrouped: the cases for which cuDNN
 has Winograd kernels), ``grouped`` or ``depthwise``, then the direction: ``transposed``,
-``backward_input``, ``backward_weight``. The FLOP are those of the direct convolution; what
-Winograd needs instead is in ``algorithms``.
+``backward_input``, ``backward_weight``. The FLOP are those of the direct convolution; Winograd's
+are in ``algorithms``.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from breakeven.trace import Op, Settings, TensorSpec
 
 RULES = RuleTable()
 
-# Arithmetic of the fused Winograd kernel against that of its products: the transforms of a tile's
-# 16 points, of its weights and of its result run on the same units. With 32 filters to a block
+# Arithmetic of the fused Winograd kernel over that of its products: the transforms of a tile's
+# 16 points, of its weights and of its result run on the same units. With 32 filters per block
 # they add an eighth; the rest is judgement.
 _FUSED_LOSS = 1.2
 _WIDEST_WINOGRAD_BYTES = 4
 
-# What matrix units take in channels-last memory, of what the model says of contiguous memory beside
-# the changes of format that it counts: the steps that it is fitted to are contiguous, so that what
-# cuDNN moves for windows of one pixel too is within their efficiency. Source: 22 networks of timm
-# trained under amp-fp16 on an RTX 3090 in both formats (torch 1.11), the ratio of both formats; it
-# is off by 4 % in the median there, and by 5 % for 27 networks of other families.
+# Time of matrix units in channels-last memory, over the model's for contiguous memory without the
+# changes of format that it counts. The model is fitted to contiguous steps, so its efficiency
+# includes the data that cuDNN moves for windows of one pixel. Source: 22 networks of timm trained
+# under amp-fp16 on an RTX 3090 in both formats (torch 1.11), the ratio of both formats; its median
+# error is 4 % there, and 5 % for 27 networks of other families.
 _PRODUCT_SHARE, _WINDOW_SHARE = 0.5, 0.85
 
 
-# Windows that torch's kernels for single channels are compiled for.
+# Windows for which torch has compiled depthwise kernels.
 _UNROLLED_WINDOWS = ((1, 1), (3, 3), (5, 5))
 
 
 def _is_one(values: Iterable[int] | int | None) -> bool:
-    """Return whether a stride or a dilation is 1, as it is by default."""
+    """Return whether a stride or a dilation is 1, which is the default."""
     return all(one == 1 for one in values) if isinstance(values, Iterable) else values in (None, 1)
 
 
@@ -70,7 +70,7 @@ class _Convolution:
         self.is_transposed = bool(op.attributes.get("transposed", False)) or (
             base_name(op.name).endswith("_transpose")
         )
-        # conv2d and friends may leave groups out when it is 1, and cuDNN's have no ``transposed``.
+        # conv2d and its variants may omit groups of 1, and cuDNN's have no ``transposed``.
         self.groups = int(op.attributes.get("groups", 1) or 1)
         small, large = (source, result) if self.is_transposed else (result, source)
         self.num_images, self.space = small.shape[0], small.shape[2:]
@@ -114,19 +114,19 @@ class _Convolution:
         else:
             m, n, k = self.m_small, self.channels_small, self.channels_large * self.window
         tensors, loads, matrix_share = (*reads, writes), 0.0, 1.0
-        # A weight of one pixel lies the same in both formats.
+        # A weight of one pixel has the same layout in both formats.
         data = [spec for spec in tensors if spec.shape != self._weight_shape]
         if all(spec.layout == "channels_last" for spec in data):
             matrix_share = _PRODUCT_SHARE if self.is_product else _WINDOW_SHARE
         elif self.is_depthwise and self._weight_shape[2:] not in _UNROLLED_WINDOWS:
             # torch's loop for windows of any size, channel by channel: each thread loads a value
-            # and a weight for each multiplication. Windows of 1, 3 and 5 pixels have kernels of
-            # their own, and so has cuDNN for channels-last memory.
+            # and a weight for each multiplication. Windows of 1, 3 and 5 pixels have their own
+            # kernels, and cuDNN has one for channels-last memory.
             # Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu.
             loads = self.flop
-        # What it takes to bring tensors into channels-last order, or back from it. cuDNN's kernels
-        # for tensor cores take that order alone; it launches ``nchwToNhwcKernel`` and its reverse
-        # where the tensors are in another, each of which reads and writes a tensor once.
+        # Cost of converting tensors to channels-last order and back. cuDNN's kernels for tensor
+        # cores accept that order alone. For other orders it launches ``nchwToNhwcKernel`` and its
+        # reverse, each of which reads and writes a tensor once.
         converted = (spec for spec in tensors if spec.layout != "channels_last")
         return Kernel(
             family=Family.CONVOLUTION,
@@ -146,16 +146,16 @@ class _Convolution:
         )
 
     def _winograd(self, direction: str, element_bytes: int) -> tuple[Algorithm, ...]:
-        """Return the algorithms of Winograd that cuDNN has: one fused kernel, and one in steps.
+        """Return cuDNN's Winograd algorithms: one fused kernel, and one in steps.
 
-        It has none for fp64. Source: cuDNN's documentation of ``cudnnConvolutionForward``.
+        cuDNN has none for fp64. Source: cuDNN's documentation of ``cudnnConvolutionForward``.
         """
         if self.shape_variant != "winograd" or element_bytes > _WIDEST_WINOGRAD_BYTES:
             return ()
         c_in, c_out = self.channels_large, self.channels_small
         if direction in ("backward_input", "transposed"):
             c_in, c_out = c_out, c_in
-        # How many squares of 4 and of 2 pixels cover the result.
+        # Number of squares of 4 and of 2 pixels that cover the result.
         spots, fused_spots = (
             self.num_images * math.prod(math.ceil(pixels / side) for pixels in self.space)
             for side in (4, 2)

@@ -1,7 +1,7 @@
 """Reads and writes at computed positions, and sorting, which finds them.
 
-``variant`` is ``scatter`` where the positions are written. The number of elements that a boolean
-mask selects depends on values, so where the result's shape does not tell, all are counted.
+``variant`` is ``scatter`` if the positions are written. The number of elements that a boolean mask
+selects depends on values; if the result's shape does not show it, all elements are counted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from breakeven.trace import Op, TensorSpec
 
 RULES = RuleTable()
 
-# Up to here the gradient of an embedding is one kernel; beyond, indices are sorted first.
+# Up to this count the gradient of an embedding is one kernel; above it, indices are sorted first.
 # Source: aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda.
 _UNSORTED_INDICES = 3072
-# Its blocks take so many columns each, and all the indices one after another.
+# Columns of each of its blocks; a block processes all the indices one after another.
 _COLUMNS_PER_BLOCK = 32
 
 # Sorting of index and position in passes of 8 bits, then: find the segments, scan, add them up.
@@ -71,7 +71,7 @@ def _copied_before(op: Op, target: TensorSpec) -> tuple[Kernel, ...]:
     """
 )
 def _lower_gather(op: Op) -> tuple[Kernel, ...]:
-    """Lower reads of rows or elements: the source is read only where it is selected."""
+    """Lower reads of rows or elements: only the selected part of the source is read."""
     indices = op.inputs[1:]
     read_bytes = total_bytes(indices) + tensor_bytes(op.outputs[0])
     if base_name(op.name) == "_embedding_bag_per_sample_weights_backward":
@@ -89,7 +89,7 @@ def _lower_embedding_bag(op: Op) -> Kernel:
         op,
         flop=indices.numel * weight.shape[-1],
         read_bytes=total_bytes(op.inputs[1:]) + indices.numel * row_bytes,
-        # Bags are found from the offsets by a fill, a scatter and a scan.
+        # A fill, a scatter and a scan compute the bags from the offsets.
         launches=4,
     )
 
@@ -97,7 +97,7 @@ def _lower_embedding_bag(op: Op) -> Kernel:
 def _sorted_scatter(
     op: Op, *, num_indices: int, moved_bytes: float, flop: float
 ) -> tuple[Kernel, Kernel]:
-    """Return an addition at positions that are sorted first, so that equal ones meet."""
+    """Return an addition at sorted positions, so that equal ones are adjacent."""
     # Each of 8 passes streams 64-bit keys and positions in and out.
     sorting_bytes = 8 * 2 * 8.0 * num_indices
     sorted_indices = streaming_kernel(
@@ -169,15 +169,15 @@ def _lower_index_put(op: Op) -> tuple[Kernel, ...]:
     """
 )
 def _lower_scatter(op: Op) -> tuple[Kernel, ...]:
-    """Lower ``scatter(self, index, src?)``, ``index_add`` and their like.
+    """Lower ``scatter(self, index, src?)``, ``index_add`` and similar operators.
 
-    What is added to is read as well.
+    An operator that adds to its target also reads it.
     """
     target, *others = op.inputs
     name = base_name(op.name)
     is_read_back = "add" in name or "reduce" in name
     if name.startswith("index_") and len(others) < 2:
-        # ``index_fill(self, index, value)`` names rows, along a dimension that is an attribute.
+        # ``index_fill(self, index, value)`` selects rows along the dimension of an attribute.
         dimension = int(op.attributes.get("dim", 0))
         rows = others[0].numel if others else 0
         num_written = target.numel // max(1, target.shape[dimension]) * rows
@@ -237,7 +237,7 @@ def _lower_repeat_interleave(op: Op) -> tuple[Kernel, ...]:
     """
 )
 def _lower_sampling(op: Op) -> Kernels:
-    """Lower interpolation at positions that an input gives: grid sampling, regions of interest.
+    """Lower interpolation at positions from an input: grid sampling, regions of interest.
 
     Four corners, with weights, per output element in two dimensions. A backward pass zeroes its
     result, then adds to it.
@@ -246,8 +246,8 @@ def _lower_sampling(op: Op) -> Kernels:
     return (fill_kernel(op), sampled) if "backward" in op.name else sampled
 
 
-# Longest row that one block sorts in shared memory; beyond, a radix sort in passes of 8 bits,
-# of a histogram and a scatter each.
+# Longest row that one block sorts in shared memory. A longer row needs a radix sort in passes of
+# 8 bits, each a histogram and a scatter.
 # Source: aten/src/ATen/native/cuda/Sort.cu and SortStable.cu.
 _SMALL_ROW = 4096
 _LAUNCHES_PER_PASS = 2
@@ -283,9 +283,9 @@ def _lower_sort(op: Op) -> Kernel:
 
 @RULES.add("topk kthvalue median nanmedian mode")
 def _lower_select(op: Op) -> Kernels:
-    """Lower ``topk``, ``kthvalue``, ``median``: radix selection, then a sort of what it found.
+    """Lower ``topk``, ``kthvalue``, ``median``: radix selection, then a sort of the selection.
 
-    The selection reads each row once per 8 bits of the key, from the cache where it fits; the
+    The selection reads each row once per 8 bits of the key, from the cache if it fits; only the
     compulsory read is counted.
     """
     source = op.inputs[0]
@@ -303,7 +303,7 @@ def _lower_select(op: Op) -> Kernels:
 
 @RULES.add("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive")
 def _lower_unique(op: Op) -> Kernels:
-    """Lower ``unique``: sort, mark where neighbours differ, scan, compact."""
+    """Lower ``unique``: sort, mark differences between neighbours, scan, compact."""
     source = op.inputs[0]
     read_bytes = 2 * tensor_bytes(source)
     compaction = scan_kernel(op, flop=2 * source.numel, read_bytes=read_bytes, launches=6)
@@ -350,8 +350,8 @@ def _lower_permutation(op: Op) -> tuple[Kernel, ...]:
 def _lower_multinomial(op: Op) -> tuple[Kernel, ...]:
     """Lower ``multinomial(weights)``: exponential noise, a division, and the largest.
 
-    Source: aten/src/ATen/native/Distributions.cpp, multinomial_out: the way of one draw, or of
-    draws without replacement. Its checks read three reductions back.
+    Source: aten/src/ATen/native/Distributions.cpp, multinomial_out: the path of one draw, or of
+    draws without replacement. Its checks read back three reductions.
     """
     numel, weight_bytes = op.inputs[0].numel, tensor_bytes(op.inputs[0])
     checks = reduction_kernel(

@@ -1,7 +1,7 @@
 """Matrix products, factorizations and Fourier transforms.
 
 Letters: M rows and N columns of the result, K contracted, B independent products; in linear
-algebra B matrices of R rows and C columns.
+algebra, B matrices of R rows and C columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from breakeven.trace import Op, Settings, TensorSpec
 
 RULES = RuleTable()
 
-# Narrower products go to kernels of their own, which are bound by memory.
+# Narrower products use separate kernels, which are bound by memory.
 _LEAST_TILED = 32
 
 
@@ -43,7 +43,7 @@ def gemm_kernel(
     batch: int | None = None,
     read_bytes: float | None = None,
 ) -> Kernel:
-    """Return the kernel of a product (m, k) × (k, n), or of ``batch`` of them where it is given.
+    """Return the kernel of a product (m, k) × (k, n), or of ``batch`` such products.
 
     One product in a batch of one is still a batched GEMM: torch calls the batched kernel. The
     dtype is that of the last input of ``op``.
@@ -60,13 +60,13 @@ def gemm_kernel(
         n=n,
         k=k,
         batch=1 if batch is None else batch,
-        # What the starts of rows of all matrices are multiples of.
+        # Common divisor of the row starts of all matrices.
         alignment_bytes=math.gcd(ALIGNED_BYTES, *rows) if min(m, n) >= _LEAST_TILED else 0,
     )
 
 
 def unaligned_operands(op: Op) -> tuple[TensorSpec, ...]:
-    """Return the matrices that a product reads whose rows do not start where loads are widest."""
+    """Return the input matrices of a product whose rows are not aligned to the widest load."""
     matrices = (spec for spec in op.inputs if len(spec.shape) > 1)
     return tuple(spec for spec in matrices if _row_bytes(spec) % ALIGNED_BYTES)
 
@@ -124,9 +124,9 @@ def _lower_linear(op: Op, settings: Settings) -> Kernel:
 def _lower_grouped(op: Op, settings: Settings) -> Kernel:
     """Lower ``_grouped_mm(self, mat2, offs?)``: a GEMM per expert, in one launch.
 
-    The dimension that the experts share out is the one without a group dimension: M of self
-    (M, K) with mat2 (G, K, N); N of self (G, M, K) with mat2 (K, N); K of two matrices, whose
-    result is (G, M, N). Shares are taken to be equal.
+    The experts share the dimension that has no group dimension: M of self (M, K) with mat2
+    (G, K, N); N of self (G, M, K) with mat2 (K, N); K of two matrices, whose result is (G, M, N).
+    Their shares are assumed to be equal.
     """
     left, right, result = op.inputs[0], op.inputs[1], op.outputs[0]
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
@@ -149,7 +149,7 @@ def _lower_grouped(op: Op, settings: Settings) -> Kernel:
 def _lower_distance(op: Op) -> Kernel:
     """Lower pairwise distances of x1 (…, P, K) and x2 (…, R, K): subtract, power, add.
 
-    Computed by a kernel of its own on the plain units, not as a GEMM.
+    A separate kernel computes it on the plain units, not as a GEMM.
     """
     k = (op.inputs[-1].shape or (1,))[-1]
     pairs = max(spec.numel for spec in (op.outputs if "forward" in op.name else op.inputs))
@@ -176,7 +176,7 @@ def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
 def _lower_trilinear(op: Op) -> Kernel:
     """Lower ``_trilinear`` (``nn.Bilinear``): a broadcast product of three, then a sum.
 
-    It loops over one dimension of the weight; each turn is a product, a product and a sum.
+    It loops over one dimension of the weight; each iteration is two products and a sum.
     Source: aten/src/ATen/native/Linear.cpp, _trilinear.
     """
     x1, weight, x2 = op.inputs
@@ -194,8 +194,8 @@ def _lower_trilinear(op: Op) -> Kernel:
 
 # FLOP of factorizations: Golub and Van Loan, "Matrix Computations", 4th edition, 2013. Those of
 # iterative ones (SVD, eigenvalues) are the book's figures for all vectors. A library factorizes in
-# panels, each a few launches that wait for the panel before; small matrices of a batch share one
-# launch.
+# panels; each panel takes a few launches and waits for the one before. Small matrices of a batch
+# share one launch.
 _PANEL_COLUMNS = 32
 _LAUNCHES_PER_PANEL = 3
 
@@ -225,7 +225,7 @@ _FACTORIZATION_FLOP = _by_name(
     ("linalg_matrix_exp", lambda r, c: 20.0 * r**3),
 )
 
-# FLOP of solving for one right-hand side, and of the factorization before it.
+# FLOP of a solution for one right-hand side, including the factorization before it.
 _SOLVE_FLOP = _by_name(
     ("linalg_solve_triangular triangular_solve", lambda r, rhs: 1.0 * r**2 * rhs),
     (
@@ -237,11 +237,11 @@ _SOLVE_FLOP = _by_name(
 
 _SMALL_MATRIX = 32
 
-# How often a column waits for the one before, by a part of the operator's name, the first that
-# fits: Cholesky for the root of the pivot and for the update; LU also for the search of the pivot
-# and the exchange of rows; QR for two norms and their products. A row of a solve waits within its
-# block of the diagonal alone. A tridiagonal form multiplies the whole matrix by each column, and
-# Jacobi's method for singular values (cuSOLVER's gesvdj) sweeps over all columns some ten times.
+# Waits of a column for the one before, by the first matching part of the operator's name. Cholesky
+# waits for the root of the pivot and for the update; LU also for the search of the pivot and the
+# exchange of rows; QR for two norms and their products. A row of a solve waits only within its
+# block of the diagonal. A tridiagonal form multiplies the whole matrix by each column, and Jacobi's
+# method for singular values (cuSOLVER's gesvdj) sweeps over all columns some ten times.
 _WAITS_PER_COLUMN = {
     "lu_unpack": 0.5, "ormqr": 0.5, "svd": 40.0, "pinv": 40.0, "eig": 20.0, "qr": 6.0,
     "lstsq": 6.0, "solve_ex": 4.0, "solve": 0.5, "cholesky": 2.0, "lu": 4.0, "ldl": 4.0,
@@ -276,7 +276,7 @@ def _lower_factorization(op: Op) -> Kernel:
 
 @RULES.add(_SOLVE_FLOP)
 def _lower_solve(op: Op) -> Kernel:
-    """Lower solvers; the square one of the two operands is the matrix, in either order."""
+    """Lower solvers; the square operand is the matrix, in either order."""
     matrices = [spec for spec in op.inputs if len(spec.shape) > 1]
     square = [spec for spec in matrices if spec.shape[-1] == spec.shape[-2]]
     *leading, rows, _ = (square or matrices)[0].shape
@@ -290,15 +290,15 @@ def _lower_solve(op: Op) -> Kernel:
 RULES.add("linalg_cross")(Streaming(flop_per_output=3))
 
 
-# Elements that a block transforms in shared memory; a longer transform makes another pass.
+# Elements that a block transforms in shared memory; a longer transform needs another pass.
 _FFT_BLOCK = 4096
 
 
 @RULES.add("_fft_c2c _fft_r2c _fft_c2r")
 def _lower_fft(op: Op) -> Kernel:
-    """Lower ``_fft_r2c`` and its kin: 5 N log2 N per complex transform, half for a real one.
+    """Lower ``_fft_r2c`` and similar: 5 N log2 N per complex transform, half for a real one.
 
-    Bound by memory, so it is costed as streaming; each dimension is a pass.
+    Memory bounds it, so it is costed as streaming; each dimension is a pass.
     """
     shape = max(op.inputs[0], op.outputs[0], key=lambda spec: spec.numel).shape
     numel = math.prod(shape)
@@ -307,7 +307,7 @@ def _lower_fft(op: Op) -> Kernel:
     per_element = 5.0 if base_name(op.name) == "_fft_c2c" else 2.5
     flop = sum(per_element * numel * math.log2(max(2, length)) for length in lengths)
     passes = sum(1 if length <= _FFT_BLOCK else 2 for length in lengths)
-    # All passes but the first read what the one before wrote.
+    # Each pass after the first reads the results of the pass before.
     between_bytes = (passes - 1) * total_bytes(op.outputs)
     return streaming_kernel(
         op,

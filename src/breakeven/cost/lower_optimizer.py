@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, of which optimizers are made.
+"""Operators on lists of tensors, which optimizers use.
 
 One launch takes as many tensors as fit its arguments, and as many chunks as it has blocks.
 """
@@ -29,15 +29,15 @@ RULES = RuleTable()
 
 _FOREACH_REDUCTIONS = ("norm", "max", "powsum")
 
-# A block works on a chunk of this many elements of one tensor. A launch takes at most 320 chunks,
-# and the fewer tensors the more lists each of them is in, as all addresses travel in 4 KiB of
-# launch arguments. Source: aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize,
-# depth_to_max_blocks, depth_to_max_tensors; builds for CUDA 13 and later take several times more.
+# A block processes a chunk of this many elements of one tensor. A launch takes at most 320 chunks.
+# All addresses travel in 4 KiB of launch arguments, so it takes fewer tensors the more lists there
+# are. Source: aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize, depth_to_max_blocks,
+# depth_to_max_tensors; builds for CUDA 13 and later take several times more.
 _CHUNK_NUMEL = 65_536
 _MAX_CHUNKS = 320
 _MAX_TENSORS = (110, 64, 48, 36, 30)
 
-# Norms of a list are finished by a kernel that takes this many tensors.
+# Tensors that one kernel takes to finish the norms of a list.
 # Source: aten/src/ATen/native/cuda/ForeachReduceOp.cu, MAX_TENSORS_PER_KERNEL.
 _MAX_TENSORS_OF_CLEANUP = 600
 
@@ -51,11 +51,11 @@ _VARIANT = "multi_tensor"
 
 
 def multi_tensor_launches(numels: Iterable[int], num_lists: int) -> int:
-    """Return how many launches the multi-tensor kernel takes.
+    """Return the number of launches of the multi-tensor kernel.
 
     Args:
         numels: Elements of each tensor of one list.
-        num_lists: Lists that the kernel works on, results included.
+        num_lists: Lists that the kernel processes, results included.
     """
     max_tensors = _MAX_TENSORS[min(num_lists, len(_MAX_TENSORS)) - 1]
     launches = num_tensors = num_chunks = 0
@@ -74,15 +74,15 @@ def multi_tensor_launches(numels: Iterable[int], num_lists: int) -> int:
 
 
 def num_list_tensors(op: Op) -> int:
-    """Return how many tensors a ``_foreach`` operator works through."""
+    """Return the number of tensors that a ``_foreach`` operator processes."""
     return len(lists_of(op).given[0])
 
 
 def _takes_fast_route(lists: Sequence[Sequence[TensorSpec]]) -> bool:
-    """Return whether one kernel can take all tensors.
+    """Return whether one kernel can process all tensors.
 
-    Mixed dtypes are done one by one, and lists whose tensors differ in shape from each other's: a
-    weight and its count of steps.
+    torch processes tensors one by one if their dtypes are mixed, or if the lists differ in shape:
+    a weight and its count of steps.
     """
     shapes = zip(*([spec.shape for spec in tensors] for tensors in lists), strict=False)
     is_alike = all(len(set(each)) == 1 for each in shapes)
@@ -90,12 +90,12 @@ def _takes_fast_route(lists: Sequence[Sequence[TensorSpec]]) -> bool:
 
 
 class Lists(NamedTuple):
-    """The lists of tensors of an elementwise ``_foreach_*``.
+    """The tensor lists of an elementwise ``_foreach_*``.
 
     Args:
-        given: Those that it is given.
-        read: Those that it reads.
-        written: What it writes: in place, its first list.
+        given: Its argument lists.
+        read: The lists that it reads.
+        written: The list that it writes; in place, its first list.
     """
 
     given: list[Sequence[TensorSpec]]
@@ -104,7 +104,7 @@ class Lists(NamedTuple):
 
 
 def lists_of(op: Op) -> Lists:
-    """Return the lists of an elementwise ``_foreach_*``, which the trace has joined into one."""
+    """Return the lists of an elementwise ``_foreach_*``, which the trace joins into one."""
     name, overload = base_name(op.name).removeprefix("_foreach_"), overload_name(op.name)
     in_place, inputs = is_in_place(op.name), op.inputs
     num_lists = 1
@@ -112,7 +112,7 @@ def lists_of(op: Op) -> Lists:
         num_lists = 3
     elif name in ("lerp", "copy") or overload == "List":
         num_lists = 2
-    # A trailing tensor that belongs to no list holds scalars: ``_foreach_mul_.Tensor``.
+    # A trailing tensor outside the lists holds scalars: ``_foreach_mul_.Tensor``.
     length = (len(inputs) - (1 if overload == "Tensor" else 0)) // num_lists
     lists: list[Sequence[TensorSpec]] = [
         inputs[i * length : (i + 1) * length] for i in range(num_lists)
@@ -161,7 +161,7 @@ def _lower_foreach_reduction(op: Op) -> Kernel:
     numels = [spec.numel for spec in op.inputs]
     if _takes_fast_route([op.inputs]):
         first = multi_tensor_launches(numels, 1)
-        # Before: zeros for the values of the chunks.
+        # One launch before: zeros for the values of the chunks.
         launches = 1 + first + math.ceil(len(numels) / _MAX_TENSORS_OF_CLEANUP)
     else:
         launches = len(numels)
@@ -171,15 +171,15 @@ def _lower_foreach_reduction(op: Op) -> Kernel:
 def _fused_kernel(
     op: Op, *, num_lists: int, flop: int, written: Sequence[int], num_steps: int = 0
 ) -> Kernel:
-    """Return a fused optimizer.
+    """Return the kernel of a fused optimizer.
 
     Args:
         op: The operator.
-        num_lists: Lists whose addresses it is given.
-        flop: Arithmetic for each parameter.
-        written: The lists that are updated, by index.
-        num_steps: Lists of one number per tensor behind those, which an elementwise kernel counts
-            up first; they take no room among the addresses.
+        num_lists: Lists whose addresses the kernel gets.
+        flop: Arithmetic per parameter.
+        written: Indices of the lists that it updates.
+        num_steps: Lists of step counts after those; a separate elementwise kernel increments
+            them, so they take no room among the addresses.
     """
     length = len(op.inputs) // (num_lists + num_steps)
     lists = [op.inputs[i * length : (i + 1) * length] for i in range(num_lists)]
@@ -206,7 +206,7 @@ def _lower_fused_adam(op: Op) -> Kernel:
 
 @RULES.add("_fused_sgd")
 def _lower_fused_sgd(op: Op) -> Kernel:
-    """Lower ``_fused_sgd_(self, grads, momentum_buffers)``; without momentum there are two."""
+    """Lower ``_fused_sgd_(self, grads, momentum_buffers)``; without momentum it has two lists."""
     has_momentum = bool(op.attributes.get("momentum", 0.0))
     written = (0, 2) if has_momentum else (0,)
     return _fused_kernel(op, num_lists=2 + has_momentum, flop=_SGD_FLOP, written=written)

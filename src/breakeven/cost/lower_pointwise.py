@@ -1,7 +1,7 @@
 """Elementwise operators: arithmetic, activations, fills, random numbers, and copies.
 
-``variant`` is empty where streams are read and written in order; else ``strided``, ``concat``,
-``fill`` (writes alone) or ``random``.
+``variant`` is empty for streams in order; otherwise ``strided``, ``concat``, ``fill`` (only writes)
+or ``random``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ TRANSCENDENTAL = names_in(
     """
 )
 
-# Write their result from random numbers; what was in it before is not read.
+# Write random numbers without reading the tensor that they overwrite.
 RANDOM = names_in(
     """
     _sample_dirichlet _standard_gamma bernoulli binomial cauchy exponential geometric log_normal
@@ -102,21 +102,21 @@ REARRANGE = names_in(
     """
 )
 
-# Join lists of tensors, several of them per launch.
+# Join lists of tensors, several per launch.
 JOIN = names_in(
     """
     _chunk_cat _stack block_diag cat concat concatenate hstack stack vstack
     """
 )
 
-# Zero the whole result, then copy the gradient of a part of it into place.
+# Zero the whole result, then copy the gradient of a part into place.
 EMBED_GRADIENT = names_in(
     """
     as_strided_backward diag_embed diagonal_backward select_backward slice_backward
     """
 )
 
-# Resampling of images is a weighted sum of so many taps per output element and dimension.
+# Taps per output element and dimension of the weighted sum that resamples an image.
 _UPSAMPLE_TAPS = {
     "upsample_nearest": 1, "_upsample_nearest_exact": 1, "upsample_linear": 2,
     "upsample_bilinear": 2, "upsample_trilinear": 2, "upsample_bicubic": 4,
@@ -185,13 +185,13 @@ def _lower_masked_fill(op: Op) -> Kernels:
     return copied, filled
 
 
-# A tensor of the value to fill in is negligible.
+# A tensor of the fill value is negligible.
 RULES.add(FILL)(fill_kernel)
 
 
 @RULES.add(RANDOM)
 def _lower_random(op: Op) -> Kernel:
-    """Lower random numbers; the probabilities of ``bernoulli`` and the means of ``normal`` count.
+    """Lower random numbers; they read the probabilities of ``bernoulli``, the means of ``normal``.
 
     The in-place forms and ``_like`` overwrite their first argument or take only its shape.
     """
@@ -216,7 +216,7 @@ def _lower_join(op: Op) -> Kernel:
 
 @RULES.add(EMBED_GRADIENT)
 def _lower_embedded_gradient(op: Op) -> tuple[Kernel, ...]:
-    """Lower the gradient of a view: zero all, then copy the part that has a gradient."""
+    """Lower the gradient of a view: zero the whole result, then copy the part with a gradient."""
     part_bytes = total_bytes(op.inputs)
     return (
         fill_kernel(op),
@@ -228,7 +228,7 @@ def _lower_embedded_gradient(op: Op) -> tuple[Kernel, ...]:
 
 @RULES.add("rrelu_with_noise rrelu_with_noise_functional")
 def _lower_random_rrelu(op: Op) -> Kernel:
-    """Lower ``rrelu_with_noise(self, noise)``; the slopes drawn are written into ``noise``."""
+    """Lower ``rrelu_with_noise(self, noise)``, which writes the drawn slopes into ``noise``."""
     return streaming_kernel(
         op,
         flop=TRANSCENDENTAL_FLOP * output_numel(op),

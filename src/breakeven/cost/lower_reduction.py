@@ -1,11 +1,11 @@
 """Reductions, scans, softmax, losses, pooling over windows, and normalization.
 
-Of a normalization, ``variant`` names what is normalised over (``layer``, ``batch``, ``group``,
-``rms``), then ``backward``. Where the statistics span more than a thread block can hold, the input
-must be read again once they are known: batch and group norm read it twice.
+The ``variant`` of a normalization names the normalised dimensions (``layer``, ``batch``, ``group``,
+``rms``), then ``backward``. If the statistics span more than a thread block can hold, the kernel
+reads the input again once they are known: batch and group norm read it twice.
 
-Batch norm is cuDNN's, but where it has none for the dtypes: bfloat16, and float16 with parameters
-of the same dtype (``model.half()``). ``batch_native`` is torch's own.
+cuDNN computes batch norm except for dtypes without a cuDNN kernel: bfloat16, and float16 with
+parameters of the same dtype (``model.half()``). ``batch_native`` is torch's own kernel.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _SCANS = frozenset(
 _SOFTMAX_FLOP = TRANSCENDENTAL_FLOP + 4
 _SOFTMAX_BACKWARD_FLOP = 4
 
-# Rows up to here are held in the registers of a warp. Longer ones a block reads from shared memory
-# or again from the cache; a softmax over another dimension than the last passes over its input
-# three times. Source: aten/src/ATen/native/cuda/SoftMax.cu, host_softmax.
+# Rows up to this length stay in the registers of a warp. A block reads longer ones from shared
+# memory or again from the cache; a softmax over another dimension than the last passes over its
+# input three times. Source: aten/src/ATen/native/cuda/SoftMax.cu, host_softmax.
 _PERSISTENT_ROW = 1024
 _PERSISTENT_ROW_BYTES = 4096
 
@@ -77,7 +77,7 @@ _POINTWISE_LOSS_FLOP = {
 @RULES.add(_REDUCTION_FLOP)
 def _lower_reduction(op: Op) -> Kernel:
     name, reduced = base_name(op.name), reduced_dimensions(op)
-    # Columns are reduced, as for the gradient of a bias.
+    # The reduction is along columns, as for the gradient of a bias.
     is_outer = bool(reduced) and len(op.inputs[0].shape) - 1 not in reduced
     variant = "scan" if name in _SCANS else "outer" if is_outer else ""
     flop = _REDUCTION_FLOP[name] * sum(spec.numel for spec in op.inputs)
@@ -85,7 +85,7 @@ def _lower_reduction(op: Op) -> Kernel:
 
 
 def reduced_dimensions(op: Op) -> set[int]:
-    """Return the dimensions that a reduction is given: none where it is given none, for all."""
+    """Return the dimensions argument of a reduction; empty for a reduction over all dimensions."""
     given: Sequence[int] | int | None = op.attributes.get("dim")
     if given is None or not op.inputs or not op.inputs[0].shape:
         return set()
@@ -138,9 +138,9 @@ def _lower_softmax(op: Op) -> Kernel:
 
 @RULES.add("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward")
 def _lower_softmax_backward(op: Op) -> Kernel:
-    """Lower ``_softmax_backward_data(grad_output, output)`` and its logarithm's.
+    """Lower ``_softmax_backward_data(grad_output, output)`` and that of the logarithm.
 
-    The plain one multiplies both first, into a tensor of its own, and reduces that.
+    The plain one first multiplies both into a temporary tensor and reduces that.
     Source: aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out.
     """
     grad, output = op.inputs[:2]
@@ -159,7 +159,7 @@ def _lower_softmax_backward(op: Op) -> Kernel:
 
 
 def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
-    """Return the reduction of a loss over all elements; none where each keeps its own."""
+    """Return the reduction of a loss over all elements; none for an unreduced loss."""
     if output_numel(op) == source.numel and op.outputs and op.outputs[0].shape == source.shape:
         return ()
     reduction = reduction_kernel(op, flop=source.numel, read_bytes=tensor_bytes(source))
@@ -168,7 +168,7 @@ def _reduced(op: Op, source: TensorSpec) -> tuple[Kernel, ...]:
 
 @RULES.add(_POINTWISE_LOSS_FLOP)
 def _lower_pointwise_loss(op: Op) -> tuple[Kernel, ...]:
-    """Lower ``mse_loss(self, target)`` and its like: all differences, then their mean or sum."""
+    """Lower ``mse_loss(self, target)`` and similar: all differences, then their mean or sum."""
     source = op.inputs[0]
     flop = _POINTWISE_LOSS_FLOP[base_name(op.name)] * source.numel
     differences = streaming_kernel(op, flop=flop, write_bytes=tensor_bytes(source))
@@ -185,7 +185,7 @@ def _lower_loss_backward(op: Op) -> Kernel:
 def _lower_bce_with_logits(op: Op) -> tuple[Kernel, ...]:
     """Lower ``binary_cross_entropy_with_logits(self, target, weight?, pos_weight?)``.
 
-    Composed of four elementwise kernels, one more per weight, and the reduction.
+    It is composed of four elementwise kernels, one more per weight, and the reduction.
     Source: aten/src/ATen/native/Loss.cpp, binary_cross_entropy_with_logits.
     """
     source = op.inputs[0]
@@ -194,7 +194,7 @@ def _lower_bce_with_logits(op: Op) -> tuple[Kernel, ...]:
     elementwise = streaming_kernel(
         op,
         flop=(2 * TRANSCENDENTAL_FLOP + num_kernels) * source.numel,
-        # Two of the four read one operand, two of them two.
+        # Two of the four read one operand, the other two read two.
         read_bytes=(2 * num_kernels - 2) * one_bytes,
         write_bytes=num_kernels * one_bytes,
         launches=num_kernels,
@@ -241,10 +241,10 @@ def _lower_ctc(op: Op) -> Kernels:
     """Lower ``_ctc_loss(log_probs (T, N, C), targets, …)``: a recursion over the T frames.
 
     Each frame updates 2 S + 1 states per sequence, of three terms each. The gradient runs the
-    recursion again from the end, and then fills the gradient of all frames.
+    recursion again from the end, then fills the gradient of all frames.
     """
     is_backward = "backward" in op.name
-    # The gradient comes first in the arguments of the backward operator.
+    # The gradient is the first argument of the backward operator.
     log_probs, targets = op.inputs[1:3] if is_backward else op.inputs[:2]
     num_frames = log_probs.shape[0]
     num_states = 2 * targets.numel + 1
@@ -269,13 +269,13 @@ _AVERAGE = (
 
 
 def _window(op: Op, large: TensorSpec, small: TensorSpec) -> int:
-    """Return how many elements one window covers, from its size or from that of the tensors."""
+    """Return the number of elements in a window, from its size or from the tensors' sizes."""
     dimensions = next(count for count in (1, 2, 3) if f"{count}d" in op.name)
     given: Sequence[int] | int | None = op.attributes.get("kernel_size")
     if isinstance(given, int):
         return given**dimensions
     if given:
-        # A single number stands for all dimensions.
+        # A single number applies to all dimensions.
         return math.prod(given) if len(given) == dimensions else given[0] ** dimensions
     sizes = zip(large.shape[-dimensions:], small.shape[-dimensions:], strict=True)
     return math.prod(math.ceil(whole / max(1, part)) for whole, part in sizes)
@@ -290,7 +290,7 @@ def _lower_pool(op: Op) -> Kernel:
 
 @RULES.add(f"{name}_backward" for name in _AVERAGE)
 def _lower_average_backward(op: Op) -> Kernel:
-    """Lower ``avg_pool2d_backward(grad_output, input)``; of the input only the shape is used."""
+    """Lower ``avg_pool2d_backward(grad_output, input)``, which uses only the input's shape."""
     grad, result = op.inputs[0], op.outputs[0]
     return streaming_kernel(
         op,
@@ -324,15 +324,14 @@ _BACKWARD_FLOP = 11
 _WEIGHT_FLOP = 5
 _APPLY_FLOP = 4
 
-# Threads of torch's own batch norm load one element at a time, so that narrow ones take as long
-# as these. Training VGG with batch norm rather than without takes the same additional time in
-# float16 as in float32, or more: RTX 2080 Ti 0.82-0.87 times, TITAN V 1.3, A100 1.2
-# (pytorch-gpu-benchmark, batches of 12).
+# Threads of torch's own batch norm load one element at a time, so narrower elements take as long
+# as these. Batch norm adds as much time to the training of VGG in float16 as in float32, or
+# more: RTX 2080 Ti 0.82-0.87 times, TITAN V 1.3, A100 1.2 (pytorch-gpu-benchmark, batches of 12).
 _NATIVE_ELEMENT_BYTES = 4
 
 
 def _is_training(op: Op) -> bool:
-    """Return whether the statistics are those of the batch, rather than running averages."""
+    """Return whether the statistics are the batch's, rather than running averages."""
     name = base_name(op.name)
     if "no_training" in name or "no_update" in name:
         return False
@@ -356,8 +355,8 @@ for _norm, _names in (("layer", "native_layer_norm layer_norm"), ("rms", "_fused
 def _lower_layer_norm_backward(op: Op) -> tuple[Kernel, ...]:
     """Lower ``native_layer_norm_backward(grad_out, input, mean, rstd, weight?, bias?)``.
 
-    The gradients of weight and bias are sums over all rows, a kernel of their own that reads
-    gradient and input again. Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu.
+    A separate kernel sums the gradients of weight and bias over all rows, and reads gradient and
+    input again. Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu.
     """
     grad, source = op.inputs[0], op.inputs[1]
     kernel = partial(
@@ -385,9 +384,10 @@ def _lower_layer_norm_backward(op: Op) -> tuple[Kernel, ...]:
 def _batch_kernel(op: Op, *, flop: int, num_sources: int, variant: str) -> Kernel:
     """Return a batch norm that reads its first ``num_sources`` inputs twice."""
     scale, source = 1.0, op.inputs[0]
-    # The weight is the first input of one dimension; without one, the running mean has its dtype.
+    # The weight is the first input of one dimension. Without a weight, the running mean has its
+    # dtype.
     weight = next((spec for spec in op.inputs if len(spec.shape) == 1), source)
-    # Whether torch's own kernels normalize the batch.
+    # For these dtypes torch's own kernels normalize the batch.
     if source.dtype == "bfloat16" or weight.dtype == source.dtype == "float16":
         scale = max(1.0, _NATIVE_ELEMENT_BYTES / source.element_bytes)
         variant = variant.replace("batch", "batch_native")
@@ -412,7 +412,7 @@ def _batch_kernel(op: Op, *, flop: int, num_sources: int, variant: str) -> Kerne
 def _lower_batch_norm(op: Op) -> Kernel:
     """Lower the batch norms, all of (input, weight?, bias?, running statistics).
 
-    cuDNN takes one launch in training; in evaluation it is an elementwise kernel.
+    cuDNN takes one launch in training; evaluation is an elementwise kernel.
     """
     source = op.inputs[0]
     if not _is_training(op):
@@ -429,7 +429,7 @@ def _lower_batch_norm(op: Op) -> Kernel:
 def _lower_batch_norm_backward(op: Op) -> Kernel:
     """Lower the gradients of batch norm: sums per channel, then the gradient of the input.
 
-    The two inputs of the shape of the data are gradient and input, in either order.
+    The two inputs with the shape of the data are gradient and input, in either order.
     """
     flop = _BACKWARD_FLOP + _WEIGHT_FLOP
     return _batch_kernel(op, flop=flop, num_sources=2, variant="batch_backward")
@@ -466,7 +466,7 @@ RULES.add(
 )(Streaming(family=Family.NORMALIZATION, flop_per_input=_WEIGHT_FLOP, variant="batch"))
 
 
-# Of (v, g): the norm per row, then scale it.
+# Inputs (v, g): compute the norm per row, then scale it.
 RULES.add("_weight_norm_interface _weight_norm_interface_backward")(
     Streaming(family=Family.NORMALIZATION, flop_per_input=3, variant="weight")
 )

@@ -1,16 +1,17 @@
 """Layers over sequences: scaled dot-product attention, and recurrent layers.
 
-Of attention: query (B, H, S_q, D), key (B, H_kv, S_k, D), value (B, H_kv, S_k, D_v). A block of the
-kernel takes some queries past all keys, so its m, n, k and batch are S_q, D_v, S_k and B × H, as of
-its second product; backward some keys past all queries, with S_k and S_q exchanged. ``variant``
-names what torch may run, see `breakeven.cost.implementations`.
+Attention: query (B, H, S_q, D), key (B, H_kv, S_k, D), value (B, H_kv, S_k, D_v). A block of the
+kernel processes some queries against all keys, so its m, n, k and batch are those of its second
+product: S_q, D_v, S_k and B × H. Backward, a block processes some keys against all queries, with
+S_k and S_q exchanged. ``variant`` names the implementations that torch may choose, see
+`breakeven.cost.implementations`.
 
-Of recurrent layers: T time steps, B sequences, H hidden units, G gates (LSTM 4, GRU 3, plain 1),
-I inputs. The products with the input do not wait for the time step before, so they are one GEMM
-per layer and direction. The products with the hidden state do: they are a RECURRENT kernel, in
-which m = B, n = G × H and k = H are the sizes of one step, and ``launches`` is the number of steps
-of all layers and directions, one after the other; its FLOP and bytes are those of all of them. Of
-small layers a launch takes all steps, see `breakeven.cost.implementations`.
+Recurrent layers: T time steps, B sequences, H hidden units, G gates (LSTM 4, GRU 3, plain 1), I
+inputs. The products with the input do not wait for the time step before, so they are one GEMM per
+layer and direction. The products with the hidden state wait for it: they are a RECURRENT kernel.
+Its m = B, n = G × H and k = H are the sizes of one step, and ``launches`` is the number of
+sequential steps of all layers and directions; its FLOP and bytes are those of all of them. In small
+layers one launch takes all steps, see `breakeven.cost.implementations`.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ _FUSED = (
     "_scaled_dot_product_fused_attention_overrideable",
 )
 
-# The backward pass computes five products where the forward pass computes two: the scores once
-# more, then the gradients of scores, query, key and value.
+# The backward pass computes five products, the forward pass two: it recomputes the scores and
+# computes the gradients of scores, query, key and value.
 # Source: Dao, "FlashAttention-2", 2023, section 3.1.
 _BACKWARD_PRODUCTS = 2.5
 
-# The gradient of the query is added up in fp32, by all blocks of keys.
+# All blocks of keys add to the gradient of the query, in fp32.
 _ACCUMULATOR_BYTES = 4
 
 
 def _variant(op: Op) -> str:
     """Return the implementations that a GPU may run, the preferred one first.
 
-    The CPU's own flash attention stands for the GPU's, which takes 16-bit dtypes alone; others
-    run the memory-efficient kernel.
+    A trace of the CPU's flash attention stands for the GPU's if the dtype has 16 bits, which are
+    all that the GPU's flash takes; otherwise for the memory-efficient kernel.
     """
     recorded = op.attributes.get("implementations")
     if recorded:
@@ -74,7 +75,7 @@ def _variant(op: Op) -> str:
 def _product_flop(op: Op, query: TensorSpec, key: TensorSpec, value: TensorSpec) -> float:
     """Return the FLOP of the two products.
 
-    Of a causal one, blocks above the diagonal are never computed, those on it wholly.
+    With a causal mask, blocks above the diagonal are skipped, and those on it computed in full.
     """
     *leading, num_queries, width = query.shape
     num_keys, value_width = key.shape[-2], value.shape[-1]
@@ -86,13 +87,13 @@ def _product_flop(op: Op, query: TensorSpec, key: TensorSpec, value: TensorSpec)
 
 @RULES.add((*_FUSED, *(f"{name}_backward" for name in _FUSED)))
 def _lower_attention(op: Op) -> tuple[Kernel, ...]:
-    """Lower fused attention: forward one kernel, backward also one before and one after it.
+    """Lower fused attention: one kernel forward; backward also one before and one after it.
 
-    Before: the row sums of gradient times output, and zeros for the gradient of the query. After:
-    its conversion from fp32.
+    Before: the row sums of gradient times output, and zeros for the query's gradient. After: its
+    conversion from fp32.
     """
     is_backward = "backward" in op.name
-    # The gradient of the output comes first in the arguments of the backward operator.
+    # The gradient of the output is the first argument of the backward operator.
     query, key, value = op.inputs[1:4] if is_backward else op.inputs[:3]
     flop = _product_flop(op, query, key, value)
     num_queries, num_keys = query.shape[-2], key.shape[-2]
@@ -102,7 +103,7 @@ def _lower_attention(op: Op) -> tuple[Kernel, ...]:
         flop=flop * (_BACKWARD_PRODUCTS if is_backward else 1.0),
         read_bytes=total_bytes(op.inputs),
         write_bytes=total_bytes(op.outputs),
-        # The fused kernels multiply fp32 in fp32 (or emulate it), whatever TF32 setting.
+        # The fused kernels multiply fp32 in fp32 (or emulate it), independent of the TF32 setting.
         precision=tensor_core_precision(query, allow_tf32=False),
         m=num_keys if is_backward else num_queries,
         n=value.shape[-1],
@@ -160,7 +161,7 @@ def _lower_plain_attention(op: Op, settings: Settings) -> Kernels:
     )
 
 
-# By cuDNN's number of the mode: plain with ReLU, plain with tanh, LSTM, GRU.
+# By cuDNN's mode number: plain with ReLU, plain with tanh, LSTM, GRU.
 _NUM_GATES = (1, 1, 4, 3)
 _MODE_NAMES = ("rnn", "rnn", "lstm", "gru")
 _FLOP_PER_GATE = TRANSCENDENTAL_FLOP + 3
@@ -171,16 +172,16 @@ class _Sizes:
     """Sizes of a stack of recurrent layers.
 
     Args:
-        mode: cuDNN's number.
+        mode: cuDNN's mode number.
         num_steps: Time steps.
         num_sequences: Sequences.
         hidden_size: Hidden units.
         gate_width: Hidden units times gates.
         widths: Inputs of each layer.
         num_directions: 1 or 2.
-        element_bytes: Of a number.
-        precision: Of the arithmetic.
-        is_plain: There are neither packed sequences nor a projection.
+        element_bytes: Bytes of a number.
+        precision: Precision of the arithmetic.
+        is_plain: There are no packed sequences and no projection.
     """
 
     mode: int
@@ -217,7 +218,7 @@ def _sequence_sizes(op: Op, source: TensorSpec, states: int) -> tuple[int, int]:
     batch_sizes: Sequence[int] | None = op.attributes.get("batch_sizes")
     if batch_sizes:
         return len(batch_sizes), max(1, num_tokens // len(batch_sizes))
-    # Without the lengths, those of the states tell how many sequences there are.
+    # Without lengths, the states' shape gives the number of sequences.
     shapes = (spec.shape for spec in op.inputs if len(spec.shape) == 3)
     num_sequences = next((shape[1] for shape in shapes if shape[0] == states), 1)
     return max(1, math.ceil(num_tokens / max(1, num_sequences))), num_sequences
@@ -226,15 +227,15 @@ def _sequence_sizes(op: Op, source: TensorSpec, states: int) -> tuple[int, int]:
 def _sizes(op: Op, settings: Settings) -> _Sizes:
     """Read the sizes of ``_cudnn_rnn`` and ``mkldnn_rnn_layer``, forward or backward.
 
-    The weights are told by their rows, wherever in the arguments they are. The input is the first
-    tensor, or, behind the gradients of whatever the loss uses, what comes before the states.
+    The weights are found by their number of rows, at any position. The input is the first tensor,
+    or, in the backward operator, the tensor before the states.
     """
     mode = int(op.attributes.get("mode", 2))
     hidden_size = int(op.attributes["hidden_size"])
     num_directions = 2 if op.attributes.get("bidirectional", False) else 1
     num_layers = int(op.attributes.get("num_layers", 1))
     if base_name(op.name).startswith("mkldnn"):
-        # One layer in one direction, whatever the whole network has.
+        # The operator is one layer in one direction, whatever the network has.
         num_layers = num_directions = 1
     gate_width = _NUM_GATES[mode] * hidden_size
     weights = [
@@ -263,11 +264,11 @@ def _sizes(op: Op, settings: Settings) -> _Sizes:
 def _recurrence(sizes: _Sizes, *, is_backward: bool) -> Kernel:
     """Return the time steps of all layers: product with the hidden state, then the gates."""
     n, k = sizes.gate_width, sizes.hidden_size
-    # How often the time steps are run through: once per layer and direction.
+    # Passes over the time steps: one per layer and direction.
     num_sweeps = len(sizes.widths) * sizes.num_directions
     num_tokens = num_sweeps * sizes.num_steps * sizes.num_sequences
     num_gates, hidden_numel = num_tokens * n, num_tokens * k
-    # Training keeps the gates. Backward reads them with the cells and the gradient of the output.
+    # Training keeps the gates. Backward reads them, the cells and the gradient of the output.
     read_numel = num_sweeps * n * k + num_gates + (2 * hidden_numel if is_backward else 0)
     write_numel = num_gates + (0 if is_backward else 2 * hidden_numel)
     name = _MODE_NAMES[sizes.mode]
@@ -328,7 +329,7 @@ def _lower_rnn_backward(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     """
 )
 def _lower_cell(op: Op) -> Kernels:
-    """Lower one fused step of a cell, whose products are operators of their own."""
+    """Lower one fused step of a cell; its products are separate operators."""
     flop = _FLOP_PER_GATE * max(spec.numel for spec in op.inputs)
     cell = streaming_kernel(op, flop=flop)
     biases = [spec for spec in op.outputs if len(spec.shape) == 1]
@@ -353,7 +354,7 @@ def _lower_flatten_weights(op: Op) -> Kernel:
 @RULES.add("_pack_padded_sequence _pack_padded_sequence_backward")
 def _lower_packing(op: Op) -> Kernel:
     """Lower ``_pack_padded_sequence(input, lengths)``: copies of the valid part."""
-    # One launch per change of the number of sequences; at most one per time step.
+    # One launch per change in the number of sequences; at most one per time step.
     data, *batch_sizes = op.outputs
     launches = max(1, 1, *(spec.numel for spec in batch_sizes))
     copied = float(data.num_bytes)

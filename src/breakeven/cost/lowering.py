@@ -1,4 +1,4 @@
-"""From operators to kernels: all rules, operators that run no kernel, and sparse tensors."""
+"""The lowering of operators to kernels: all rules, operators without a kernel, sparse tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from breakeven.cost.rules import (
 from breakeven.errors import Caveat
 from breakeven.trace import Op, Settings, TensorSpec
 
-# Results that share the memory of an argument: shape and strides are computed on the host.
+# The result shares the memory of an argument; the host computes its shape and strides.
 _VIEWS = names_in(
     """
     _autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _indices _make_dual
@@ -51,7 +51,7 @@ _VIEWS = names_in(
     """
 )
 
-# Memory is taken from the caching allocator, or metadata is read or changed; nothing runs.
+# These allocate from the caching allocator, or read or change metadata; no kernel runs.
 _NO_KERNEL = names_in(
     """
     _assert_async _assert_scalar _assert_tensor_metadata _coalesced _cudnn_init_dropout_state
@@ -68,7 +68,7 @@ _NO_KERNEL = names_in(
     """
 )
 
-# Markers that torch's own code sets for its profiler, and functions of the scripting language.
+# Markers of torch's own code for its profiler, and functions of the scripting language.
 _NO_KERNEL_NAMESPACES = ("profiler.", "prim.")
 
 
@@ -87,12 +87,12 @@ def _run_nothing(op: Op, settings: Settings) -> Kernels:
 
 @_RULES.add({f"{name}_copy" for name in _VIEWS} - _RULES.keys())
 def _lower_view_copy(op: Op) -> Kernel:
-    """Lower a view's functional twin, which copies: ``transpose_copy``."""
+    """Lower the copying variant of a view: ``transpose_copy``."""
     return streaming_kernel(op, flop=0)
 
 
 def rule_of(op_name: str) -> SettingsRule | None:
-    """Return what lowers an operator without sparse tensors; None where that is not known.
+    """Return the rule of an operator without sparse tensors; None if it has none.
 
     Args:
         op_name: Overload, such as ``aten.addmm.default``.
@@ -105,7 +105,7 @@ def lower(op: Op, settings: Settings) -> Lowering:
     """Return the kernels that a device runs for ``op``, in launch order.
 
     Args:
-        op: Operator with the shapes of its tensors; ``outputs`` may be empty where it works in
+        op: Operator with the shapes of its tensors; ``outputs`` may be empty if it works in
             place on a list.
         settings: Switches of torch that permit TF32.
 
@@ -119,11 +119,11 @@ def lower(op: Op, settings: Settings) -> Lowering:
         kernels = [each for kernel in lowering.kernels for each in padded_product(called, kernel)]
         return msgspec.structs.replace(lowering, kernels=tuple(kernels))
     if has_out_argument(op.name) and op.outputs and len(op.inputs) > len(op.outputs):
-        # ``mm.out(a, b, out=c)``: the last arguments are written, not read.
+        # ``mm.out(a, b, out=c)`` writes its last arguments and does not read them.
         op = msgspec.structs.replace(op, inputs=op.inputs[: -len(op.outputs)])
     rule = rule_of(op.name)
     tensors = op.outputs or op.inputs
-    # torch launches no kernel over no elements.
+    # torch launches no kernel for zero elements.
     is_empty = bool(tensors) and all(spec.numel == 0 for spec in tensors)
     if rule is _run_nothing or is_empty:
         return Lowering(kernels=())
@@ -146,9 +146,9 @@ def lower(op: Op, settings: Settings) -> Lowering:
     return Lowering(kernels=kernels if isinstance(kernels, tuple) else (kernels,), caveat=caveat)
 
 
-# Operators with a sparse tensor cost what its stored values cost, by which the trace describes it
-# (`TensorSpec`). Argued from the kernels of torch and cuSPARSE, held against no measurement:
-# operators of sparse tensors are in no table.
+# Operators with a sparse tensor cost as much as its stored values, by which the trace describes it
+# (`TensorSpec`). Derived from the kernels of torch and cuSPARSE, without a measurement: no table
+# has operators of sparse tensors.
 _PRODUCTS = names_in("_sparse_addmm _sparse_mm addmm addmv bmm hspmm matmul mm mv spmm sspaddmm")
 _CONVERSIONS = names_in(
     """
@@ -163,12 +163,12 @@ _OTHERS = names_in(
     sub sum zero
     """
 )
-# Their results are views of rows that are read at the positions of a dense gradient.
+# Their results are views of rows, which are read at the positions of a dense gradient.
 # Source: aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_sparse_backward.
 _GATHERS = names_in("_embedding_bag_backward _embedding_bag_sparse_backward")
 # Row and column of a stored value, int64 each.
 _POSITION_BYTES = 16
-# Positions are sorted and repeated ones found before values are added up.
+# Positions are sorted and duplicates found before values are added up.
 # Source: aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda.
 _COALESCE_LAUNCHES = 8
 
@@ -180,8 +180,8 @@ def _lower_sparse(op: Op) -> Kernel:
     position_bytes = float(_POSITION_BYTES * (stored.shape[0] if stored.shape else 1))
     name = base_name(op.name)
     if name in _PRODUCTS:
-        # Each stored value multiplies a row of the dense side; of a dense matrix by a sparse one,
-        # a column of it.
+        # Each stored value multiplies a row of the dense side; for a dense matrix times a sparse
+        # one, a column.
         sizes = op.outputs[0].shape[-2:] if op.outputs else ()
         is_right = bool(op.inputs) and op.inputs[-1].is_sparse and not op.inputs[-2].is_sparse
         length = 1 if len(sizes) < 2 else sizes[0] if is_right else sizes[1]
@@ -201,7 +201,7 @@ def _lower_sparse(op: Op) -> Kernel:
         return streaming_kernel(op, flop=output_numel(op), read_bytes=read_bytes)
 
     def touched_bytes(specs: Iterable[TensorSpec]) -> float:
-        # A dense operand is read and written only where there are stored values.
+        # A dense operand is read and written only at the stored values.
         return sum(min(tensor_bytes(one), float(stored.numel * one.element_bytes)) for one in specs)
 
     return streaming_kernel(

@@ -1,4 +1,4 @@
-"""Hosts: what a CPU takes for calls of torch, a typical one, and others by single-thread speed."""
+"""Hosts: costs of torch calls on a CPU, the reference host, and hosts by single-thread speed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from breakeven.device import HostCalibration, HostCpu, HostSpec, find_host_cpu
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.units import format_digits
 
-# What a device's operator costs the host beyond the same operator on the CPU, launch excluded, in
+# Extra host cost of a device's operator over the same operator on the CPU, launch excluded, in
 # operators of the CPU: the device's guard and stream, its allocator, checks of its errors. Queued
 # on a GPU an elementwise operator takes 4.4 µs (RTX 3090 Ti, 2022; mli/transformers-benchmarks)
 # to 8 µs (A100, 2026; Torch-FL PR 27), of which the launch is 1.7-2.3 µs; on the CPU 2.0 µs
-# (pytorch issue 41383, 2020) at about the same speed: 0.3 to 1.9 more. Where there is a device it
-# is measured instead.
+# (pytorch issue 41383, 2020) at about the same speed: 0.3 to 1.9 more. If the machine has a device,
+# a measurement replaces this figure.
 DEVICE_OPS = 1.0
 # Python around an operator and around a view, in calls of an empty module: of modules and of
 # wrappers in torch.nn.functional, attribute look-ups, all with colder caches than a loop's. Forward
@@ -28,28 +28,28 @@ DEVICE_OPS = 1.0
 # torch 2.13, Python 3.11; least squares gives 0 and 3.6).
 MODULE_CALLS = 0.5
 VIEW_MODULE_CALLS = 2.5
-# On the CPU a foreach operator is a loop over tensors: each costs an operator there, and only the
-# packing of its pointers on a device, which a tenth of it stands for. Judgement.
+# On the CPU a foreach operator is a loop over tensors, each of which costs an operator. On a device
+# each tensor only costs the packing of its pointers: a tenth of that. Judgement.
 _PACKING_SHARE = 0.1
-# What the work of a phase takes within a step over what these calls make of it: the medians of the
-# thirty networks of `benchmarks/small_steps.py`.
+# Host work of a phase within a step, over the sum of its calls' costs: the medians of the thirty
+# networks of `benchmarks/small_steps.py`.
 _FORWARD_FACTOR = 1.15
 _BACKWARD_FACTOR = 0.94
 _OPTIMIZER_FACTOR = 1.45
 
 
 class HostMeasures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a CPU takes for calls on tensors of one element, in nanoseconds each.
+    """Times of a CPU for calls on tensors of one element, in nanoseconds each.
 
     Args:
         op_ns: An operator.
-        autograd_ns: What recording it for backward adds.
-        module_ns: A call of a module that does nothing.
+        autograd_ns: Extra time of recording it for backward.
+        module_ns: A call of an empty module.
         view_ns: A view.
         backward_ns: An operator that the autograd engine runs.
-        backward_call_ns: A backward pass by itself.
+        backward_call_ns: Fixed cost of a backward pass.
         foreach_ns: An operator on a list of one tensor.
-        foreach_tensor_ns: What each further tensor adds to it.
+        foreach_tensor_ns: Extra time of it per further tensor.
     """
 
     op_ns: float
@@ -81,13 +81,13 @@ def host_of(
     """Return a CPU as the host of a device.
 
     Args:
-        measures: What it takes for calls of its own operators.
+        measures: Its times for calls of its own operators.
         host_id: Its id.
         name: Its name.
-        source: Where the measures are from.
-        log_sigma: How far a step's work may be off.
-        device_ns: What an operator of the device was measured to take it beyond one of its own.
-        assumption: How that is known.
+        source: Source of the measures.
+        log_sigma: Standard deviation of the logarithm of a step's host time.
+        device_ns: Measured extra time of a device's operator over one of the CPU.
+        assumption: Source of that extra time.
     """
     more_ns = DEVICE_OPS * measures.op_ns if device_ns is None else device_ns
     return HostSpec(
@@ -113,18 +113,17 @@ def host_of(
     )
 
 
-# How far two hosts with one CPU lie apart (driver, Python, memory, power settings), and the
-# reference from a host that it stands for. Judgement: hosts of one GPU differ by 2x either way.
+# Spread of hosts with one CPU (driver, Python, memory, power settings), and of the reference from
+# the hosts that it replaces. Judgement: hosts of one GPU differ by 2x either way.
 _REFERENCE_LOG_SIGMA = 0.35
-# Boost clock times instructions per clock, against what a host takes in truth: a server's other
-# cores keep it below its boost clock, and caches scale with neither. Where a hypervisor hides the
-# model, the clock is a guess too. Judgement, both.
+# Error of boost clock times instructions per clock as a host's speed: other busy cores keep a
+# server below its boost clock, and caches scale with neither. If a hypervisor hides the model, the
+# clock is also a guess. Both are judgement.
 _SPEED_LOG_SIGMA = 0.12
 _VIRTUAL_SPEED_LOG_SIGMA = 0.20
 
-# What an AMD EPYC of 2024 (Zen 5, 4.5 GHz) took by the measurement of `breakeven calibrate` in
-# 2026-11 under torch 2.13 and Python 3.11, and the single-thread speed of its core by the table of
-# CPUs.
+# Times of an AMD EPYC of 2024 (Zen 5, 4.5 GHz), measured by `breakeven calibrate` in 2026-11 under
+# torch 2.13 and Python 3.11, and the single-thread speed of its core from the table of CPUs.
 _MEASURED = HostMeasures(
     op_ns=990.0,
     autograd_ns=425.0,
@@ -148,7 +147,7 @@ def reference_host(era: Era = Era.TORCH_2) -> HostSpec:
     Hosts differ by 2x either way.
 
     Args:
-        era: Software; where it is not known it is taken for one of before torch 2, as most tables'.
+        era: Software; if unknown, assume one before torch 2, as in most tables.
     """
     if era is not Era.TORCH_2:
         return _BEFORE_TORCH_2
@@ -164,8 +163,7 @@ def reference_host(era: Era = Era.TORCH_2) -> HostSpec:
     )
 
 
-# An elementwise operator in a loop of its own then takes 8 µs with its launch, in a forward pass
-# 20 µs.
+# An elementwise operator then takes 8 µs with its launch in a loop, and 20 µs in a forward pass.
 _BEFORE_TORCH_2 = HostSpec(
     id=_REFERENCE_ID,
     name=_REFERENCE_NAME,
@@ -217,14 +215,14 @@ def host_spec(cpu: HostCpu, era: Era = Era.TORCH_2) -> HostSpec:
 
 
 def host_for(name: str, era: Era) -> tuple[HostSpec, Caveat | None]:
-    """Return the host that a table's ``host`` column means.
+    """Return the host that a table's ``host`` column names.
 
     Args:
-        name: A CPU, as a system calls it; empty where the table does not say.
+        name: A CPU, as a system names it; empty if the table does not say.
         era: Software.
 
     Returns:
-        The reference host where the name is empty, and with a caveat where it is not known.
+        The reference host if the name is empty; the same with a caveat if it is unknown.
     """
     if not name.strip():
         return reference_host(era), None
@@ -240,7 +238,7 @@ def host_for(name: str, era: Era) -> tuple[HostSpec, Caveat | None]:
 def measured_speed(calibration: HostCalibration) -> float:
     """Return the single-thread speed of a measured host; 1 is the reference host.
 
-    The geometric mean over what Python, the dispatcher and autograd took.
+    It is the geometric mean of the speeds of Python, the dispatcher and autograd.
     """
     logs = [
         math.log(reference_ns / max(calibration.figure(name.removesuffix("_ns")).median_ns, 1.0))

@@ -1,4 +1,4 @@
-"""The physics of one kernel on one device: its units, roofline, tiles and waves, cache.
+"""The time of one kernel on one device: units, roofline, tiles and waves, cache.
 
 Arrays of work have shape (num_kernels, 1), those of devices and efficiencies (1, num_devices);
 results have shape (num_kernels, num_devices).
@@ -27,7 +27,7 @@ from breakeven.device import DeviceSpec, Precision, generation_of
 
 Floats = NDArray[np.float64]
 
-# What matrix units compute.
+# Families that matrix units compute.
 MATRIX_FAMILIES = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENT}
 )
@@ -39,45 +39,45 @@ _FP64_MATRIX_FAMILIES = frozenset({Family.GEMM, Family.BATCHED_GEMM, Family.LINA
 
 _MATRIX_ELEMENT_BYTES = {Precision.TF32: 4, Precision.FP16: 2, Precision.BF16: 2}
 
-# Without hardware for it, fp64 is done in software: some tens of fp32 instructions each.
+# Devices without fp64 hardware emulate it: some tens of fp32 instructions each.
 _SOFTWARE_FP64_FRACTION = 1 / 32
 
-# Datasheets of RDNA from the third generation on count two vector instructions issued at once,
-# which compilers seldom find: rocBLAS multiplies matrices of 4,096 rows in fp32 at some 31 of the
-# 61 TFLOP/s of an RX 7900 XTX (seb-v.github.io, "Deep Dive into Matrix Optimization on AMD GPUs",
-# 2025-01-12: a kernel by hand, 60 % faster, reaches 50).
+# Datasheets of RDNA from the third generation on count two vector instructions issued at once, a
+# pairing that compilers seldom find: rocBLAS multiplies matrices of 4,096 rows in fp32 at some 31
+# of the 61 TFLOP/s of an RX 7900 XTX (seb-v.github.io, "Deep Dive into Matrix Optimization on AMD
+# GPUs", 2025-01-12: a hand-written kernel, 60 % faster, reaches 50).
 _DUAL_ISSUE = ("RDNA3", "RDNA3.5", "RDNA4")
 _ISSUED_FRACTION = 0.5
-# In fp64 such a unit starts an instruction every 32 cycles, where RDNA2's does every 16 (LLVM,
-# SISchedule.td: WriteDouble takes 38 cycles in GFX11SpeedModel and GFX12SpeedModel, 22 in
-# GFX10SpeedModel): the rate that the datasheet of RDNA4 states, half of what that of RDNA3 does.
+# In fp64 such a unit starts an instruction every 32 cycles, RDNA2's every 16 (LLVM, SISchedule.td:
+# WriteDouble takes 38 cycles in GFX11SpeedModel and GFX12SpeedModel, 22 in GFX10SpeedModel). That
+# is the rate on RDNA4's datasheet, and half of the rate on RDNA3's.
 _DUAL_ISSUE_FP64_FRACTION = 1 / 64
 
-# Below this share of the fp32 rate, as fp64 has on most boards, arithmetic needs no more power than
-# the boost clock has.
+# Below this fraction of the fp32 rate, as fp64 has on most boards, arithmetic runs at the boost
+# clock within the board's power.
 _COOL_PACE = 0.25
 
 
 class ResolvedArithmetic(NamedTuple):
-    """The units that compute, and the rate of their datasheet that code can issue."""
+    """The units that compute, and the part of their datasheet rate that code can issue."""
 
     arithmetic: Arithmetic
     flop_per_s: float
 
 
 def issued_flop_per_s(device: DeviceSpec) -> float:
-    """Return the rate of plain units in fp32, as far as libraries can issue instructions."""
+    """Return the fp32 rate of plain units, as far as libraries can issue instructions."""
     is_dual = device.architecture in _DUAL_ISSUE
     return device.peak_flop_per_s[Precision.FP32] * (_ISSUED_FRACTION if is_dual else 1.0)
 
 
 def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic:
-    """Return which units of ``device`` compute ``kernel``.
+    """Return the units of ``device`` that compute ``kernel``.
 
-    A precision that the device lacks falls back as its libraries do: TF32 to FP32; BF16 to FP32,
-    which emulates it; FP16 without matrix units to FP32 on NVIDIA, where torch asks cuBLAS and
-    cuDNN to accumulate in fp32. Elsewhere packed FP16 runs at the datasheet's rate. Only matrix
-    work uses matrix units; other families compute in FP32 whatever they load and store.
+    A precision that the device lacks falls back as in its libraries: TF32 to FP32; BF16 to FP32,
+    which emulates it; FP16 without matrix units to FP32 on NVIDIA, where torch makes cuBLAS and
+    cuDNN accumulate in fp32. On other vendors packed FP16 runs at the datasheet's rate. Only matrix
+    work uses matrix units; other families compute in FP32 for any storage dtype.
     """
     precision, peak = kernel.precision, device.peak_flop_per_s
     fp32 = peak[Precision.FP32]
@@ -97,9 +97,9 @@ def resolve_arithmetic(kernel: Kernel, device: DeviceSpec) -> ResolvedArithmetic
 
 
 def loads_per_element(kernel: Kernel) -> float:
-    """Return how many loads matrix units need for an element, 0 where rows are aligned.
+    """Return the loads that matrix units need per element; 0 for aligned rows.
 
-    A load fetches as many bytes as the starts of rows are multiples of, 16 at the most.
+    A load fetches as many bytes as the alignment of the row starts, at most 16.
     """
     element_bytes = _MATRIX_ELEMENT_BYTES.get(kernel.precision)
     if element_bytes is None or kernel.alignment_bytes in (0, ALIGNED_BYTES):
@@ -108,7 +108,7 @@ def loads_per_element(kernel: Kernel) -> float:
 
 
 def suits_matrix_units(kernel: Kernel) -> bool:
-    """Return whether libraries put ``kernel`` on matrix units where there are some.
+    """Return whether libraries run ``kernel`` on matrix units if the device has them.
 
     Convolutions need channels in multiples of 16 bytes, which the first layer of a network
     seldom has: DeepBench's V100 computes fp16 convolutions of 1 or 3 channels at 1-8 TFLOP/s,
@@ -126,8 +126,8 @@ def suits_matrix_units(kernel: Kernel) -> bool:
 def has_matrix_units(device: DeviceSpec) -> bool:
     """Return whether ``device`` has tensor cores or the like.
 
-    Those of Volta and Turing are told by an FP16 rate of several times the FP32 rate, later ones
-    by BF16. Twice the FP32 rate alone is packed arithmetic: P100, GTX 16xx, RDNA.
+    An FP16 rate of several times the FP32 rate identifies those of Volta and Turing, BF16 later
+    ones. Twice the FP32 rate alone is packed arithmetic: P100, GTX 16xx, RDNA.
     """
     peak = device.peak_flop_per_s
     has_fast_fp16 = peak.get(Precision.FP16, 0.0) >= 3 * peak[Precision.FP32]
@@ -135,9 +135,9 @@ def has_matrix_units(device: DeviceSpec) -> bool:
 
 
 def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") -> float:
-    """Return the share of the peak that the board's power sustains, at most 1.
+    """Return the fraction of the peak that the board's power sustains, at most 1.
 
-    Matrix units need less energy for a FLOP. Against the shares of a V100, a T4 reaches half in
+    Matrix units need less energy per FLOP. Relative to a V100's fractions, a T4 reaches half in
     fp32 and three quarters in fp16 (DeepBench): about the square root.
     """
 
@@ -155,9 +155,9 @@ def sustained_fraction(device: DeviceSpec, arithmetic: Arithmetic = "vector") ->
 
 
 def clock_headroom(device: DeviceSpec) -> float:
-    """Return the clock of a board whose units need little power over that of its datasheet.
+    """Return the clock of a board with idle power budget, over that of its datasheet.
 
-    At least 1. What needs more power is not raised: its clock is what the power allows.
+    At least 1. It does not apply to units that need more power, whose clock the power limits.
     """
     clock_hz = generation_of(device).board_clock_hz
     if clock_hz is None or device.market in ("datacenter", "integrated"):
@@ -167,63 +167,63 @@ def clock_headroom(device: DeviceSpec) -> float:
 
 def reached_flop_per_s(resolved: ResolvedArithmetic, device: DeviceSpec) -> float:
     """Return the rate of the units at the clock that the board's power allows."""
-    # Units that are few do not heat a board.
+    # Few units do not heat a board.
     if resolved.flop_per_s < _COOL_PACE * device.peak_flop_per_s[Precision.FP32]:
         return resolved.flop_per_s * clock_headroom(device)
     return resolved.flop_per_s * sustained_fraction(device, resolved.arithmetic)
 
 
-# Into how many parts the contraction of a product of few tiles may be split.
+# Numbers of parts into which libraries split the contraction of a product of few tiles.
 _SPLITS = (2, 4, 8, 16, 32, 64)
 # A product of more results than this fills any device without a split.
 _MAX_SPLIT_RESULTS = 2048 * 128 * 128
-# Shorter contractions are not split; they take no longer than the shortest that is.
+# Shorter contractions are not split; they take no longer than the shortest split one.
 _LEAST_SPLIT_K = 257
 _ACCUMULATOR_BYTES = 4
-# Between these shares of the last-level cache its hit rate falls from 1 to 0 when the same data
-# is streamed again and again; and what the cache delivers per SM and clock.
+# Between these fractions of the last-level cache, its hit rate falls from 1 to 0 for the same data
+# streamed repeatedly; and the cache's bandwidth per SM and clock.
 # Source: te42kyfo/gpu-benches small kernels in a graph: A100 (40 MB) 20 MB in 6.8 µs, 30 MB in
 # 11.5, 44 MB in 28.6; A40 (6 MB) 5.7 MB in 3.6 µs, 8.5 MB in 10.2; L40 (96 MB) 70 MB in 16.6 µs,
 # 140 MB in 131: 13-25 bytes per SM and clock.
 _CACHE_FULL_FRACTION = 0.7
 _CACHE_MISS_FRACTION = 1.3
 CACHE_BYTES_PER_SM_CLOCK = 16.0
-# What one thread block moves, waiting for memory most of the time: about the same on any device.
-# Source: training VGG with batch norm rather than without, batches of 12, on GTX 1080 Ti, TITAN V,
-# RTX 2080 Ti, TITAN RTX and A100 (pytorch-gpu-benchmark, fp32, 16 pairs): its first layers have
-# 64 channels, which leave much of an A100 idle. With 8 passes over the activations at 0.9 of the
-# bandwidth, and this limit for each channel, the mean error of the difference is 10 %.
+# Rate of one thread block, which mostly waits for memory: about the same on any device. Source:
+# training VGG with batch norm and without, batches of 12, on GTX 1080 Ti, TITAN V, RTX 2080 Ti,
+# TITAN RTX and A100 (pytorch-gpu-benchmark, fp32, 16 pairs): its first layers have 64 channels,
+# which leave much of an A100 idle. With 8 passes over the activations at 0.9 of the bandwidth, and
+# this limit per channel, the mean error of the difference is 10 %.
 _BLOCK_BYTES_PER_S = 8e9
-# Unit in which the latency of a time step of a recurrent layer is fitted. A step of any small layer
-# takes some 20,000 to 50,000 cycles: cuDNN's product and its gates wait for the step before, for
-# memory and for each other, whatever the units could compute meanwhile. Source: DeepBench's layers
-# of 256 and 512 units, 25 to 60 µs a step on M40, GTX 1080 Ti, P100 and V100 alike.
+# Unit of the fitted latency of a recurrent layer's time step. A step of any small layer takes some
+# 20,000 to 50,000 cycles: cuDNN's product and its gates wait for the step before, for memory and
+# for each other, independent of the units' rate. Source: DeepBench's layers of 256 and 512 units,
+# 25 to 60 µs a step on M40, GTX 1080 Ti, P100 and V100 alike.
 _LATENCY_CYCLES = 100.0
-# Cycles in which an SM brings one element of a product's operands from memory to where matrix units
-# read it, where rows start at odd elements: each is loaded and stored by itself, through registers,
-# while aligned rows move 16 bytes at a time past them. And the largest tile of such kernels.
+# Cycles in which an SM moves one element of a product's operands from memory to its matrix units,
+# if rows start at odd elements. Each element is then loaded and stored separately, through
+# registers; aligned rows move 16 bytes at a time past them. And the largest tile of such kernels.
 # A value between two sources: an RTX 4090, bf16, square products of 2,055 to 2,073, a kernel
 # "s1688gemm_bf16_128x128_nn_align1", 0.69 to 0.74 of the rate of 2,040 (pytorch issue 181718; here
-# 0.66 to 0.68), and an A100, where padding a vocabulary of 50,257 is said to save a quarter of
-# nanoGPT's step, some 60 TFLOP/s by our estimate (here 56). What a ladder of GPT-2 lacked there
-# was known when it was chosen, some 55.
+# 0.66 to 0.68), and an A100, where padding a vocabulary of 50,257 reportedly saves a quarter of
+# nanoGPT's step, some 60 TFLOP/s by our estimate (here 56). The gap of a ladder of GPT-2 there,
+# some 55, was known when the value was chosen.
 _LOAD_CYCLES = 0.3
 _LARGEST_UNALIGNED_TILE = 128 * 128
 # Cycles that an SM needs for a load of a single element, its address and its bounds. Source: timm's
-# ConvMixers (windows of 7 and 9) trained under amp-fp16 on an RTX 3090 (torch 1.11): what their
-# steps take beside all else is 0.19 to 0.23 cycles for a pair of loads.
+# ConvMixers (windows of 7 and 9) trained under amp-fp16 on an RTX 3090 (torch 1.11): the rest of
+# their steps' time is 0.19 to 0.23 cycles for a pair of loads.
 _SINGLE_LOAD_CYCLES = 0.1
-# Share of the DRAM bandwidth that changing the memory format of a tensor reaches: the low end of
-# 0.71-0.86 seen for streams, as one side of a transposition is accessed in short runs.
+# Fraction of the DRAM bandwidth that changing a tensor's memory format reaches: the low end of the
+# 0.71-0.86 of streams, as one side of a transposition is accessed in short runs.
 _CONVERSION_FRACTION = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Arrays that are cut and joined together along their first axis, or their second."""
+    """Arrays that are indexed and concatenated together along their first axis, or their second."""
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """Return these rows, by position or by mask."""
+        """Return these rows, by position or mask."""
         return type(self)(**{name: getattr(self, name)[rows] for name in self._names()})
 
     def of(self, columns: NDArray[Any]) -> Self:
@@ -231,7 +231,7 @@ class Columns:
         return type(self)(**{name: getattr(self, name)[:, columns] for name in self._names()})
 
     def then(self, others: Self) -> Self:
-        """Return the rows of these and the others."""
+        """Return the rows of this followed by those of the others."""
         both = {name: (getattr(self, name), getattr(others, name)) for name in self._names()}
         return type(self)(**{name: np.concatenate(arrays) for name, arrays in both.items()})
 
@@ -262,8 +262,8 @@ class WorkArrays:
 class DeviceArrays(Columns):
     """Limits of devices for one arithmetic, each of shape (1, num_devices).
 
-    ``pace`` is the rate of the arithmetic over that of fp32, at most 1: what tiles lose to
-    latencies and shared memory takes the same time, so that it is less of a slower kernel.
+    ``pace`` is the rate of the arithmetic over that of fp32, at most 1. Tiles lose a fixed time to
+    latencies and shared memory, which is a smaller part of a slower kernel.
     """
 
     flop_per_s: Floats
@@ -280,7 +280,7 @@ class DeviceArrays(Columns):
 class EfficiencyArrays(Columns):
     """Calibration of one family, each of shape (1, num_devices); see `FamilyEfficiency`.
 
-    ``tile_set`` counts in `TILE_SET_NAMES`.
+    ``tile_set`` is an index into `TILE_SET_NAMES`.
     """
 
     compute_fraction: Floats
@@ -298,16 +298,16 @@ def memory_ns(
     Args:
         work: Bytes that must move at least once.
         device: Bandwidths and cache.
-        efficiency: Share of the DRAM bandwidth that is reached.
-        warm_fraction: Share of a working set that fits the cache and is there already: 1 when
-            the same kernel is repeated, 0 when every byte was last used long ago.
+        efficiency: Fraction of the DRAM bandwidth that is reached.
+        warm_fraction: Fraction of a working set in the cache that is there already: 1 if
+            the same kernel is repeated, 0 if every byte was last used long ago.
     """
     hit = cache_hit_fraction(work.num_bytes, device) * warm_fraction
     seconds_per_byte = _seconds_per_byte(hit, device, efficiency)
     # Few blocks cannot use the whole bandwidth.
     blocks = np.where(work.num_blocks > 0, work.num_blocks, np.inf)
     seconds_per_byte = np.maximum(seconds_per_byte, 1.0 / (blocks * _BLOCK_BYTES_PER_S))
-    # Nor can threads that fetch each element by itself.
+    # Threads that fetch each element separately cannot use it either.
     loading_ns = work.loads * _SINGLE_LOAD_CYCLES * device.cycle_ns / device.num_sms
     return np.maximum(1e9 * work.num_bytes * seconds_per_byte, loading_ns)
 
@@ -319,7 +319,7 @@ def _seconds_per_byte(hit: Floats, device: DeviceArrays, efficiency: EfficiencyA
 
 
 def cache_hit_fraction(num_bytes: Floats, device: DeviceArrays) -> Floats:
-    """Return which share of ``num_bytes``, streamed again and again, the cache delivers."""
+    """Return the fraction of ``num_bytes``, streamed repeatedly, that the cache delivers."""
     span = _CACHE_MISS_FRACTION - _CACHE_FULL_FRACTION
     return np.clip((_CACHE_MISS_FRACTION - num_bytes / device.cache_bytes) / span, 0.0, 1.0)
 
@@ -330,10 +330,10 @@ def conversion_ns(work: WorkArrays, device: DeviceArrays) -> Floats:
 
 
 def step_latency_ns(device: DeviceArrays, efficiency: EfficiencyArrays) -> Floats:
-    """Return what a time step of a recurrent layer waits, beside its arithmetic and its traffic.
+    """Return the wait of a recurrent layer's time step, without its arithmetic and its traffic.
 
-    ``prologue_k`` of such a family counts cycles, not steps of a contraction: latencies follow the
-    clock, not the number of units.
+    ``prologue_k`` of such a family counts cycles, not steps of a contraction: latencies depend on
+    the clock, not on the number of units.
     """
     return efficiency.prologue_k * _LATENCY_CYCLES * device.cycle_ns
 
@@ -341,13 +341,13 @@ def step_latency_ns(device: DeviceArrays, efficiency: EfficiencyArrays) -> Float
 def step_weights_ns(
     work: WorkArrays, device: DeviceArrays, efficiency: EfficiencyArrays, *, element_bytes: int
 ) -> Floats:
-    """Return the time to read the weights of a recurrent layer anew in each time step.
+    """Return the time to read the weights of a recurrent layer in every time step.
 
     Args:
         work: Has ``n`` and ``k`` of the weights, and a launch for each time step.
-        device: Bandwidths, and the cache: what it holds is read from there.
-        efficiency: Share of the DRAM bandwidth that is reached.
-        element_bytes: Of a weight.
+        device: Bandwidths, and the cache, which delivers the part that it holds.
+        efficiency: Fraction of the DRAM bandwidth that is reached.
+        element_bytes: Bytes of a weight.
     """
     num_bytes = element_bytes * work.n * work.k
     hit = cache_hit_fraction(num_bytes, device)
@@ -369,17 +369,16 @@ def tiled_compute_ns(
 ) -> Floats:
     """Return the time of matrix arithmetic, computed tile by tile in waves over the SMs.
 
-    A result that does not fill its tiles, tiles that do not fill the last wave, and the start of
-    each contraction all cost as much as useful work, so a small product is slow. Operands too
-    large for the cache are read once more by each wave, which slows large products where
-    bandwidth is scarce.
+    A partial tile, a partial last wave and the start of each contraction cost as much as useful
+    work, so a small product is slow. Each wave reads operands too large for the cache again, which
+    slows large products on devices with little bandwidth.
 
     Args:
         work: Has ``m``, ``n`` and ``k`` of at least 1.
         device: Rates and SMs.
-        efficiency: Share of the rates, and the tiles of the library's products.
+        efficiency: Fraction of the rates, and the tiles of the library's products.
         may_split: Whether the library splits long contractions.
-        own_tiles: The tiles of an algorithm with a kernel of its own, which splits nothing.
+        own_tiles: The tiles of an algorithm with its own kernel, which splits nothing.
     """
     if own_tiles is not None:
         seconds = _fastest_s(work, device, efficiency, TILE_SETS[own_tiles], may_split=False)
@@ -391,7 +390,7 @@ def tiled_compute_ns(
             seconds[:, columns] = _fastest_s(
                 work, device.of(columns), efficiency.of(columns), tiles, may_split=may_split
             )
-    # The work against that of the product: several products in one kernel, overheads.
+    # The work over that of the product: several products in one kernel, overheads.
     return 1e9 * seconds * (work.flop / (2.0 * work.m * work.n * work.k * work.batch))
 
 
@@ -403,11 +402,11 @@ def _fastest_s(
     *,
     may_split: bool,
 ) -> Floats:
-    """Return the seconds of products when the fastest of ``tiles`` computes each."""
+    """Return the seconds of each product with the fastest of ``tiles``."""
     sm_flop_per_s = device.flop_per_s * efficiency.compute_fraction / device.num_sms
     dram_bytes_per_s = device.bytes_per_s * efficiency.memory_fraction
     m, n, k, batch = work.m, work.n, work.k, work.batch
-    # Of a recurrent layer, the bytes are those of all steps and the product is that of one.
+    # In a recurrent layer, the bytes are those of all steps and the product is that of one.
     element_bytes = work.num_bytes / (work.launches * batch * (m * k + k * n + m * n))
     missed = 1.0 - cache_hit_fraction(element_bytes * (m * k + k * n), device)
     fastest = np.full(np.broadcast_shapes(m.shape, sm_flop_per_s.shape), np.inf)
@@ -417,7 +416,7 @@ def _fastest_s(
     for rows, columns in tiles:
         tiles_m, tiles_n = np.ceil(m / rows), np.ceil(n / columns)
         num_tiles = tiles_m * tiles_n * batch
-        # Units that are few are busy with few tiles already.
+        # Few units are busy with few tiles already.
         beside = np.maximum(1.0, np.ceil(FULL_TILE // (rows * columns) * device.pace))
         loss = 1.0 + device.pace * efficiency.tile_loss * (1.0 / rows + 1.0 / columns)
         step_s = 2.0 * rows * columns * loss / sm_flop_per_s
@@ -426,8 +425,8 @@ def _fastest_s(
             loading_s = np.where(work.loads_per_element > 0, np.inf, loading_s)
         step_s = np.maximum(step_s, loading_s)
         in_wave = device.num_sms * beside
-        # Blocks run along n first, so a wave reads many columns and the rows of few tiles; what
-        # the cache does not hold comes from memory for each wave again.
+        # Blocks run along n first, so a wave reads many columns and the rows of few tiles; data
+        # beyond the cache comes from memory again for each wave.
         share = tiles_n / in_wave
         edges = tiles_m * (
             tiles_n * np.minimum(share, 1.0) * columns + np.maximum(share, 1.0) * rows
@@ -448,7 +447,7 @@ def _fastest_s(
             waves = np.ceil(tiles_1[:, np.newaxis] * split / in_wave) * beside
             depth = np.ceil(k_1 / split)[:, np.newaxis] + device.pace * efficiency.prologue_k
             seconds = waves * depth * step_s[splits[:, 0]]
-            # Each part of the contraction is written and read back to be added up.
+            # Each part of the contraction is written, and read back for the sum.
             partial_bytes = 2 * split * _ACCUMULATOR_BYTES * results_1[:, np.newaxis]
             seconds = np.maximum(seconds, reread_s[splits[:, 0]]) + partial_bytes / dram_bytes_per_s
             split_fastest = np.minimum(split_fastest, seconds)
@@ -458,7 +457,7 @@ def _fastest_s(
 
 
 def device_arrays(devices: Sequence[DeviceSpec], kernel: Kernel) -> DeviceArrays:
-    """Return the limits of ``devices`` for kernels like this one, each (1, num_devices)."""
+    """Return the limits of ``devices`` for kernels like ``kernel``, each (1, num_devices)."""
 
     def row(values: Iterable[float]) -> Floats:
         return np.array([[*values]], dtype=np.float64)

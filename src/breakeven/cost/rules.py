@@ -1,7 +1,7 @@
-"""Lowering rules by the names of operators, and the bytes and arithmetic that they share.
+"""Lowering rules by operator name, and the bytes and arithmetic that they share.
 
-Traffic is compulsory traffic: each input read once and each output written once by each kernel
-that touches it, without what caches save or what poor access patterns add.
+Traffic is compulsory traffic: each kernel reads each input once and writes each output once,
+without savings of caches or losses of poor access patterns.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SettingsRule = Callable[[Op, Settings], Kernels]
 def base_name(op_name: str) -> str:
     """Return the name that rules are registered under: ``aten.add_.Tensor`` is ``add``.
 
-    The overload and the underscore of the in-place form are dropped, since both run the same
-    kernel. Operators of other namespaces keep theirs: ``torchvision.nms``.
+    It drops the overload and the underscore of the in-place form, since both run the same kernel.
+    Operators of other namespaces keep theirs: ``torchvision.nms``.
     """
     namespace, _, rest = op_name.partition(".")
     name = rest.partition(".")[0] or rest
@@ -37,7 +37,7 @@ def base_name(op_name: str) -> str:
 
 @cache
 def overload_name(op_name: str) -> str:
-    """Return the overload: ``Tensor`` for ``aten.add_.Tensor``, ``default`` where none is given."""
+    """Return the overload: ``Tensor`` for ``aten.add_.Tensor``, ``default`` if it has none."""
     parts = op_name.split(".")
     return parts[2] if len(parts) > 2 else "default"
 
@@ -51,24 +51,24 @@ def is_in_place(op_name: str) -> bool:
 
 @cache
 def has_out_argument(op_name: str) -> bool:
-    """Return whether the results are given as arguments: ``aten.mm.out``, ``add.Scalar_out``."""
+    """Return whether it has arguments for its results: ``aten.mm.out``, ``add.Scalar_out``."""
     overload = overload_name(op_name)
     return overload == "out" or overload.endswith("_out") or overload == "grad_input"
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the names in ``text``, which are separated by blanks or line ends."""
+    """Return the names in ``text``, separated by blanks or line ends."""
     return frozenset(text.split())
 
 
 class RuleTable(dict[str, SettingsRule]):
-    """Rules by the names of their operators, as `base_name` gives them."""
+    """Rules by operator name, as `base_name` returns it."""
 
     def add(self, names: str | Iterable[str]) -> Callable[[Rule], Rule]:
-        """Register a rule that depends on the operator alone.
+        """Register a rule that depends only on the operator.
 
         Args:
-            names: Of operators; in a text, separated by blanks or line ends.
+            names: Operator names; in a text, separated by blanks or line ends.
         """
 
         def register(rule: Rule) -> Rule:
@@ -80,7 +80,7 @@ class RuleTable(dict[str, SettingsRule]):
     def add_with_settings(
         self, names: str | Iterable[str]
     ) -> Callable[[SettingsRule], SettingsRule]:
-        """Register a rule that depends on torch's switches too, as `add` does."""
+        """Register a rule that also depends on torch's switches, as `add` does."""
 
         def register(rule: SettingsRule) -> SettingsRule:
             self._set(names, rule)
@@ -89,7 +89,7 @@ class RuleTable(dict[str, SettingsRule]):
         return register
 
     def join(self, other: RuleTable) -> None:
-        """Take over the rules of another table."""
+        """Add the rules of another table."""
         for name, rule in other.items():
             self._set((name,), rule)
 
@@ -99,8 +99,8 @@ class RuleTable(dict[str, SettingsRule]):
             self[name] = rule
 
 
-# Widest first: torch computes mixed dtypes in the wider one. Eight-bit floats have no precision
-# of their own here; ``lower`` attaches a caveat where they occur.
+# Widest first: torch computes mixed dtypes in the wider one. Eight-bit floats have no separate
+# precision here; ``lower`` attaches a caveat to them.
 _PRECISION_OF_DTYPE = {
     "float64": Precision.FP64,
     "complex128": Precision.FP64,
@@ -115,12 +115,12 @@ _PRECISION_OF_DTYPE = {
 
 # Instructions of a transcendental function (exp, tanh, erf, pow): special function units issue
 # at a quarter of the FMA rate, plus range reduction. An order of magnitude; it matters only for
-# float64 on devices that have few units for it.
+# float64 on devices with few fp64 units.
 TRANSCENDENTAL_FLOP = 10
 
 
-# Other changes of dtype than those choose the conversion anew for each element, which costs
-# instructions rather than bandwidth. At half the fp32 peak, as elementwise kernels are counted,
+# Other changes of dtype choose the conversion for each element separately, which costs
+# instructions rather than bandwidth. At half the fp32 peak, the rate of elementwise kernels,
 # this many give the 61, 124, 138 and 150 elements per ns that P100, V100, A100 and MI100 convert
 # from float32 to bool, and a third of that on a T4, which clocks down (NeuSight, torch 2.1).
 _DYNAMIC_CAST_FLOP = 64
@@ -128,11 +128,11 @@ _FLOATS_WITH_COPY_KERNELS = frozenset(("float32", "float16", "bfloat16"))
 
 
 def tensor_bytes(spec: TensorSpec) -> float:
-    """Return the bytes that reading or writing ``spec`` once moves.
+    """Return the bytes of reading or writing ``spec`` once.
 
-    An expanded tensor occupies less than its shape says. Which dimension has stride 0 is not
-    recorded, so its longest is taken to be the expanded one: exact for the usual gradient of a
-    sum over one dimension and for a broadcast bias; an upper bound where several are expanded.
+    An expanded tensor occupies less than its shape. The trace does not record the dimension of
+    stride 0, so its longest one is assumed. This is exact for the usual gradient of a sum over one
+    dimension and for a broadcast bias, and an upper bound if several dimensions are expanded.
     """
     if spec.layout == "expanded" and spec.numel:
         return spec.num_bytes / max(spec.shape)
@@ -140,18 +140,18 @@ def tensor_bytes(spec: TensorSpec) -> float:
 
 
 def total_bytes(specs: Iterable[TensorSpec]) -> float:
-    """Return the bytes that reading or writing each of ``specs`` once moves."""
+    """Return the bytes of reading or writing each of ``specs`` once."""
     return sum((tensor_bytes(spec) for spec in specs), 0.0)
 
 
 def broadcast_bytes(op: Op) -> float:
-    """Return what an elementwise operator reads: a broadcast input as often as it is used.
+    """Return the bytes read by an elementwise operator; a broadcast input counts in full.
 
-    Its repeats come from the cache, but the kernel that computes their addresses is slower by as
-    much. A layer of a transformer, timed operator by operator (NeuSight, torch 2.1), adds a mask
-    of (8, 1, S, S) to scores of (8, 32, S, S) in the time of three full tensors at the speed of
-    plain additions (V100 0.91 of the datasheet, A100 0.89), not of two. Scalars are passed along
-    with the launch.
+    Its repeats come from the cache, but computing their addresses slows the kernel by as much. A
+    layer of a transformer, timed operator by operator (NeuSight, torch 2.1), adds a mask of
+    (8, 1, S, S) to scores of (8, 32, S, S) in the time of three full tensors at the speed of
+    plain additions (V100 0.91 of the datasheet, A100 0.89), not of two. Scalars travel with the
+    launch.
     """
     numel = output_numel(op)
     return sum(
@@ -166,12 +166,12 @@ def broadcast_bytes(op: Op) -> float:
 def copy_kernel(
     op: Op, source: TensorSpec, result: TensorSpec, *, read_bytes: float | None = None
 ) -> Kernel:
-    """Return a copy on the device, of all inputs unless ``read_bytes`` are given.
+    """Return a copy on the device; it reads all inputs unless ``read_bytes`` says otherwise.
 
-    Its variant is ``strided`` where the memory format changes: one side is accessed in short runs.
+    Its variant is ``strided`` if the memory format changes: one side is accessed in short runs.
     """
     is_rearranged = source.layout not in (result.layout, "expanded")
-    # Floats of 32 and 16 bits have kernels of their own, aten/src/ATen/native/cuda/Copy.cu.
+    # Copies between floats of 32 and 16 bits have fast kernels, aten/src/ATen/native/cuda/Copy.cu.
     dtypes = {source.dtype, result.dtype}
     is_cast = len(dtypes) > 1 and not dtypes <= _FLOATS_WITH_COPY_KERNELS
     return streaming_kernel(
@@ -185,8 +185,8 @@ def copy_kernel(
 def precision_of(op: Op) -> Precision:
     """Return the arithmetic of an operator that uses no tensor cores.
 
-    Integer and boolean operators count as FP32, whose units they share. Scalars do not decide
-    the dtype where an input with dimensions does, as in torch's type promotion.
+    Integer and boolean operators count as FP32, whose units they share. As in torch's type
+    promotion, scalars do not decide the dtype if an input has dimensions.
     """
     with_dimensions = [spec for spec in op.inputs if spec.shape]
     for specs in (with_dimensions, op.inputs, op.outputs):
@@ -200,7 +200,7 @@ def precision_of(op: Op) -> Precision:
 def tensor_core_precision(spec: TensorSpec, *, allow_tf32: bool) -> Precision:
     """Return the arithmetic of a GEMM or convolution over ``spec``.
 
-    TF32 means that torch permits it; on hardware without it the device runs FP32.
+    TF32 means that torch permits it; a device without TF32 runs FP32.
     """
     precision = _PRECISION_OF_DTYPE.get(spec.dtype, Precision.FP32)
     return Precision.TF32 if precision is Precision.FP32 and allow_tf32 else precision
@@ -212,19 +212,19 @@ def multiply_add_flop(spec: TensorSpec) -> int:
 
 
 def output_numel(op: Op) -> int:
-    """Return the elements of the largest result; of the largest input where nothing is returned."""
+    """Return the elements of the largest result; without a result, of the largest input."""
     return max((spec.numel for spec in op.outputs or op.inputs), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """A rule: one kernel, or several alike, that stream all inputs in and all outputs out.
+    """A rule: one kernel, or several alike, that read all inputs and write all outputs.
 
     Args:
-        family: Which cost model applies.
+        family: Cost model of the kernels.
         flop_per_input: Arithmetic per element of the first input.
         flop_per_output: Arithmetic per element of the result.
-        num_read_twice: So many inputs, from the first on, are read once more.
+        num_read_twice: Number of leading inputs that are read twice.
         launches: Kernels.
         variant: As in `Kernel`.
     """
@@ -260,7 +260,7 @@ def streaming_kernel(
     num_blocks: int = 0,
     variant: str = "",
 ) -> Kernel:
-    """Return a kernel that streams through memory: by default all inputs in, all outputs out."""
+    """Return a streaming kernel; by default it reads all inputs and writes all outputs."""
     return Kernel(
         family=family,
         flop=float(flop),
@@ -277,5 +277,5 @@ reduction_kernel = partial(streaming_kernel, family=Family.REDUCTION)
 scan_kernel = partial(streaming_kernel, family=Family.REDUCTION, variant="scan")
 gather_kernel = partial(streaming_kernel, family=Family.GATHER, flop=0)
 scatter_kernel = partial(streaming_kernel, family=Family.GATHER, flop=0, variant="scatter")
-# The outputs, from nothing.
+# A kernel that only writes the outputs.
 fill_kernel = partial(streaming_kernel, flop=0, read_bytes=0.0, variant="fill")

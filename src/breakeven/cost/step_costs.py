@@ -59,13 +59,13 @@ from breakeven.device import (
 )
 from breakeven.trace import Op, Settings
 
-# Where nothing is told of the software, its libraries may be those of any year. The same step on
-# the same GPU took 1.18 to 1.25 times as long under torch 1.7 as under 1.13 (see `efficiency`). A
-# host takes half the time for an operator under torch 2 (see `reference_host`) that it took before:
-# sigma is half of the logarithm of that ratio.
+# Unknown software may use libraries of any year. The same step on the same GPU took 1.18 to 1.25
+# times as long under torch 1.7 as under 1.13 (see `efficiency`). An operator takes the host half
+# the time under torch 2 (see `reference_host`) that it took before: sigma is half of the logarithm
+# of that ratio.
 _UNKNOWN_SOFTWARE_LOG_SIGMA = 0.2
 _UNKNOWN_SOFTWARE_HOST_LOG_SIGMA = 0.35
-# Kinds of operators whose kernels are kept: steps have tens to some thousands.
+# Number of cached kinds of operators; steps have tens to some thousands.
 _MOST_KINDS = 10_000
 
 
@@ -73,11 +73,11 @@ class StepCosts:
     """Costs of operators, kernels, launches and copies within a step.
 
     Args:
-        efficiencies: What benchmarks of operators showed.
-        effects: What whole steps showed.
+        efficiencies: Results of operator benchmarks.
+        effects: Results of whole steps.
         era: Software.
-        machine: Name of the machine where its steps may have been seen, or empty.
-        calibrations: GPUs that were measured themselves, by id.
+        machine: Name of the machine whose steps may be in the fit, or empty.
+        calibrations: Calibrated GPUs, by id.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class StepCosts:
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
         """Return the kernels of an operator; equal operators get the same object."""
-        if is_compiled(op.name):  # which memory is the same counts too
+        if is_compiled(op.name):  # tensors that share a storage matter too
             return lower(op, settings)
         kind = (
             op.name,
@@ -125,7 +125,7 @@ class StepCosts:
     def kernel_times(self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec]) -> KernelTimes:
         """Return the times of all kernels on all devices, as (kernel, device) arrays."""
         if not self._era.has_small_recurrence:
-            # Their launches are counted as today's all the same: the device takes longer anyway.
+            # Count their launches as today's: the device is the bottleneck in any case.
             kernels = [step_by_step(kernel) for kernel in kernels]
         times = self._benchmarked(kernels, devices, self._efficiencies)
         for column, device in enumerate(devices):
@@ -135,7 +135,7 @@ class StepCosts:
         busy_ns = times.time_ns - times.floor_ns
         if self._era.is_before_cudnn_8:
             busy_ns = busy_ns + old_fp64_ns(kernels, devices)
-        # Whole steps showed factors on work and floor, by class of kernel and not by its sizes.
+        # Apply the effects of whole steps to work and floor, by class of kernel, not by its sizes.
         keys = [group_key(kernel) for kernel in kernels]
         members = dict(zip(keys, kernels, strict=True))
         numbers = {key: number for number, key in enumerate(members)}
@@ -146,7 +146,7 @@ class StepCosts:
         rows = np.array([numbers[key] for key in keys], dtype=np.intp)
         busy_factor, floor_factor = np.exp(log_factors[:, rows])
         time_factor = np.array([kernel.time_factor for kernel in kernels]).reshape(-1, 1)
-        # What steps showed of a class must not carry any kernel past what its device can do.
+        # An effect of a class must not make a kernel faster than its device's datasheet.
         corrected_ns = np.maximum(
             busy_ns * time_factor * busy_factor,
             np.minimum(busy_ns, datasheet_ns(kernels, devices)),
@@ -177,7 +177,7 @@ class StepCosts:
     def _benchmarked(
         self, kernels: Sequence[Kernel], devices: Sequence[DeviceSpec], table: EfficiencyTable
     ) -> KernelTimes:
-        """Return the times that benchmarks of operators tell, before what whole steps showed."""
+        """Return the times by operator benchmarks, before the effects of whole steps."""
         times = kernel_times(kernels, devices, efficiencies=table)
         rows = [row for row, kernel in enumerate(kernels) if kernel.variant.startswith("grouped")]
         if rows and not self._era.is_before_cudnn_8:
@@ -222,21 +222,21 @@ class StepCosts:
         return self._effects.log_factor(shared) + own, floor + self._effects.log_factor(floor_keys)
 
     def calibration(self, device: DeviceSpec) -> GpuCalibration | None:
-        """Return what was measured of this very GPU, if it was."""
+        """Return the calibration of this GPU; None if it has none."""
         return self._calibrations.get(device.id)
 
     def calibration_date(self, device: DeviceSpec) -> str:
-        """Return when this very GPU was measured, ISO 8601; empty where it was not."""
+        """Return the date of this GPU's calibration, ISO 8601; empty if it has none."""
         own = self.calibration(device)
         return own.machine.date if own else ""
 
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
-        """Return what launches and syncs cost."""
+        """Return the costs of launches and syncs."""
         usual, own = launch_costs(device), self.calibration(device)
         if own is None or own.launch is None:
             return usual
         launch, floor_ns = own.launch, self._floor_ns(device)
-        # A waited operator is one that is queued, starts, runs, and is waited for.
+        # A waited operator is queued, starts, runs, and is waited for.
         latency_ns = launch.waited_ns - launch.queued_ns - floor_ns - launch.sync_ns
         return msgspec.structs.replace(
             usual,
@@ -250,7 +250,7 @@ class StepCosts:
         usual_ns, own = generation_of(device).floor_ns, self.calibration(device)
         if own is None or own.launch is None:
             return usual_ns
-        # Small kernels that follow each other tell the sum of floor and gap alone.
+        # The period of small kernels in a row gives only the sum of floor and gap.
         gap_ns = generation_of(device).gap_ns
         return own.launch.period_ns * usual_ns / (usual_ns + gap_ns)
 
@@ -277,15 +277,15 @@ class StepCosts:
 
     @property
     def overlap_loss_fraction(self) -> float:
-        """Share of the time in which host and device both work that is lost, from 0 to 1."""
+        """Fraction of the time in which host and device both work that is lost, from 0 to 1."""
         keys = overlap_effect_keys(machine=self._machine)
         return min(1.0, TYPICAL_OVERLAP_LOSS * math.exp(self._effects.log_factor(keys)))
 
     def dispatch_ns(self, host: HostSpec) -> float:
         """Return the host's time per dispatch, outside of operators: ``op_ns`` in a step.
 
-        What is common to all work of the host applies to it, what is peculiar to elementwise
-        operators does not: a measured host knows nothing of that.
+        Effects on all of the host's work apply to it; the effect of elementwise operators does
+        not, since a measured host does not have it.
         """
         if host.is_measured:
             return host.op_ns
@@ -296,7 +296,7 @@ class StepCosts:
         return host.op_ns * math.exp(self._effects.log_factor(common))
 
     def host_log_sigma(self, host: HostSpec) -> float:
-        """Return how far the host's time within a step may be off, as a sigma of its logarithm."""
+        """Return the standard deviation of the logarithm of the host's time within a step."""
         if host.is_measured:
             return host.log_sigma
         spread = self._effects.spread
@@ -317,13 +317,13 @@ class StepCosts:
         return factor
 
     def _is_unknown_software(self) -> bool:
-        """Return whether neither the software is told nor steps on the machine were seen."""
+        """Return whether the software is unknown and no steps of the machine are in the fit."""
         return self._era is Era.UNKNOWN and not self._is_machine_seen
 
 
 @cache
 def shipped_costs() -> StepCosts:
-    """Return the cost model that ships, for the software of today, with calibrated GPUs."""
+    """Return the shipped cost model, for current software, with calibrated GPUs."""
     return StepCosts(
         efficiencies=load_efficiencies(),
         effects=load_step_effects(),
@@ -332,7 +332,7 @@ def shipped_costs() -> StepCosts:
 
 
 def read_calibrations_again() -> None:
-    """Let predictions of this process use the files of calibrated GPUs as they are now."""
+    """Make predictions of this process use the current files of calibrated GPUs."""
     for cached in (own_calibration_files, load_catalogue, devices_by_key, load_calibrations,
                    shipped_costs):  # fmt: skip
         cached.cache_clear()

@@ -1,10 +1,10 @@
-"""What whole steps showed of costs: named effects, each a factor on a kind of time.
+"""Effects that whole steps showed on costs: named factors, each on one kind of time.
 
-A kernel inside a step is not the kernel of a benchmark, and a host is not a loop over one operator.
-Each time is multiplied by the product of the effects that apply to it, from the general (all
-convolutions on tensor cores) to the particular (this board, this machine). An effect that was
-never seen is 1. They are fitted together as Gaussian random effects on logarithms, so that the
-general ones explain what is common and the particular ones only what remains.
+A kernel inside a step differs from the kernel of a benchmark, and a host from a loop over one
+operator. Each time is multiplied by the product of the effects that apply to it, from the general
+(all convolutions on tensor cores) to the particular (this board, this machine). An unseen effect
+is 1. They are fitted together as Gaussian random effects on logarithms: general effects explain
+the common part, and particular ones only the remainder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from breakeven.device import DeviceSpec, Precision, find_device
 
 
 class Era(StrEnum):
-    """Software of about the same years; its kernels and its host's work cost about the same."""
+    """Software of a few years; its kernels and its host work cost about the same."""
 
     TORCH7 = "Torch7 and its contemporaries"
     TORCH_0 = "torch up to 1.0"
@@ -38,39 +38,39 @@ class Era(StrEnum):
 
     @property
     def is_before_torch_2(self) -> bool:
-        """Return whether it is a torch that sets gradients to zero in place by default.
+        """Return whether it is a torch that zeroes gradients in place by default.
 
-        torch 2.0 began to release them instead. Torch7 is another program, and where nothing is
-        told a torch of today is assumed.
+        torch 2.0 and later release them instead. Torch7 is a different program, and unknown
+        software counts as current torch.
         """
         return self in (Era.TORCH_0, Era.TORCH_1_EARLY, Era.TORCH_1, Era.TORCH_1_LATE)
 
     @property
     def is_before_cudnn_8(self) -> bool:
-        """Return whether its convolutions are those of cuDNN 7 or before.
+        """Return whether its convolutions are those of cuDNN 7 or earlier.
 
-        Those take longer in fp64, and a product for each group of channels. Unknown software
-        counts as today's.
+        Those are slower in fp64, and compute a product for each group of channels. Unknown
+        software counts as current torch.
         """
         return self in (Era.TORCH7, Era.TORCH_0, Era.TORCH_1_EARLY)
 
     @property
     def has_small_recurrence(self) -> bool:
-        """Return whether cuDNN has one kernel for all time steps of a small recurrent layer.
+        """Return whether cuDNN runs all time steps of a small recurrent layer in one kernel.
 
-        torch picks it from 1.10 on, with cuDNN 8.2.1 or later: of the era that begins with 1.7
-        most releases lack one or the other. Where nothing is told a torch of today is assumed.
+        torch chooses it from 1.10 on, with cuDNN 8.2.1 or later: most releases of the era that
+        begins with 1.7 lack one or the other. Unknown software counts as current torch.
         """
         return self in (Era.TORCH_1_LATE, Era.TORCH_2, Era.UNKNOWN)
 
 
 def era_of(framework: str) -> Era:
-    """Return which years' software a framework is.
+    """Return the era of a framework.
 
     Args:
         framework: As tables write it: ``torch 1.4 CUDA 10.0 cuDNN 7600``, ``torch NGC 20.10
             (1.7.0a0) CUDA 11.1``, ``torch (version not recorded) CUDA 10.2``, ``torch7``.
-            Where no version of torch is given, that of CUDA decides; without either it is unknown.
+            Without a version of torch, CUDA's decides; without either it is unknown.
     """
     words = framework.casefold()
     if re.match(r"(torch7|caffe|cntk|mxnet|tensorflow 0|theano)", words):
@@ -88,25 +88,25 @@ def era_of(framework: str) -> Era:
     return Era.UNKNOWN
 
 
-# Versions up to which an era lasts, by what changed after it: cuDNN 7's first tensor-core kernels,
-# cuDNN 8, the allocator and dispatcher of the 1.13 containers, and torch 2. NGC containers carry
-# the torch version in brackets.
+# Last version of each era. Changes after them: cuDNN 7's first tensor-core kernels, cuDNN 8, the
+# allocator and dispatcher of the 1.13 containers, and torch 2. NGC containers show the torch
+# version in brackets.
 _TORCH_ERAS = (
     ((1, 0), Era.TORCH_0), ((1, 6), Era.TORCH_1_EARLY), ((1, 12), Era.TORCH_1),
     ((1, 99), Era.TORCH_1_LATE),
 )  # fmt: skip
-# By version of CUDA, the first that is later.
+# The first CUDA version after each era.
 _CUDA_ERAS = (
     ((10, 0), Era.TORCH_0), ((10, 3), Era.TORCH_1_EARLY), ((11, 7), Era.TORCH_1),
 )  # fmt: skip
 
 STEP_EFFECTS_VERSION = 2
 
-# (kind, what it is of): ("chip", "GA100"), ("units+generation", "convolution", "tensor fp16", ...).
+# (kind, its subject): ("chip", "GA100"), ("units+generation", "convolution", "tensor fp16", ...).
 EffectKey = tuple[str, ...]
 
-# While both work, host and device slow each other down: launches into a busy queue take longer, and
-# a device that has caught up with the host waits for single kernels. This share of the time in
+# Host and device slow each other down while both work: launches into a busy queue take longer, and
+# a device that has caught up with the host waits for single kernels. This fraction of the time in
 # which both work is lost, before any effect.
 TYPICAL_OVERLAP_LOSS = 0.3
 
@@ -117,11 +117,11 @@ _MEMORY_BOUND = frozenset({
 
 
 class StepEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """One factor.
+    """One effect.
 
     Args:
-        kind: Which kind of effect: ``class``, ``chip``, ``host``, ...
-        of: What it is the effect of, in the words of the kind.
+        kind: Kind of effect: ``class``, ``chip``, ``host``, ...
+        of: Its subject, in the words of the kind.
         log_factor: Logarithm of the factor.
     """
 
@@ -134,12 +134,12 @@ _PERFECT_OVERLAP = StepEffect(kind="overlap", of=(), log_factor=-30.0)
 
 
 class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors on the uncertainty of kernels, by what makes them hard to predict.
+    """Factors on the uncertainty of kernels, by the source of their error.
 
     Args:
-        compute: Those whose arithmetic takes longer than their traffic.
+        compute: Kernels whose arithmetic takes longer than their traffic.
         memory: The others.
-        fp64: Those in fp64, whatever limits them.
+        fp64: Kernels in fp64, whatever limits them.
     """
 
     compute: float
@@ -148,19 +148,19 @@ class KernelSpread(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def uniform(cls, scale: float) -> KernelSpread:
-        """Return the same factor on all."""
+        """Return the same factor for all."""
         return cls(compute=scale, memory=scale, fp64=scale)
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How far steps lie from their predictions, from rows that were left out of the fit.
+    """Errors of step predictions, from rows that were left out of the fit.
 
     Args:
-        calibrated: Of kernels on a GPU with whole steps.
+        calibrated: Factors for kernels on a GPU with whole steps.
         unseen: The same on any other GPU, see `StepEffects.kernel_spread`.
-        known_host_log_sigma: Standard deviation of the logarithm of the host's time where the
-            machine's own steps were seen.
-        unknown_host_log_sigma: The same of any other machine that was not measured.
+        known_host_log_sigma: Standard deviation of the logarithm of the host's time on a machine
+            with steps in the fit.
+        unknown_host_log_sigma: The same for any other machine that was not measured.
     """
 
     calibrated: KernelSpread
@@ -170,14 +170,14 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepEffects(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Everything that whole steps showed.
+    """All effects that whole steps showed.
 
     Args:
-        version: Of this format.
-        provenance: How it was made, and from what.
+        version: Version of this format.
+        provenance: Method and data of the fit.
         spread: Residual uncertainty.
-        effects: Factors; those that are 1 are left out.
-        calibrated_on: Fingerprints of the rows that were used.
+        effects: Factors; those of 1 are left out.
+        calibrated_on: Fingerprints of the rows in the fit.
     """
 
     version: int
@@ -192,16 +192,16 @@ class StepEffects(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         return math.fsum(table.get(key, 0.0) for key in keys)
 
     def has(self, key: EffectKey) -> bool:
-        """Return whether the effect was seen."""
+        """Return whether the fit has the effect."""
         return key in _table(self)
 
     def kernel_spread(self, device: DeviceSpec) -> KernelSpread:
-        """Return the spread of kernels on a device that was not measured itself.
+        """Return the spread of kernels on a device without its own calibration.
 
-        That of unseen GPUs was learned on CUDA's libraries. With each NVIDIA generation left out in
-        turn, steps and operators, 0.59 (compute), 0.62 (memory) and 0.53 (fp64) were needed, no
-        more. Of another vendor's generation without a step, only the benchmarks' own errors are
-        known: other libraries choose the algorithms.
+        The spread of unseen GPUs comes from CUDA's libraries. With each NVIDIA generation left out
+        in turn, steps and operators, 0.59 (compute), 0.62 (memory) and 0.53 (fp64) sufficed. For
+        another vendor's generation without a step, only the benchmarks' own errors are known:
+        other libraries choose the algorithms.
         """
         if self.has(("device", device.id)):
             return self.spread.calibrated
@@ -217,7 +217,7 @@ def _table(effects: StepEffects) -> dict[EffectKey, float]:
 
 @cache
 def _generations(effects: StepEffects) -> frozenset[str]:
-    """Return the generations of the devices with whole steps."""
+    """Return the generations of the devices with whole steps in the fit."""
     seen = {effect.of[0] for effect in effects.effects if effect.kind == "device"}
     return frozenset(find_device(device).launch_generation for device in seen)
 
@@ -229,7 +229,7 @@ def load_step_effects() -> StepEffects:
 
 
 def no_step_effects() -> StepEffects:
-    """Return no effects: kernels as in benchmarks, hosts as measured, a perfect overlap."""
+    """Return no effects: kernels as in benchmarks, hosts as measured, no overlap loss."""
     uniform = KernelSpread.uniform(1.0)
     return StepEffects(
         version=STEP_EFFECTS_VERSION,
@@ -243,13 +243,13 @@ def no_step_effects() -> StepEffects:
 
 
 def without_overlap_loss(effects: StepEffects) -> StepEffects:
-    """Return effects under which host and device do not slow each other down."""
+    """Return the effects without the loss of overlapping host and device work."""
     rest = (effect for effect in effects.effects if not effect.kind.startswith("overlap"))
     return msgspec.structs.replace(effects, effects=(*rest, _PERFECT_OVERLAP))
 
 
 def family_group(kernel: Kernel) -> str:
-    """Return which families a kernel shares its general effects with."""
+    """Return the group of families that share general effects with the kernel."""
     if kernel.family is Family.CONVOLUTION:
         return "depthwise" if kernel.variant.startswith("depthwise") else "convolution"
     if kernel.family in (Family.GEMM, Family.BATCHED_GEMM):
@@ -264,7 +264,7 @@ def family_group(kernel: Kernel) -> str:
 
 
 def units_of(kernel: Kernel, device: DeviceSpec) -> str:
-    """Return what computes the kernel, or for memory-bound families how wide its numbers are."""
+    """Return the kernel's units; for memory-bound families, the width of its numbers."""
     if kernel.family in _MEMORY_BOUND or kernel.variant.startswith("depthwise"):
         is_half = kernel.precision in (Precision.FP16, Precision.BF16)
         return "16 bit" if is_half else "64 bit" if kernel.precision is Precision.FP64 else "32 bit"
@@ -274,16 +274,16 @@ def units_of(kernel: Kernel, device: DeviceSpec) -> str:
 def kernel_effect_keys(
     kernel: Kernel, device: DeviceSpec, *, era: Era, machine: str
 ) -> tuple[EffectKey, ...]:
-    """Return the effects on a kernel's time beyond its floor.
+    """Return the keys of the effects on a kernel's time beyond its floor.
 
-    What one machine does to its board (cooling, power, drivers) is told apart from what all boards
-    with that chip share: only the latter is of use elsewhere.
+    One machine affects its board by cooling, power and drivers. That effect is separate from the
+    one of all boards with that chip: only the latter applies elsewhere.
 
     Args:
         kernel: The kernel.
-        device: Where it runs.
+        device: Device that runs it.
         era: Software.
-        machine: Name of the machine where its steps may have been seen, or empty.
+        machine: Name of the machine whose steps may be in the fit, or empty.
     """
     group, units = family_group(kernel), units_of(kernel, device)
     family = f"{kernel.family} {kernel.variant}".strip()
@@ -304,7 +304,7 @@ def kernel_effect_keys(
 
 
 def floor_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ...]:
-    """Return the effects on the time that each launch occupies the device at least."""
+    """Return the keys of the effects on the least time that each launch occupies the device."""
     return (
         ("floor",),
         ("floor+family", kernel.family.value),
@@ -313,10 +313,10 @@ def floor_effect_keys(kernel: Kernel, device: DeviceSpec) -> tuple[EffectKey, ..
 
 
 def overlap_effect_keys(*, machine: str) -> tuple[EffectKey, ...]:
-    """Return the effects on the share of overlapping work that is lost, `TYPICAL_OVERLAP_LOSS`.
+    """Return the keys of the effects on the lost fraction of overlap, `TYPICAL_OVERLAP_LOSS`.
 
     Args:
-        machine: Name of the machine where its steps may have been seen, or empty.
+        machine: Name of the machine whose steps may be in the fit, or empty.
     """
     return (("overlap",), ("overlap machine", machine)) if machine else (("overlap",),)
 
@@ -324,20 +324,20 @@ def overlap_effect_keys(*, machine: str) -> tuple[EffectKey, ...]:
 def host_effect_keys(
     part: HostPart, *, era: Era, machine: str, is_measured: bool
 ) -> tuple[EffectKey, ...]:
-    """Return the effects on the host's time.
+    """Return the keys of the effects on the host's time.
 
     Args:
         part: Kind of host work.
         era: Software.
-        machine: Name of the machine where its steps may have been seen, or empty.
-        is_measured: The host's own costs were measured, so that no effect applies: those found on
-            other hosts trade the kinds of work off against each other.
+        machine: Name of the machine whose steps may be in the fit, or empty.
+        is_measured: The host's own costs were measured, so no effect applies: effects of other
+            hosts trade the kinds of work off against each other.
     """
     if is_measured:
         return ()
     kind = part.value
     keys: tuple[EffectKey, ...] = ()
-    if era is not Era.TORCH_2:  # what is common to hosts under today's software was measured
+    if era is not Era.TORCH_2:  # the common part of hosts under current software was measured
         keys = (("host",), ("host class", kind), ("host era", era))
     if not machine:
         return keys

@@ -1,4 +1,4 @@
-"""Machines: datasheets of GPUs, and what a host spends to issue work."""
+"""Machines: GPU datasheets, and the host costs of issuing work."""
 
 from breakeven.device.calibration_files import FOLDER_VARIABLE as FOLDER_VARIABLE
 from breakeven.device.calibration_files import calibration_files as calibration_files

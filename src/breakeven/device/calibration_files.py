@@ -1,4 +1,4 @@
-"""Files of calibrated GPUs: those that ship, and those in the user's folder."""
+"""Files of calibrated GPUs: the shipped ones and the user's own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import platformdirs
 
 from breakeven.device.spec import DeviceSpec
 
-# Names another folder in place of the user's; empty for none, as where predictions must not depend
-# on what was measured here.
+# Replaces the user's folder. Empty means no folder: predictions then do not depend on
+# measurements of this machine.
 FOLDER_VARIABLE = "BREAKEVEN_CALIBRATIONS"
 
 
@@ -26,7 +26,7 @@ _SHIPPED = resources.files("breakeven.device") / "calibrations"
 
 
 def user_calibrations() -> Path | None:
-    """Return the folder in which this user's calibrations are kept; None where none is wanted."""
+    """Return the folder of this user's calibrations; None if the variable is empty."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is None:
         return platformdirs.user_config_path("breakeven") / "calibrations"
@@ -35,7 +35,7 @@ def user_calibrations() -> Path | None:
 
 @cache
 def own_calibration_files() -> tuple[tuple[str, bytes], ...]:
-    """Return name and content of each file of this user."""
+    """Return the name and content of each calibration file of this user."""
     folder = user_calibrations()
     if folder is None or not folder.is_dir():
         return ()
@@ -52,12 +52,12 @@ def _shipped_files() -> tuple[tuple[str, bytes], ...]:
 
 
 def calibration_files() -> tuple[tuple[str, bytes], ...]:
-    """Return name and content of each file, the user's after those that ship."""
+    """Return the name and content of each file: shipped ones first, then the user's."""
     return (*_shipped_files(), *own_calibration_files())
 
 
 def calibrated_specs() -> tuple[DeviceSpec, ...]:
-    """Return the GPUs of which all that is known was measured; damaged files are told of later."""
+    """Return the GPUs known only by calibration; damaged files are skipped and reported later."""
     found: dict[str, DeviceSpec] = {}
     for _, document in calibration_files():
         with suppress(msgspec.MsgspecError):

@@ -1,6 +1,6 @@
-"""The shipped tables of GPUs and CPUs, and how a name finds its entry.
+"""The shipped tables of GPUs and CPUs, and the lookup of an entry by name.
 
-Names are as a person, a driver or an operating system gives them.
+A name may come from a person, a driver or an operating system.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _DEFAULT_IDS = ("rtx-3060", "t4", "l4", "rtx-4090", "a100-sxm4-80gb", "h100-sxm5
 
 _CATALOGUE_HINT = "Run `breakeven devices` for all names."
 _HOSTS_HINT = "Run `breakeven devices --hosts` for all names."
-# Longer lists of candidates are no longer read; names of CPUs are the longer ones.
+# Longer lists of candidates are not read. CPU names are longer, so fewer of them are listed.
 _MOST_LISTED, _MOST_NEAR = 12, 5
 _MOST_HOSTS_LISTED, _MOST_HOSTS_NEAR = 8, 4
 _NEAR_CUTOFF = 0.6
 
-# Words that say who made or sells a device, never which device it is. One exception: "RTX 6000"
-# may mean the Quadro of 2018 or the Ada card of 2022, so there "Quadro" is part of the name.
+# Words for the maker or the product line, which do not identify a device. One exception: "RTX 6000"
+# may be the Quadro of 2018 or the Ada card of 2022, so "Quadro" stays part of that name.
 _BRAND = re.compile(
     r"^(?:nvidia|amd|apple|intel|geforce|quadro(?!rtx\d)|tesla|instinct|radeon|arc)+"
 )
-# RTX, GTX and RX say nothing before a number ("RTX 3060", "RTX A6000"); before a word they are
-# part of the name ("GTX TITAN X" is another card than "TITAN X (Pascal)").
+# RTX, GTX and RX carry no information before a number ("RTX 3060", "RTX A6000"); before a word they
+# are part of the name ("GTX TITAN X" is another card than "TITAN X (Pascal)").
 _SERIES = re.compile(r"^(?:rtx|gtx|rx)(?=a?\d)")
 # "A100 40GB SXM" is the "A100 SXM 40GB".
 _CAPACITY_WITHIN = re.compile(r"\b(\d+)[ -]?gi?b\b[ -]+(\S.*)$", re.IGNORECASE)
@@ -64,7 +64,7 @@ class _Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @functools.cache
 def read_catalogue() -> _Catalogue:
-    """Return the whole file, checked."""
+    """Return the whole catalogue file, validated."""
     return msgspec.convert(tomllib.loads(CATALOGUE.read_text("utf-8")), _Catalogue)
 
 
@@ -72,8 +72,8 @@ def read_catalogue() -> _Catalogue:
 def load_catalogue() -> tuple[DeviceSpec, ...]:
     """Return every device of the catalogue, by vendor, then year of release, then file order.
 
-    GPUs without a datasheet are among them where they were measured; one that has got a datasheet
-    since then, or a second one of a name, is not.
+    It includes GPUs known only by calibration. Such a GPU is left out if the catalogue now has its
+    datasheet, or if another one has its name.
     """
     known = dict(_by_key(_datasheets(), _device_key))
     measured: list[DeviceSpec] = []
@@ -87,7 +87,7 @@ def load_catalogue() -> tuple[DeviceSpec, ...]:
 
 @functools.cache
 def _datasheets() -> tuple[DeviceSpec, ...]:
-    # As what reports and stored runs hold, of which later versions may know more fields.
+    # Convert to the base class: reports and stored runs may come from versions with more fields.
     return tuple(DeviceSpec(**msgspec.structs.asdict(entry)) for entry in read_catalogue().device)
 
 
@@ -101,7 +101,7 @@ def generation_of(device: DeviceSpec) -> Generation:
     """Return the generation of a device.
 
     Raises:
-        ValueError: It is not in the catalogue.
+        ValueError: The catalogue lacks its generation.
     """
     generations = load_generations()
     if device.launch_generation not in generations:
@@ -113,17 +113,17 @@ def generation_of(device: DeviceSpec) -> Generation:
 
 
 def generations_between(one: str, other: str) -> int | None:
-    """Return how many steps of descent lie between two generations; None of other vendors'."""
+    """Return the steps of descent between two generations; None for different vendors."""
     generations = load_generations()
     line = [each.id for each in generations.values() if each.vendor == generations[one].vendor]
     return abs(line.index(one) - line.index(other)) if other in line else None
 
 
 def find_device(name: str) -> DeviceSpec:
-    """Return the device that ``name`` means.
+    """Return the device called ``name``.
 
-    Case, spaces, hyphens and brand words do not matter, nor does the capacity where the name
-    decides without it: ``3060``, ``rtx3060``, ``A100-80GB`` and the strings of
+    Case, spaces, hyphens and brand words do not matter; nor does the capacity, if the name is
+    unique without it. ``3060``, ``rtx3060``, ``A100-80GB`` and the strings of
     ``torch.cuda.get_device_name`` all work. A family name means the variant that lists it among
     its aliases.
 
@@ -153,7 +153,7 @@ def find_device(name: str) -> DeviceSpec:
 
 
 def known_device(name: str) -> DeviceSpec | None:
-    """Return the device that ``name`` means; None where it means none, or several."""
+    """Return the device called ``name``; None if there is none or several."""
     try:
         return find_device(name)
     except UnknownDeviceError:
@@ -161,7 +161,7 @@ def known_device(name: str) -> DeviceSpec | None:
 
 
 def default_devices() -> tuple[DeviceSpec, ...]:
-    """Return the devices that a report compares when the user names none, smallest first."""
+    """Return the devices of a report if the user names none, smallest first."""
     return tuple(find_device(device_id) for device_id in _DEFAULT_IDS)
 
 
@@ -175,7 +175,7 @@ def _device_key(name: str) -> str:
 
 @functools.cache
 def devices_by_key() -> Mapping[str, DeviceSpec]:
-    """Return each key that a catalogued name gives, with and without its capacity."""
+    """Return the devices by the key of each of their names, with and without the capacity."""
     catalogue = load_catalogue()
     by_key = _by_key(catalogue, _device_key)
     # A capacity may be added to any name ("T4 16GB"), unless it then is another device's name:
@@ -192,7 +192,7 @@ def _squeezed(text: str) -> str:
 
 
 def _partial_matches(name: str) -> tuple[DeviceSpec, ...]:
-    """Return the devices of which ``name`` is a part of the vendor's or the device's name."""
+    """Return the devices whose vendor or name contains ``name``."""
     whole = _squeezed(name)
     part = _BRAND.sub("", whole) or whole  # a brand alone still lists its devices
     if not part:
@@ -205,14 +205,14 @@ def _partial_matches(name: str) -> tuple[DeviceSpec, ...]:
 
 
 # The rate that counts as speed 1: one core of an EPYC 7742 (Zen 2 at 3.4 GHz), which feeds the
-# eight GPUs of a DGX A100. What other servers of its years reach lies within a tenth of it.
+# eight GPUs of a DGX A100. Other servers of its years lie within 10 % of it.
 REFERENCE_RATE = 1.09 * 3.4e9
 
 _MARKS = re.compile(r"\((?:r|tm)\)")
 _COUNT = re.compile(r"^(?:cpu\s+)?\d+\s*x\s+(?=\D)")  # "2x Xeon E5-2630 v3"
 _GENERATION = re.compile(r"^\d+(?:st|nd|rd|th) gen\s+")
 _CLOCK = re.compile(r"(?:cpu\s*)?@\s*[\d.]+\s*ghz")
-# What says nothing where the name has a model number. Without one it may be all that is known:
+# Words to drop if the name has a model number. Without one they may be the whole name:
 # "Intel(R) Xeon(R) CPU @ 2.20GHz", "AMD EPYC Processor".
 _CPU_FILLERS = re.compile(
     r"\bwith radeon.*$|\bw/ radeon.*$|\b\d+-cores?\b|\b(?:cpu|processor)\b(?!\s*\()"
@@ -221,24 +221,24 @@ _CPU_BRAND = re.compile(r"^(?:intel|amd|apple|aws|amazon|nvidia)(?=.)")
 
 
 class HostCpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One CPU, from its datasheet, as far as it decides how fast operators are issued.
+    """One CPU from its datasheet: the figures that decide how fast it issues operators.
 
     Args:
         id: Stable lower-case identifier: ``epyc-7742``.
-        name: What people call it: ``EPYC 7742``.
+        name: Its usual name: ``EPYC 7742``.
         vendor: ``amd``, ``intel``, ``apple`` or ``arm``.
         core: Its microarchitecture: ``Zen 2``.
         num_cores: Physical cores of one socket.
         boost_hz: Highest clock of one core.
-        instructions_per_clock: Of integer code, relative to Skylake.
+        instructions_per_clock: Rate of integer code, relative to Skylake.
         release_year: Year of release.
-        aliases: Other names that systems give.
-        is_virtual: Whether the name is a hypervisor's, behind which any clock may be.
+        aliases: Other names that systems report.
+        is_virtual: Whether a hypervisor sets the name, so that the clock is unknown.
         vector_flop_per_clock: fp32 FLOP of one core and clock, a fused multiply-add being two;
-            None where nobody looked it up, as the two below.
-        sustained_hz: Base clock, which all cores keep.
-        memory_bytes_per_s: Of all channels of one socket.
-        source: Where the figures of the CPU, then of its core, are from.
+            None if not looked up, as for the two below.
+        sustained_hz: Base clock, which all cores sustain.
+        memory_bytes_per_s: Bandwidth of all channels of one socket.
+        source: Sources of the CPU's figures, then of its core's.
     """
 
     id: str
@@ -258,7 +258,7 @@ class HostCpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def single_thread_speed(self) -> float:
-        """Return how fast one core runs Python and the dispatcher; 1 is the reference host."""
+        """Return the speed of one core in Python and the dispatcher; 1 is the reference host."""
         return self.boost_hz * self.instructions_per_clock / REFERENCE_RATE
 
 
@@ -273,7 +273,7 @@ class _CoreEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cpus: tuple[dict[str, Any], ...]
 
     def host_cpus(self) -> Iterator[HostCpu]:
-        """Yield the CPUs with what they have of the core."""
+        """Yield the CPUs with the figures of their core."""
         of_core = {"vendor": self.vendor, "core": self.name}
         of_core |= {"instructions_per_clock": self.instructions_per_clock}
         for entry in self.cpus:
@@ -291,7 +291,7 @@ def load_host_cpus() -> tuple[HostCpu, ...]:
 
 
 def find_host_cpu(name: str) -> HostCpu:
-    """Return the CPU that ``name`` means.
+    """Return the CPU called ``name``.
 
     Case, spaces, marks, brands, core counts and base clocks do not matter: ``7763``,
     ``epyc-7763``, ``AMD EPYC 7763 64-Core Processor`` and
@@ -308,7 +308,7 @@ def find_host_cpu(name: str) -> HostCpu:
     found = by_key.get(key)
     if found is not None:
         return found
-    # "7763" and "i7-7700" say all that matters, so a name with a number may begin in the middle.
+    # "7763" and "i7-7700" suffice, so a name with a number may match the end of a key.
     endings = {cpu.id: cpu for own, cpu in by_key.items() if key and own.endswith(key)}
     if len(endings) == 1 and re.search(r"\d", key):
         return next(iter(endings.values()))
@@ -348,7 +348,7 @@ def _in_order(entries: Iterable[_Entry]) -> tuple[_Entry, ...]:
 
 
 def _by_key(entries: Iterable[_Entry], key_of: Callable[[str], str]) -> dict[str, _Entry]:
-    """Return the entries by the key of each name that is written in the table."""
+    """Return the entries by the key of each name in the table."""
     by_key: dict[str, _Entry] = {}
     for entry in entries:
         for name in _written_names(entry):

@@ -1,4 +1,4 @@
-"""Kinds of machines that feed GPUs: how long they take to issue work, and how far they differ."""
+"""Kinds of hosts that feed GPUs: their time to issue work, and its spread between machines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class SeenMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A machine whose steps were measured.
 
     Args:
-        name: What it is.
-        factor: What its host's work within steps took, over that of its CPU on bare Linux, or of
-            the reference host where a hypervisor hides the CPU.
-        num_rows: Steps that say so.
-        source: Where they are from.
-        handoff_ns: What a backward pass took besides, in nanoseconds; 0 where it is in the factor.
+        name: Description of the machine.
+        factor: Host time within steps, over that of the same CPU on bare Linux; over the
+            reference host's if a hypervisor hides the CPU.
+        num_rows: Steps behind the factor.
+        source: Source of these steps.
+        handoff_ns: Extra time of a backward pass, in nanoseconds; 0 if the factor includes it.
     """
 
     name: str
@@ -31,21 +31,21 @@ class SeenMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class HostKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of machine, as steps of a machine that was not seen are predicted.
+    """A kind of machine; it predicts steps of unmeasured machines of that kind.
 
     Args:
         id: Stable lower-case identifier: ``cloud``.
-        name: What people call it.
-        machines: Those that were measured.
-        factor: What operators take the host, over the same CPU on bare Linux; over `cpu`'s,
-            where the machine is rented.
+        name: Its usual name.
+        machines: The measured machines.
+        factor: Host time of operators, over the same CPU on bare Linux; over ``cpu``'s if the
+            machine is rented.
         log_sigma: Standard deviation of the factor's logarithm between machines.
-        handoff_ns: What a backward pass takes besides, in nanoseconds, before the factor.
-        is_spread_borrowed: Whether fewer than two machines were seen, so that the spread is the
-            widest of all kinds.
+        handoff_ns: Extra time of a backward pass, in nanoseconds, before the factor.
+        is_spread_borrowed: Whether fewer than two machines were measured, so that the spread is
+            the widest of all kinds.
         is_rented: Whether such machines are rented, with a server's CPU.
-        cpu: That CPU; empty for the reference host's.
-        aliases: Other names for it.
+        cpu: The rented machine's CPU; empty for the reference host's.
+        aliases: Other names of the kind.
     """
 
     id: str
@@ -61,7 +61,7 @@ class HostKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KindEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind as the file has it, as in `HostKind`."""
+    """A kind as the file stores it; see `HostKind`."""
 
     id: str
     name: str
@@ -71,7 +71,7 @@ class KindEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     aliases: tuple[str, ...] = ()
 
 
-# Two machines of a kind that happen to agree do not make a third one agree as well. Judgement.
+# Two machines that agree by chance do not show that a third one would agree too. Judgement.
 _LEAST_LOG_SPREAD = 0.25
 
 
@@ -83,7 +83,7 @@ def load_host_kinds() -> tuple[HostKind, ...]:
 
 
 def kinds_of(entries: tuple[KindEntry, ...]) -> tuple[HostKind, ...]:
-    """Return kinds from their machines; one with fewer than two borrows the widest spread."""
+    """Return kinds from their machines; a kind with fewer than two borrows the widest spread."""
     spreads = {
         entry.id: max(
             _LEAST_LOG_SPREAD, statistics.stdev(math.log(m.factor) for m in entry.machines)
@@ -96,7 +96,7 @@ def kinds_of(entries: tuple[KindEntry, ...]) -> tuple[HostKind, ...]:
         HostKind(
             **msgspec.structs.asdict(entry),
             factor=statistics.geometric_mean([seen.factor for seen in entry.machines]),
-            # How far one machine more is likely to be from the mean of these.
+            # Prediction interval: the likely distance of one more machine from the mean.
             log_sigma=spreads.get(entry.id, widest) * math.sqrt(1 + 1 / len(entry.machines)),
             handoff_ns=max(seen.handoff_ns for seen in entry.machines),
             is_spread_borrowed=entry.id not in spreads,
@@ -106,7 +106,7 @@ def kinds_of(entries: tuple[KindEntry, ...]) -> tuple[HostKind, ...]:
 
 
 def find_host_kind(name: str) -> HostKind | None:
-    """Return the kind called ``name``, in any case; None where there is none."""
+    """Return the kind called ``name``, in any case; None if there is none."""
     wanted = name.strip().lower()
     return next((kind for kind in load_host_kinds() if wanted in (kind.id, *kind.aliases)), None)
 
@@ -115,6 +115,6 @@ def find_kind(kind_id: str) -> HostKind:
     """Return the kind with an id.
 
     Raises:
-        KeyError: There is none.
+        KeyError: No kind has this id.
     """
     return {kind.id: kind for kind in load_host_kinds()}[kind_id]

@@ -1,4 +1,4 @@
-"""What `--device NAME` means: a GPU of the catalogue, or a CPU of the table of hosts."""
+"""The devices that `--device NAME` selects: GPUs of the catalogue, or CPUs of the hosts' table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from breakeven.device.catalogue import HostCpu, default_devices, find_device, fi
 from breakeven.device.spec import DeviceSpec
 from breakeven.errors import BreakevenError, UnknownDeviceError, UsageError
 
-# What a cloud rents of a socket: "4 cores of EPYC 7R13".
+# A cloud rents part of a socket: "4 cores of EPYC 7R13".
 _CORES_OF = re.compile(r"(\d{1,4}) cores? of (.+)", re.IGNORECASE)
 
 
@@ -19,7 +19,7 @@ def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
     """Return the GPUs of these names, each once; `default_devices` for no names.
 
     Raises:
-        UnknownDeviceError: A name matches no GPU, or several, or is that of a CPU.
+        UnknownDeviceError: A name matches no GPU or several, or names a CPU.
     """
     gpus, cpus = split_devices(names)
     if cpus:
@@ -34,15 +34,15 @@ def select_devices(names: Sequence[str]) -> tuple[DeviceSpec, ...]:
 def split_devices(names: Sequence[str]) -> tuple[tuple[DeviceSpec, ...], tuple[HostCpu, ...]]:
     """Return the GPUs and the CPUs of these names, each once.
 
-    Where no GPU is named, the GPUs are `default_devices`. A name that both have is the GPU's.
+    If no GPU is named, return `default_devices`. If a name fits both, it is the GPU's.
 
     Args:
-        names: Of GPUs, as for `find_device`; of CPUs, as for `find_host_cpu`, which ``4 cores of``
-            may precede.
+        names: Names of GPUs, as for `find_device`, and of CPUs, as for `find_host_cpu`;
+            ``4 cores of`` may precede a CPU's name.
 
     Raises:
         UnknownDeviceError: A name matches neither, or several.
-        UsageError: A CPU does not have so many cores.
+        UsageError: A CPU has fewer cores than the name says.
     """
     gpus: dict[str, DeviceSpec] = {}
     cpus: dict[str, HostCpu] = {}

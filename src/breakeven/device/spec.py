@@ -1,4 +1,4 @@
-"""A machine: its GPU's datasheet and generation, and what its host spends to issue work."""
+"""A machine: its GPU's datasheet and generation, and its host's cost of issuing work."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: Stable lower-case identifier: ``a100-sxm4-80gb``.
-        name: What people call it: ``A100 SXM4 80GB``.
+        name: Its usual name: ``A100 SXM4 80GB``.
         vendor: ``nvidia``, ``amd``, ``apple`` or ``intel``.
         market: ``consumer``, ``workstation``, ``datacenter``, ``laptop`` or ``integrated``.
         architecture: ``Ampere``, ``CDNA2``, ``M1``, ``Xe-HPG``, ...
-        chip: ``GA100``, where the vendor names it.
+        chip: ``GA100``; empty if the vendor does not name it.
         num_sms: Streaming multiprocessors, compute units or GPU cores.
         clock_hz: Boost clock.
         peak_flop_per_s: Dense peak by precision; a fused multiply-add is 2 FLOP. A precision
@@ -45,14 +45,14 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
         l2_bytes: Last-level cache on the device.
         link_bytes_per_s: Host link per direction: PCIe generation × lanes, NVLink-C2C, or the
             unified memory's own bandwidth.
-        peer_bytes_per_s: NVLink or Infinity Fabric, sum of both directions; 0 where there is none.
-        launch_generation: Which launch latencies apply: ``kepler`` … ``blackwell``, ``cdna``,
-            ``apple``, ``xe``; the id of its `Generation`.
+        peer_bytes_per_s: NVLink or Infinity Fabric, sum of both directions; 0 without one.
+        launch_generation: Generation whose launch latencies apply: ``kepler`` … ``blackwell``,
+            ``cdna``, ``apple``, ``xe``; the id of its `Generation`.
         release_year: Year of release.
         tdp_watts: Board power.
-        aliases: Other names that people use.
-        sources: Where the figures are from, one per line of the datasheet or its URL.
-        notes: Peculiarities that a reader of a figure should know.
+        aliases: Other names in use.
+        sources: Sources of the figures, one per line of the datasheet or its URL.
+        notes: Peculiarities that affect the reading of a figure.
     """
 
     id: str
@@ -82,7 +82,7 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What GPUs of one generation have in common. Times in nanoseconds.
+    """Common figures of the GPUs of one generation. Times in nanoseconds.
 
     Args:
         id: Stable lower-case identifier: ``ampere``.
@@ -93,15 +93,15 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         sync_ns: Host time of a stream sync or a blocked read once the device is idle.
         floor_ns: Shortest time that any kernel occupies a device.
         log_sigma: Standard deviation of the logarithm of these times between hosts and drivers.
-        sources: Where the figures are from.
-        watts_per_flop_per_s: Board power that keeps the boost clock under fp32 load, per fp32
-            FLOP/s; None where every board is taken to have enough.
-        watts_per_matrix_flop_per_s: The same of fp16 on matrix units.
-        board_clock_hz: Clock that boards run at while they need little of their power, those for
-            data centers and GPUs within a processor apart, which keep to the clock of their
-            datasheet; None where no board exceeds that.
+        sources: Sources of the figures.
+        watts_per_flop_per_s: Board power that sustains the boost clock under fp32 load, per fp32
+            FLOP/s; None if every board is assumed to have enough.
+        watts_per_matrix_flop_per_s: The same for fp16 on matrix units.
+        board_clock_hz: Clock of boards under light load. It does not apply to data-center and
+            integrated GPUs, which stay at their datasheet's clock; None if no board exceeds
+            its datasheet.
         has_consumer_peer_access: Whether consumer cards access each other's memory over PCIe.
-        fabric_boards: Parts of the ids of devices with a fabric that joins all of a machine.
+        fabric_boards: Substrings of the ids of devices whose fabric joins all GPUs of a machine.
     """
 
     id: str
@@ -120,20 +120,20 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     fabric_boards: tuple[str, ...] = ()
 
 
-# Id of the host that was measured on this machine, as opposed to one of a datasheet; and the choice
-# by the market of each GPU.
+# HERE is the id of the host measured on this machine. AUTO chooses a host by each GPU's market.
 HERE, AUTO = "here", "auto"
 
 
 class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device's work was seen to take a host that has one, beyond all else that is known.
+    """Extra host costs of a device's work, as measured on a host that has a device.
 
     Args:
-        handoff_ns: A backward pass, beyond one of the CPU: a thread of its own runs that of a
-            device; it is woken for it, and wakes the one that waits.
-        convolution_factor: Calls of convolutions and batch norms, over what the other costs make
-            of them.
-        has_steps: Whether whole steps of its GPU told that: the kind of machine adds nothing.
+        handoff_ns: Extra time of a backward pass over one on the CPU: the device's own autograd
+            thread must wake up, and then wakes the waiting thread.
+        convolution_factor: Host time of convolution and batch-norm calls, over the sum of the
+            other costs.
+        has_steps: Whether whole steps of its GPU gave these costs; the kind of machine then adds
+            nothing.
     """
 
     handoff_ns: float = 0.0
@@ -146,34 +146,35 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         id: ``here``, or the name of an entry of the shared table.
-        name: Processor, as the operating system calls it.
+        name: Processor, as the operating system names it.
         op_ns: One operator of a device: argument parsing and dispatcher, no autograd, no launch.
         python_ns: Python around an operator of a forward pass: modules and their wrappers.
-        view_python_ns: Python around a view of a forward pass. Code that reshapes much, such as
-            a transformer's, runs much Python of its own.
-        autograd_ns: What recording it for backward adds.
+        view_python_ns: Python around a view of a forward pass. Code with many reshapes, such as
+            a transformer's, runs more Python of its own.
+        autograd_ns: Extra time of recording an operator for backward.
         backward_ns: One operator of the backward pass, run by the autograd engine.
-        backward_call_ns: One call of ``backward()``, whatever it runs.
+        backward_call_ns: One call of ``backward()``, independent of the operators that it runs.
         foreach_ns: One ``_foreach`` call of an optimizer, without its tensors.
-        foreach_tensor_ns: What each tensor adds to it.
+        foreach_tensor_ns: Extra time of that call per tensor.
         view_ns: An operator that only makes a view.
-        device_ns: What an operator of a device takes beyond one of the CPU: the part of ``op_ns``,
-            ``backward_ns`` and ``foreach_ns`` that is not there on the CPU; 0 where unknown.
-        module_ns: A call of a module that does nothing; 0 where unknown.
-        step_ns: Python of a step outside of its operators: gradients set to zero, the call of
-            the optimizer; 0 where no step was measured.
-        forward_factor: What the forward pass of a measured step takes the host, over what the other
-            costs make it.
-        backward_factor: The same of the backward pass.
-        optimizer_factor: The same of the update.
+        device_ns: Extra time of an operator on a device: the part of ``op_ns``, ``backward_ns``
+            and ``foreach_ns`` that a CPU operator does not have; 0 if unknown.
+        module_ns: A call of an empty module; 0 if unknown.
+        step_ns: Python of a step outside of its operators: zeroing gradients, calling the
+            optimizer; 0 if no step was measured.
+        forward_factor: Measured host time of a step's forward pass, over the sum of the other
+            costs.
+        backward_factor: The same for the backward pass.
+        optimizer_factor: The same for the update.
         source: The calibration that gave the figures: machine, date, torch version; then, after a
             semicolon, the assumption.
-        assumption: How a device's share of an operator is known, where that was not measured
-            with the rest.
-        log_sigma: Standard deviation of the logarithm of what the host spends on a step, predicted
-            from these.
-        load_fraction: Part of its processors that other processes used while it was measured.
-        device_work: What else was seen of a device's work, on a host that has one.
+        assumption: Source of a device's share of an operator, if it was not measured with the
+            rest.
+        log_sigma: Standard deviation of the logarithm of a step's host time, predicted from
+            these costs.
+        load_fraction: Fraction of its processors that other processes used during the
+            measurement.
+        device_work: Extra costs of a device's work, on a host that has a device.
     """
 
     id: str
@@ -196,7 +197,7 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_factor: float = 1.0
     log_sigma: float = 0.25
     load_fraction: float = 0.0
-    # Unset and not empty: the digest of a recording that was made before has no such fields.
+    # Keep unset, not empty: digests of earlier recordings lack these fields.
     assumption: str | UnsetType = UNSET
     device_work: DeviceWork | UnsetType = UNSET
 
@@ -207,26 +208,26 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen_work(self) -> DeviceWork:
-        """Return what else was seen of a device's work: nothing, on a host that has none."""
+        """Return the extra costs of a device's work; the defaults on a host without a device."""
         return DeviceWork() if isinstance(self.device_work, UnsetType) else self.device_work
 
     def for_device(self, _device: DeviceSpec) -> HostSpec:
-        """Return what feeds a GPU: this one, as it is."""
+        """Return the host that feeds a GPU: this one, unchanged."""
         return self
 
     def kind_for(self, _device: DeviceSpec) -> HostKind | None:
-        """Return the kind of machine that feeds a GPU; None where it is not told."""
+        """Return the kind of machine that feeds a GPU; None if unspecified."""
         return None
 
 
 class FeedingHost(HostSpec, frozen=True, kw_only=True):
-    """A host in a kind of machine, and what feeds data-center GPUs in its place.
+    """A host in a kind of machine, and the hosts that replace it for some GPUs.
 
     Args:
-        kind: The kind, whose factor is still to be applied: see `for_device`; unset for a machine
-            that was measured itself, and for a CPU that was named.
-        data_center: What feeds data-center GPUs; unset for this one.
-        others: What feeds single GPUs, by their ids, where that is neither.
+        kind: The kind, whose factor `for_device` applies; unset for a machine that was measured
+            and for a named CPU.
+        data_center: Host of data-center GPUs; unset for this one.
+        others: Hosts of single GPUs, by GPU id, if they are neither of the two.
     """
 
     kind: HostKind | UnsetType = UNSET
@@ -240,20 +241,20 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         kind: HostKind | UnsetType = UNSET,
         data_center: FeedingHost | UnsetType = UNSET,
     ) -> FeedingHost:
-        """Return a host as one of a kind.
+        """Return a host with its kind of machine.
 
         Args:
             host: Its costs.
-            kind: Of machine.
-            data_center: What feeds data-center GPUs in its place.
+            kind: Its kind.
+            data_center: Host of data-center GPUs.
         """
         return cls(**_costs(host), kind=kind, data_center=data_center)
 
     def each(self, change: Callable[[FeedingHost], FeedingHost]) -> FeedingHost:
-        """Return this with each of its machines changed.
+        """Return this with ``change`` applied to each of its machines.
 
         Args:
-            change: Returns another machine for one.
+            change: Maps a machine to its replacement.
         """
         rented, others = self.data_center, self.others
         if isinstance(others, tuple):
@@ -263,7 +264,7 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         return replace(change(self), data_center=rented, others=others)
 
     def for_device(self, device: DeviceSpec) -> HostSpec:
-        """Return what feeds a GPU, its work within steps as machines of its kind take it.
+        """Return the host that feeds a GPU, with its kind's factor on the work within steps.
 
         Args:
             device: The GPU.
@@ -282,7 +283,7 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         )
 
     def kind_for(self, device: DeviceSpec) -> HostKind | None:
-        """Return the kind of machine that feeds a GPU; None where it is not told.
+        """Return the kind of machine that feeds a GPU; None if unspecified.
 
         Args:
             device: The GPU.
@@ -291,7 +292,7 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
         return kind if isinstance(kind, HostKind) else None
 
     def _feeding(self, device: DeviceSpec) -> FeedingHost:
-        """Return which of them feeds a GPU."""
+        """Return the machine among these that feeds a GPU."""
         others = dict(self.others) if isinstance(self.others, tuple) else {}
         if device.id in others:
             return others[device.id]
@@ -301,20 +302,20 @@ class FeedingHost(HostSpec, frozen=True, kw_only=True):
 
 
 def _costs(host: HostSpec) -> dict[str, Any]:
-    """Return the fields that any host has."""
+    """Return the fields of `HostSpec`."""
     return {name: getattr(host, name) for name in HostSpec.__struct_fields__}
 
 
 class HostFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that was measured, per call.
+    """One measured time per call.
 
     Args:
         code: Stable identifier: ``op``, ``view``, ``module``, ``cuda_queued``, ...
-        title: What was called, for a person.
+        title: The called operation, for a person.
         median_ns: Median of the rounds, in nanoseconds.
         low_ns: Tenth percentile of the rounds.
         high_ns: Ninetieth percentile.
-        used_for: Which costs of the host it gives; empty where it is only shown.
+        used_for: Costs of the host that it gives; empty if it is only shown.
     """
 
     code: str
@@ -330,9 +331,9 @@ class HostCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         host: Its costs, as the model uses them.
-        figures: What they were computed from, and more.
+        figures: The times behind the costs, and others.
         num_rounds: Rounds, each of which measured every figure once.
-        device_name: The CUDA device on which launches were measured too; empty without one.
+        device_name: The CUDA device on which launches were also measured; empty without one.
     """
 
     host: HostSpec

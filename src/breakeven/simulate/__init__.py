@@ -1,4 +1,4 @@
-"""A step on two timelines, host and device: how long it takes, and what it waits for."""
+"""A step on two timelines, host and device: its time, its waits, and the effect of changes."""
 
 from breakeven.simulate.absent_cpu import FITTED_ON as FITTED_ON
 from breakeven.simulate.absent_cpu import CpuRates as CpuRates

@@ -1,8 +1,8 @@
-"""A step on a CPU that is not here, from its time on this one.
+"""A step on another CPU, predicted from its time on this one.
 
-What one thread spends to issue the step, Python and dispatcher, goes by the speed of one core. The
-rest says how well its operators use a CPU here: it is carried over by the ratio of the two
-rooflines, each operator limited by what the cores compute or by what memory delivers.
+The time of the issuing thread, Python and dispatcher, scales with the speed of one core. The rest
+shows how well the operators use this CPU. It scales with the ratio of the two rooflines: the cores'
+arithmetic or the memory's bandwidth limits each operator.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from breakeven.simulate.program import Z_90, Program
 from breakeven.timing import Estimate
 from breakeven.trace import HostWork, Op, Phase
 
-# A step does not share out evenly: of n cores it uses n to this power. With the width below fitted
-# to inference of one image by 99 architectures on a Core i9-10940X, from one core of an AMD EPYC:
-# `benchmarks/absent_cpu.py`, which also leaves each family of architectures out.
+# A step does not divide evenly: n cores count as n to this power. This and LOG_SIGMA are fitted
+# to inference of one image by 99 architectures on a Core i9-10940X, predicted from one core of
+# an AMD EPYC: `benchmarks/absent_cpu.py`, which also leaves each family of architectures out.
 CORES_POWER = 0.665
 # Standard deviation of the logarithm of a time.
 LOG_SIGMA = 0.235
-# The CPU whose steps decided these two.
+# The CPU of that fit.
 FITTED_ON = "core-i9-10940x"
-# Names of CPUs that are known, in place of one that is not.
+# Number of known CPUs that an error lists for an unknown one.
 _MOST_NAMED = 6
-# No core gets a smaller part of an operator than it takes this time for: torch gives it 32,768
-# elements at least, which it adds up or copies in about as long.
+# Least time of a core's part of an operator: torch gives a core at least 32,768 elements, which it
+# adds up or copies in about this time.
 _LEAST_PART_NS = 15_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRates:
-    """What a CPU can do at most, in fp32.
+    """The peak rates of a CPU in fp32.
 
     Args:
         num_cores: Cores that share a step.
-        flop_per_s: Of one core.
-        bytes_per_s: From memory, of all these cores together.
+        flop_per_s: Rate of one core.
+        bytes_per_s: Memory bandwidth of all these cores together.
     """
 
     num_cores: int
@@ -49,7 +49,7 @@ class CpuRates:
     bytes_per_s: float
 
     def on_cores(self, num_cores: int) -> CpuRates:
-        """Return the rates of so many such cores, none of which leaves another less memory."""
+        """Return the rates of ``num_cores`` such cores, with the same bandwidth per core."""
         bytes_per_s = self.bytes_per_s * num_cores / self.num_cores
         return CpuRates(num_cores=num_cores, flop_per_s=self.flop_per_s, bytes_per_s=bytes_per_s)
 
@@ -58,7 +58,7 @@ def rates_of(cpu: HostCpu) -> CpuRates:
     """Return the rates of a CPU from its datasheet.
 
     Raises:
-        BreakevenError: The catalogue does not have what it takes.
+        BreakevenError: The table of CPUs lacks one of the figures.
     """
     figures = (cpu.vector_flop_per_clock, cpu.sustained_hz, cpu.memory_bytes_per_s)
     if any(figure is None for figure in figures):
@@ -80,11 +80,11 @@ def rates_of(cpu: HostCpu) -> CpuRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuing:
-    """What the one thread that issues a step spends on it.
+    """The time of the thread that issues a step.
 
     Args:
-        here_ns: On this CPU.
-        there_ns: On the other one.
+        here_ns: Time on this CPU.
+        there_ns: Time on the other one.
         log_sigma: Standard deviation of the logarithm of the latter.
     """
 
@@ -94,14 +94,14 @@ class Issuing:
 
 
 def issuing_of(program: Program, here: HostSpec, there: HostSpec) -> Issuing:
-    """Return what a step takes where its operators have nothing to compute.
+    """Return the time of a step whose operators have nothing to compute.
 
     Args:
         program: The step, with the script's own work between its operators.
         here: This CPU, measured.
-        there: The other one, by the speed of one of its cores.
+        there: The other one, scaled by the speed of one of its cores.
     """
-    # What a call of an operator takes this host, whatever it computes.
+    # Cost of an operator's call on this host, without its arithmetic.
     op_ns, trace = cpu_op_ns(here), program.trace
     call_ns = dict.fromkeys(Phase, op_ns) | {
         Phase.FORWARD: op_ns + here.autograd_ns,
@@ -136,17 +136,17 @@ def predict_absent_cpu(
         measured: Its time on this CPU.
         here: This CPU, with the cores that the step was measured on.
         there: The other one.
-        issuing: What issues the step on both; here it is at most all of the step.
-        cores_power: Of how many cores a step uses as many as that.
+        issuing: Time to issue the step on both; on this CPU at most the whole step.
+        cores_power: Power of the number of cores that a step uses well.
 
     Raises:
-        ValueError: The step has no operators to go by.
+        ValueError: The step has no operators.
     """
-    # What one core alone has from memory, on any of these CPUs.
+    # Memory bandwidth of one core alone, on any of these CPUs.
     core_bytes_per_s = here.bytes_per_s / here.num_cores
 
     def roofline_ns(cpu: CpuRates) -> float:
-        """Return what the operators take where nothing but the CPU's rates limits them."""
+        """Return the time of the operators if only the CPU's rates limit them."""
         total_ns = 0.0
         for kernel in program.kernels:
             computing_ns = 1e9 * kernel.flop / cpu.flop_per_s
@@ -165,7 +165,7 @@ def predict_absent_cpu(
         ((measured.value_ns - issued_ns) * roofline_ns(there) / limit_ns, LOG_SIGMA),
     )
     value_ns = sum(part_ns for part_ns, _ in parts)
-    # Both may be too long, or too short, at once.
+    # Both errors may have the same sign.
     low_ns, high_ns = (
         sum(part_ns * math.exp(sign * Z_90 * sigma) for part_ns, sigma in parts) for sign in (-1, 1)
     )

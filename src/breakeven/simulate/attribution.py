@@ -1,4 +1,4 @@
-"""Where the time of a step goes: each nanosecond of it belongs to one cause."""
+"""The attribution of a step's time: each nanosecond has one cause and one place."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class StepCause(StrEnum):
-    """What a part of the step is spent on.
+    """The cause of a part of the step's time.
 
     The host issues operators: ``python`` (modules, wrappers, the script's own lines around them),
     ``dispatcher``, ``autograd`` (recording, and its engine's own work), ``launch`` (of kernels),
     ``optimizer`` (all of that within the optimizer phase). It also does ``data-loading``,
     ``script`` (its own work outside of torch) and ``host-operators`` (which the CPU computes).
     ``copy-pageable`` and ``copy-pinned`` move data between host and device, ``sync`` is the fixed
-    cost of a wait; what the host waits for is counted where it comes from. ``device-*`` are
+    cost of a wait; a wait itself counts under the work that it waits for. ``device-*`` are
     kernels by family. ``device-idle`` is the latency from a launch to its kernel, and the gaps
-    between kernels. ``overlap`` is what host and device lose by working at the same time.
+    between kernels. ``overlap`` is the loss of host and device by working at the same time.
     """
 
     PYTHON = "python"
@@ -48,19 +48,19 @@ class StepCause(StrEnum):
 
 
 class TimePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of the step that has one cause, in one place.
+    """Time of the step with one cause and one place.
 
     Args:
         cause: A value of `StepCause`, or ``device-`` and the family of a kernel:
             ``device-gemm``.
-        phase: Part of the step; empty for what belongs to the step as a whole.
+        phase: Part of the step; empty for the step as a whole.
         module: Dotted path of the module; empty outside of modules.
-        file: The user's file; null where there is none.
+        file: The user's file; null without one.
         line: Its line.
         time_ns: Whole nanoseconds.
-        frames: Functions of a training framework that ran below the line, outermost first, where
-            the line leaves the step to one: ``transformers.trainer:Trainer.train``, then what
-            tells the parts of the step apart, ``accelerate.accelerator:Accelerator.backward``.
+        frames: Functions of a training framework that ran below the line, outermost first, if
+            the line leaves the step to one: ``transformers.trainer:Trainer.train``, then those that
+            distinguish the parts of the step, ``accelerate.accelerator:Accelerator.backward``.
     """
 
     cause: str
@@ -73,21 +73,21 @@ class TimePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, taken apart along its critical path.
+    """A step's time, divided along its critical path.
 
-    The critical path goes through both timelines: at each moment it is on what the end of the
-    step waits for. So every nanosecond is counted once, and the parts add up to the step.
+    The critical path goes through both timelines: at each moment it follows the work that the end
+    of the step waits for. So every nanosecond counts once, and the parts add up to the step.
 
     Args:
         step_ns: The step, in whole nanoseconds.
-        parts: The longest first.
+        parts: Parts, the longest first.
     """
 
     step_ns: int
     parts: tuple[TimePart, ...]
 
     def by(self, key: Callable[[TimePart], _Key]) -> dict[_Key, int]:
-        """Return the time by what ``key`` tells of a part, the longest first."""
+        """Return the time by the ``key`` of each part, the longest first."""
         found: dict[_Key, int] = {}
         for part in self.parts:
             found[key(part)] = found.get(key(part), 0) + part.time_ns
@@ -117,10 +117,10 @@ def attribution_of(
 
     Args:
         program: The step.
-        table: It on one device.
-        repeated: It in steady state, with a point for each row.
+        table: Its costs on one device.
+        repeated: The step in steady state, with a point for each row.
         path: Its critical path.
-        step_ns: What it takes; more than its period by what is lost where both work.
+        step_ns: Its time: its period plus the loss of overlapping host and device work.
     """
     trace = program.trace
 
@@ -168,13 +168,13 @@ def attribution_of(
 def whole_parts(values: Iterable[float], total: int) -> tuple[int, ...]:
     """Return whole numbers near ``values`` that add up to ``total``.
 
-    Each is rounded down, and those with the largest remainders take what is left.
+    Each value is rounded down; those with the largest remainders get the rest.
 
     Args:
         values: Not negative; their sum is near ``total``.
         total: Sum of the result.
     """
-    # Sums of the same times in another order differ by less than that.
+    # Sums of the same times in another order differ by less than this rounding.
     values = tuple(round(value, 3) for value in values)
     whole = [math.floor(value) for value in values]
     by_remainder = sorted(range(len(whole)), key=lambda i: whole[i] - values[i])

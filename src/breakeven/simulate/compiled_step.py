@@ -1,8 +1,8 @@
-"""The step that ``torch.compile``, or one CUDA graph, would make of one that was recorded.
+"""The step that ``torch.compile``, or one CUDA graph, would make of a recorded step.
 
-Not Inductor itself: its scheduler needs Triton and the properties of a device that is here. The
-recorded operators are those that its decompositions begin from, and the storages that they read and
-write tell who needs what, so that the kernels which it would generate can be found without one.
+This does not run Inductor: its scheduler needs Triton and the properties of a present device. The
+recorded operators are the inputs of its decompositions, and their storages show their dependencies,
+so the kernels that it would generate follow without a device.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class CompileMode(StrEnum):
 
 
 def compile_mode_of(trace: StepTrace) -> CompileMode | None:
-    """Return the mode in which a script compiles its model; None where it does not."""
+    """Return the mode in which a script compiles its model; None if it does not."""
     calls = [call for call in _compilations(trace) if not _is_of_optimizer(call, trace)]
     if calls:
         return _mode_of(calls)
-    # A library may compile it unseen.
+    # A library may compile the model without a recorded call.
     is_compiled = trace.settings.is_compiled and optimizer_compile_mode_of(trace) is None
     return CompileMode.DEFAULT if is_compiled else None
 
 
 def optimizer_compile_mode_of(trace: StepTrace) -> CompileMode | None:
-    """Return the mode in which a script compiles its optimizer's step; None where it does not.
+    """Return the mode in which a script compiles its optimizer's step; None if it does not.
 
-    Of several optimizers, all must be compiled: a step does not tell their updates apart.
+    All optimizers must be compiled: a step does not distinguish their updates.
     """
     calls = [call for call in _compilations(trace) if _is_of_optimizer(call, trace)]
     compiled = {call.argument.partition(",")[0] for call in calls}
@@ -67,9 +67,9 @@ def optimizer_compile_mode_of(trace: StepTrace) -> CompileMode | None:
 
 
 def _step_names(optimizer: str) -> set[str]:
-    """Return what the step of an optimizer may be called.
+    """Return the possible names of an optimizer's step.
 
-    Where a scheduler watches it, it is named by the class that defines it.
+    A scheduler that watches the step names it by the class that defines it.
     """
     return {f"{optimizer}.step", f"{_DEFINED_BY.get(optimizer, optimizer)}.step"}
 
@@ -88,22 +88,22 @@ def _is_of_optimizer(call: Call, trace: StepTrace) -> bool:
 
 
 def _mode_of(calls: Iterable[Call]) -> CompileMode:
-    """Return the mode of the first call; those without CUDA graphs are told by their base."""
+    """Return the mode of the first call; a mode without CUDA graphs counts as the default."""
     argument = next(iter(calls)).argument
     asked = next((mode for mode in CompileMode if f"mode={mode}" in argument), CompileMode.DEFAULT)
     return CompileMode.DEFAULT if "no-cudagraphs" in argument else asked
 
 
-# Source: pytorch PR 99773, which Inductor has since June 2023; torch 2.1 is the first release.
+# Source: pytorch PR 99773, in Inductor since June 2023; torch 2.1 is the first release.
 _CHANGES_LAYOUT_SINCE = ((2, 1), (2023, 6))
 
 
 def may_change_layout(framework: str) -> bool:
-    """Return whether Inductor brings convolutions into channels-last order where that pays.
+    """Return whether Inductor converts convolutions to channels-last order if that pays.
 
     Args:
-        framework: As tables write it: ``torch 2.1 nightly 2023-03``. Others than early versions
-            of torch 2 are taken to be later ones.
+        framework: As tables write it: ``torch 2.1 nightly 2023-03``. Other names than early
+            versions of torch 2 count as later ones.
     """
     found = re.match(r"torch (\d+)\.(\d+)[\w.]*(?: nightly (\d+)-(\d+))?", framework)
     if found is None:
@@ -116,11 +116,11 @@ def may_change_layout(framework: str) -> bool:
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Dynamo ends a graph, since the host needs a value there.
+    """A place where Dynamo ends a graph, since the host needs a value.
 
     Args:
-        kind: What waits, as of a `Sync`.
-        location: The user's line, where it is known.
+        kind: Kind of the `Sync`.
+        location: The user's line, if known.
     """
 
     kind: str
@@ -129,16 +129,16 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """What ``torch.compile`` makes of a step.
+    """The result of ``torch.compile`` on a step.
 
     Args:
         edit: The change of the recorded step.
-        mode: Of ``torch.compile``; the model's, where it is compiled.
-        num_graphs: Graphs that are compiled: forward and backward count apart.
+        mode: Mode of ``torch.compile``; the model's, if it is compiled.
+        num_graphs: Compiled graphs: forward and backward count separately.
         num_ops: Operators in them.
-        num_kernels: Kernels that are generated.
-        breaks: Where graphs end within the forward pass.
-        compile_ns: What the compilation takes, with nothing cached.
+        num_kernels: Generated kernels.
+        breaks: Places where graphs end within the forward pass.
+        compile_ns: Compile time without a cache.
     """
 
     edit: Edit
@@ -153,14 +153,14 @@ class CompiledStep:
 def compiled_step(
     program: Program, mode: CompileMode | None, *, may_change_layout: bool = True
 ) -> CompiledStep:
-    """Return what ``torch.compile`` makes of a step.
+    """Return the result of ``torch.compile`` on a step.
 
-    The optimizer's step is compiled where the script compiles it.
+    The optimizer's step is compiled if the script compiles it.
 
     Args:
         program: The step as it was recorded.
-        mode: In which the model is compiled; None where it is not.
-        may_change_layout: As `may_change_layout` says of the software.
+        mode: Mode in which the model is compiled; None if it is not.
+        may_change_layout: Result of `may_change_layout` for the software.
     """
     trace = program.trace
 
@@ -201,14 +201,14 @@ def compiled_step(
             firsts.setdefault(region, position)
     for number, (region, position) in enumerate(firsts.items()):
         first, is_update = op_at(position), region == _OPTIMIZER
-        # What enters a graph before its first operator: its guards and its wrapper.
+        # The call that enters a graph before its first operator: its guards and its wrapper.
         attributes = {"is_training": is_training and not is_update}
         call = msgspec.structs.replace(
             first, name=CALL, inputs=(), outputs=(), attributes=attributes
         )
         entered: tuple[Event, ...] = (call,)
         if region in replayed:
-            # What an optimizer reads and writes stays where it is.
+            # The tensors of an optimizer stay in place, so it needs no copies.
             copies = _input_copies(trace, first) if number == 0 and not is_update else ()
             launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
             entered = (call, *copies, launch)
@@ -228,18 +228,18 @@ def compiled_step(
 
 
 # Importing Dynamo and Inductor, and their first call: 3.1 s of a process' own time on an AMD EPYC
-# with torch 2.13, of one linear layer and its backward (the C++ compiler's time, which a GPU does
-# not need, is not in it).
+# with torch 2.13, for one linear layer and its backward (without the time of the C++ compiler,
+# which a GPU does not need).
 _COMPILE_NS = 3e9
-# Tracing, Inductor and Triton, for each operator of forward and backward, with nothing cached.
+# Tracing, Inductor and Triton, for each operator of forward and backward, without a cache.
 # With an A100 of 2023 (torch 2.1 nightly, autocast; pytorch issue 96191, turn 2) HRNet-W18 took
-# 245 s for the 5,170 that are recorded here; ResNet-50 28 s (pytorch/benchmark PR 1547) to twice
-# that for 731.
+# 245 s for the 5,170 operators recorded here; ResNet-50 took 28 s (pytorch/benchmark PR 1547) to
+# twice that for 731.
 _COMPILE_NS_PER_OP = 50e6
 
 
 def _input_copies(trace: StepTrace, first: Op) -> list[Op]:
-    """Return the copies of a batch to where a CUDA graph reads it: one of each that arrives."""
+    """Return the copies of a batch into a CUDA graph's memory: one for each copy to the device."""
     copies: list[Op] = []
     for copy in trace.copies:
         if copy.is_to_device and copy.num_bytes:
@@ -253,18 +253,18 @@ def _input_copies(trace: StepTrace, first: Op) -> list[Op]:
     return copies
 
 
-# The graph of the optimizer's step. Others have smaller numbers: even ones of forward passes, the
-# next odd one the backward pass.
+# The graph of the optimizer's step. Other graphs have smaller numbers: even for a forward pass, the
+# next odd one for its backward pass.
 _OPTIMIZER = 1 << 30
 
 
 def _graphs_of(
     trace: StepTrace, *, has_model: bool, has_optimizer: bool
 ) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
-    """Return by event which graph it is in, -1 for none, and where graphs end early.
+    """Return the graph of each event, -1 for none, and the places where graphs end early.
 
-    What a model's call does is compiled, and what the backward pass does for its modules. Where
-    the calls of models are not known, all of both passes is.
+    Compiled are the operators of a model's call, and those of its modules in the backward pass. If
+    the calls of models are unknown, both whole passes are.
     """
     calls = trace.facts.model_calls
     inside = [has_model and not calls] * len(trace.events)
@@ -288,11 +288,11 @@ def _graphs_of(
                 regions.append(2 * current)
                 continue
             if event.phase is Phase.BACKWARD and is_models:
-                # One graph of each call: which operator belongs to which is not recorded.
+                # One graph for each call: operators are not recorded by call.
                 regions.append(2 * current + 1)
                 continue
         elif isinstance(event, Sync) and event.phase is Phase.FORWARD and inside[position]:
-            # Copies are part of a graph: that of a batch which the model moves itself, for one.
+            # Copies stay within a graph, such as that of a batch which the model moves itself.
             current += 1
             found = GraphBreak(kind=event.kind, location=event.location)
             breaks.setdefault((event.kind, event.location), found)
@@ -316,15 +316,15 @@ def _called(op: Op, *, is_channels_last: bool) -> Op:
     return msgspec.structs.replace(op, name=compiled_name(op.name), inputs=inputs, outputs=outputs)
 
 
-# What a convolution in channels-last order takes over one in the other, by kind.
-# Source of this and of the rules below: torch/_inductor/graph.py, decide_layout_opt.
+# Time of a convolution in channels-last order over one in the other, by kind.
+# Source of this and the rules below: torch/_inductor/graph.py, decide_layout_opt.
 _GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
 _MOST_NODES_PER_CONVOLUTION = 300
 _SMALL_CHANNELS = 64
 
 
 def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
-    """Return whether Inductor brings the convolutions' tensors into channels-last order."""
+    """Return whether Inductor converts the convolutions' tensors to channels-last order."""
     compiled = [
         event
         for event, region in zip(trace.events, regions, strict=True)
@@ -346,7 +346,7 @@ def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
             ratio = _GROUPED
         ratios.append(ratio)
         flop.append(op.outputs[0].numel * op.inputs[1].numel / num_out)
-        # A step that trains is not changed by degrees.
+        # A training step keeps its layout if a single convolution is of these kinds.
         if len(forward) < len(compiled) and (ratio == _GROUPED or is_narrowing):
             return False
     if len(forward) < len(compiled):
@@ -354,22 +354,22 @@ def _takes_channels_last(trace: StepTrace, regions: Sequence[int]) -> bool:
     return sum(f * ratio for f, ratio in zip(flop, ratios, strict=True)) <= sum(flop)
 
 
-# Classes of torch.optim that take capturable=True (torch 2.13), and SGD, which counts nothing.
+# Classes of torch.optim that take capturable=True (torch 2.13), and SGD, which has no step count.
 _CAPTURABLE = frozenset({
     "ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 })  # fmt: skip
 
 
 def captured_step(trace: StepTrace, fused: Edit | None = None) -> Edit | str:
-    """Return what changes in a step that one CUDA graph replays, or why none can.
+    """Return the change that lets one CUDA graph replay a step, or why no graph can.
 
-    The optimizer counts its steps on the device. What is read before a model is called or after the
-    update stays outside of the graph, and so do copies to the device: where the host reads nothing,
-    what it makes depends on no result, and may be copied before.
+    The optimizer counts its steps on the device. Reads before a model's call or after the update
+    stay outside of the graph. So do copies to the device: if the host reads nothing, its data
+    depends on no result, and may be copied before.
 
     Args:
         trace: The step.
-        fused: Its update as one fused kernel, where that is possible.
+        fused: Its update as one fused kernel, if that is possible.
     """
     if trace.facts.num_shapes > 1:
         return "its shapes differ from step to step"

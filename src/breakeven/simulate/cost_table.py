@@ -1,7 +1,7 @@
-"""What the events of a step cost on devices and a host, before any scenario.
+"""The costs of a step's events on devices and a host, before any scenario.
 
-A row stands for each point at which host and device meet, and for each event that keeps the host
-alone busy. What an edit does not touch keeps its rows. Arrays have one axis each for rows R,
+Each point at which host and device meet has a row, and so has each event that only occupies the
+host. Events that an edit does not change keep their rows. Arrays have one axis each for rows R,
 programs P of equal structure, and devices D, in this order.
 """
 
@@ -35,7 +35,7 @@ Lowered = tuple[Event, Lowering | None]
 
 
 class RowKind(IntEnum):
-    """What a row is; the first four and the last keep the host alone busy."""
+    """The kind of a row; the first four and the last only occupy the host."""
 
     ISSUE = 0
     HOST_DATA = 1
@@ -58,7 +58,7 @@ _IS_LAUNCHED_ONCE = np.array([kind in _COPIES | {RowKind.GRAPH_LAUNCH} for kind 
 
 
 def row_kind(event: Event) -> RowKind:
-    """Return the kind of an event's rows; of an operator of the device, that of its kernels."""
+    """Return the kind of an event's rows; for an operator of the device, that of its kernels."""
     match event:
         case Op() if not event.is_on_host:
             return RowKind.REPLAYED_KERNEL if event.is_replayed else RowKind.KERNEL
@@ -84,9 +84,9 @@ class Rows(Columns):
     Args:
         event: Position of the event in the trace: (R).
         kind: A `RowKind`: (R).
-        host_ns: The host's own time, launches apart: (R, P).
-        device_ns: The time of a copy, of what a sync reads, or of a batch of a loader: (R, P, D).
-        kernel: Row of the kernel in `KernelTable`; -1 where there is none: (R, P).
+        host_ns: The host's own time, without launches: (R, P).
+        device_ns: The time of a copy, of a sync's read, or of a batch of a loader: (R, P, D).
+        kernel: Row of the kernel in `KernelTable`; -1 without one: (R, P).
         launches: Launches of the row: (R, P).
     """
 
@@ -102,7 +102,7 @@ class Rows(Columns):
 
 
 class KernelTable:
-    """The different kernels of a cost table and of its edits, each timed once."""
+    """The different kernels of a cost table and of its edits, each priced once."""
 
     def __init__(self, costs: CostModel, devices: Sequence[DeviceSpec]) -> None:
         self.costs = costs
@@ -112,7 +112,7 @@ class KernelTable:
         self._num_timed = 0
 
     def row(self, kernel: Kernel | None) -> int:
-        """Return the row of a kernel; -1 where there is none."""
+        """Return the row of a kernel; -1 for None."""
         return self._rows.setdefault(kernel, len(self._rows) - 1)
 
     @property
@@ -149,9 +149,9 @@ class CostTable:
     """Programs of equal structure on devices.
 
     Args:
-        rows: The step, in the order in which the host goes through it.
+        rows: The step, in the host's order.
         num_events: Events of the step.
-        host: What issues the work.
+        host: Host that issues the work.
         kernels: Kernels, with the devices and the cost model.
     """
 
@@ -165,20 +165,20 @@ class CostTable:
 
         Args:
             columns: Positions of the devices.
-            kernels: The kernels on these; their cost model differs from the table's in the times
-                of kernels alone.
+            kernels: The kernels on these; their cost model may differ from the table's only in
+                the times of kernels.
         """
         device_ns = self.rows.device_ns[..., list(columns)]
         return replace(self, rows=replace(self.rows, device_ns=device_ns), kernels=kernels)
 
     def edited(self, replaced: Mapping[int, Sequence[Lowered]]) -> tuple[CostTable, Mask, Mask]:
-        """Return the table of a changed step, with what it changes.
+        """Return the table of a changed step, and the rows that change.
 
         Args:
-            replaced: What stands in the place of events of the only program, by position.
+            replaced: New events of the only program by the position of the replaced event.
 
         Returns:
-            The table, which of the rows of this one are gone, and which of its rows are new.
+            The table, a mask of this table's rows that are gone, and a mask of its new rows.
         """
         growth = np.zeros(self.num_events, dtype=np.intp)
         is_replaced = np.zeros(self.num_events, dtype=np.bool_)
@@ -207,12 +207,12 @@ class CostTable:
 def cost_table(
     programs: Sequence[Program], devices: Sequence[DeviceSpec], host: HostSpec
 ) -> CostTable:
-    """Return the costs of programs whose events are of the same kinds, one by one.
+    """Return the costs of programs whose events have the same kinds, one by one.
 
     Args:
         programs: Steps.
-        devices: What runs them.
-        host: What issues the work.
+        devices: Devices that run them.
+        host: Host that issues the work.
     """
     kernels = KernelTable(programs[0].costs, devices)
     lowered = (zip(p.trace.events, p.lowerings, strict=True) for p in programs)
@@ -227,14 +227,14 @@ def _rows(
     host: HostSpec,
     kernels: KernelTable,
 ) -> Rows:
-    """Return the rows of numbered events, of each of which every program has its own."""
+    """Return the rows of numbered events; each program has its own version of every event."""
     costs, devices = kernels.costs, kernels.devices
     positions: list[int] = []
     kinds: list[int] = []
     host_ns: list[float] = []
     rows: list[int] = []
     on_devices: dict[int, list[list[float]]] = {}
-    # By kernels, whose object equal operators share.
+    # By kernels: equal operators share the object.
     of_kinds: dict[Hashable, tuple[list[int], list[float], list[int]]] = {}
     for index, lowered in numbered:
         first = lowered[0][0]
@@ -264,7 +264,7 @@ def _rows(
         device_ns[list(on_devices)] = list(on_devices.values())
     kind_column = np.array(kinds, dtype=np.intp)
     kernel = np.array(rows, dtype=np.intp).reshape(shape)
-    # The last one is the kernel that is not there.
+    # The last entry is for rows without a kernel.
     of_kernels = np.array([*(each.launches for each in kernels.kernels), 0], dtype=np.intp)
     return Rows(
         event=np.array(positions, dtype=np.intp),
@@ -303,7 +303,7 @@ def _rows_of_operator(
 
 
 def _host_ns(event: Event, host: HostSpec) -> float:
-    """Return the host's own time; of what the CPU computes itself, as it was recorded."""
+    """Return the host's own time; for an operator of the CPU, the recorded one."""
     match event:
         case Op():
             return event.host_ns
@@ -318,7 +318,7 @@ def _host_ns(event: Event, host: HostSpec) -> float:
 
 
 def _device_ns(event: Event, device: DeviceSpec, costs: CostModel) -> float:
-    """Return the time of a copy on the device, of what a sync reads, or of a loader's batch."""
+    """Return the time of a copy on the device, of a sync's read, or of a loader's batch."""
 
     def copy_ns(num_bytes: float, *, is_pinned: bool = False) -> float:
         return costs.copy_ns(num_bytes, device=device, is_pinned=is_pinned)
@@ -327,8 +327,8 @@ def _device_ns(event: Event, device: DeviceSpec, costs: CostModel) -> float:
         case Copy():
             time_ns = copy_ns(event.num_bytes, is_pinned=event.is_pinned)
             if not event.is_blocking:
-                # The fixed part of a copy's cost is the call and the host's wait for it. A queued
-                # copy has neither: it is launched like a kernel, and its bytes take the device.
+                # The fixed part of a copy's cost is the call and the host's wait. A queued copy has
+                # neither: it is launched like a kernel, and its bytes occupy the device.
                 time_ns -= copy_ns(1, is_pinned=event.is_pinned)
             return max(0.0, time_ns)
         case Sync() if event.num_bytes:
@@ -343,5 +343,5 @@ def _device_ns(event: Event, device: DeviceSpec, costs: CostModel) -> float:
 
 
 def per_batch_ns(work: HostWork) -> float:
-    """Return the time in which the workers of a loader finish one batch."""
+    """Return the time per batch of all of a loader's workers together."""
     return work.duration_ns / work.num_workers

@@ -1,13 +1,13 @@
-"""A recorded step as the CPU of the machine that recorded it runs it; and its host on a GPU.
+"""A recorded step on the CPU that recorded it, and the work of that host for a GPU.
 
-What an operator took while it was recorded contains its arithmetic, and is the best that is known
-of it. What lies around it, Python, autograd, the loops of the CPU's optimizers, comes from what
-this host takes for calls of that kind.
+An operator's recorded time contains its arithmetic, and is the best estimate of it. The work around
+it, Python, autograd and the loops of the CPU's optimizers, is estimated from this host's costs of
+such calls.
 
-A step whose arithmetic is negligible takes the host on a GPU what it takes it on the CPU, and
-more: Python, dispatcher and autograd are the same. So the measured step, less the arithmetic and
-what only the CPU's path does, plus what only a device's does, is the best that is known of that
-work. Where arithmetic is most of the step, its rest says little, and what is usual decides.
+With negligible arithmetic, a step takes the host of a GPU as long as on the CPU, and longer:
+Python, dispatcher and autograd are the same. So the best estimate of that work is the measured
+step, less the arithmetic and the CPU path's own work, plus the device path's own work. If
+arithmetic is most of the step, the rest is uncertain, and the usual factors decide.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from breakeven.trace import Op, Phase
 # Fitted to the phases of the thirty small networks of `benchmarks/small_steps.py` on one machine
 # (AMD EPYC, torch 2.13, Python 3.11, 2026-11), in calls of an operator or of a module there.
 #
-# Python of a forward pass for each module that is called.
+# Python of a forward pass for each call of a module.
 _MODULE_CALLS = 2.34
-# A backward pass by itself, and each gradient that it hands over.
+# Fixed cost of a backward pass, and cost of each gradient that it hands over.
 _BACKWARD_OPS = 18.5
 _GRADIENT_OPS = 0.8
-# What cannot be timed again at once, since it writes where it reads, has the cold caches that the
-# recorder leaves: a part of its time, up to so many operators for each tensor.
+# An operator that writes to its inputs cannot be timed twice, so its time includes cold caches from
+# the recorder: this fraction of its time, up to this many operators per tensor.
 _COLD_FRACTION = 0.38
 _MOST_COLD_OPS = 6.0
-# Setting gradients to None: by itself, and for each.
+# Setting gradients to None: fixed cost, and cost per gradient.
 _ZERO_GRAD_OPS = 6.8
 _ZERO_GRAD_TENSOR_OPS = 0.33
-# The call of an optimizer; each operator on lists in it; and that operator for each tensor, since
-# the CPU's optimizers loop over tensors where a GPU's take lists.
+# The call of an optimizer; each operator on lists in it; and that operator per tensor, since the
+# CPU's optimizers loop over tensors, while a GPU's take lists.
 _UPDATE_OPS = 7.4
 _LIST_OPS = 4.2
 _LOOPED_OPS = 1.77
@@ -52,7 +52,7 @@ class CpuStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step on the CPU by phase, in nanoseconds.
 
     Args:
-        zero_grad_ns: Gradients set to None, where there is an optimizer.
+        zero_grad_ns: Gradients set to None; 0 without an optimizer.
         forward_ns: Forward pass and loss.
         backward_ns: Backward pass.
         optimizer_ns: From the end of the backward pass to the end of the update.
@@ -65,30 +65,30 @@ class CpuStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step_ns(self) -> float:
-        """Return the whole step."""
+        """Return the time of the whole step."""
         return self.zero_grad_ns + self.forward_ns + self.backward_ns + self.optimizer_ns
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedOp:
-    """An operator, and what a device runs for it; None where the CPU runs it on any machine."""
+    """An operator and its kernels on a device; None if the CPU runs it on any machine."""
 
     op: Op
     lowering: Lowering | None
 
     @property
     def is_view(self) -> bool:
-        """Return whether it computes nothing."""
+        """Return whether it is a view, which computes nothing."""
         return self.lowering is not None and not self.lowering.kernels
 
     @property
     def is_on_lists(self) -> bool:
-        """Return whether it works through lists of tensors."""
+        """Return whether it processes lists of tensors."""
         return self.op.name.startswith("aten._foreach_")
 
 
 def issued_ops(program: Program) -> dict[Phase, list[IssuedOp]]:
-    """Return what the host issues, by phase; a backward pass begins with the loss's gradient."""
+    """Return the issued operators by phase; a backward pass begins with the loss's gradient."""
     phases: dict[Phase, list[IssuedOp]] = {phase: [] for phase in Phase}
     for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
         if isinstance(event, Op) and not event.is_replayed:
@@ -98,11 +98,11 @@ def issued_ops(program: Program) -> dict[Phase, list[IssuedOp]]:
 
 
 def predict_cpu_step(program: Program, host: HostSpec) -> CpuStep:
-    """Return the step on the CPU of the machine that recorded it.
+    """Return the step on the CPU that recorded it.
 
     Args:
         program: The recorded step, as a GPU would run it.
-        host: That machine, measured.
+        host: That machine, with its costs measured.
     """
     phases, optimizers = issued_ops(program), program.trace.facts.optimizers
     forward, backward = phases[Phase.FORWARD], phases[Phase.BACKWARD]
@@ -122,12 +122,12 @@ def predict_cpu_step(program: Program, host: HostSpec) -> CpuStep:
 
 
 def cpu_op_ns(host: HostSpec) -> float:
-    """Return what an operator of the CPU takes."""
+    """Return the cost of an operator of the CPU."""
     return host.op_ns - host.device_ns
 
 
 def native_ns(issued: IssuedOp, host: HostSpec) -> float:
-    """Return what an operator takes where nobody records it; a view is part of what is around."""
+    """Return an operator's time without recording; 0 for a view, which counts as Python."""
     if issued.is_view:
         return 0.0
     op, time_ns = issued.op, issued.op.host_ns
@@ -138,7 +138,7 @@ def native_ns(issued: IssuedOp, host: HostSpec) -> float:
 
 
 def looped_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
-    """Return what an operator on lists takes the CPU where it loops over tensors; 0 elsewhere."""
+    """Return the time of the CPU's loop over an operator's lists; 0 if it does not loop."""
     optimizers = program.trace.facts.optimizers
     takes_lists = any(optimizer.foreach or optimizer.fused for optimizer in optimizers)
     if not issued.is_on_lists or issued.lowering is None or takes_lists:
@@ -147,16 +147,16 @@ def looped_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
 
 
 def _update_op_ns(issued: IssuedOp, program: Program, host: HostSpec) -> float:
-    """Return what an operator between the backward pass and the end of the update takes."""
+    """Return the time of an operator between the backward pass and the end of the update."""
     if not issued.is_on_lists or issued.lowering is None:
         return native_ns(issued, host)
-    # Recorded, lists are looped over in C++: what is beyond the CPU's own loop is arithmetic.
+    # A recorded list is looped over in C++: its time beyond the CPU's own loop is arithmetic.
     own_ns = max(looped_ns(issued, program, host), native_ns(issued, host))
     return _LIST_OPS * cpu_op_ns(host) + own_ns
 
 
 def _num_module_calls(issued: Sequence[IssuedOp]) -> int:
-    """Return how many modules are entered from one operator to the next."""
+    """Return the number of modules that are entered from one operator to the next."""
     number, before = 0, ""
     for each in issued:
         if each.op.module != before:
@@ -167,28 +167,28 @@ def _num_module_calls(issued: Sequence[IssuedOp]) -> int:
     return number
 
 
-# What an operator takes the CPU besides its arithmetic, within a step and so with colder caches
-# than in a loop of its own: at least so many operators there, and so many times its calls there.
+# Cost of an operator on the CPU besides its arithmetic. Within a step, caches are colder than in a
+# loop: it is at least this many operators of a loop, and this multiple of its calls in a loop.
 _LEAST_DISPATCH_OPS = 3.0
 _COLD_DISPATCH = 1.5
-# How far off each part of the evidence is: the measured time at least, the arithmetic of what was
-# recorded, what a device's operators add.
+# Relative errors: of the measured time, at least; of the recorded arithmetic; and of the extra cost
+# of a device's operators.
 _TIME_ERROR = 0.05
 _ARITHMETIC_ERROR = 0.12
 _DEVICE_ERROR = 0.5
-# If backward pass and update took more than so many times what recording and calibration say, other
-# work held up the whole step.
+# If backward pass and update both took more than this multiple of the prediction, other work
+# delayed the whole step.
 _HELD_UP = 3.0
-# Of a phase, the host's work is this part at least.
+# Least fraction of a phase that is host work.
 _LEAST_SHARE = 0.05
 _LEAST_LOG_SIGMA = 0.1
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that was timed on the CPU, in nanoseconds.
+    """The measured times of a step on the CPU, in nanoseconds.
 
     Args:
-        forward_ns: All but the phases below, the DataLoader and other work of the script.
+        forward_ns: All but the phases below, the DataLoader and the script's other work.
         backward_ns: Backward passes.
         optimizer_ns: From the end of the last backward pass to the end of the update.
         spread: Upper over lower end of the step's 90 % interval.
@@ -200,13 +200,13 @@ class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
     spread: float = 1.0
 
 
-# How far off a host's factors are as a rule, from the thirty networks of
-# `benchmarks/small_steps.py`, where the step itself is the evidence.
+# Usual errors of a host's factors, from the thirty networks of `benchmarks/small_steps.py`, with
+# the step itself as the evidence.
 _USUAL_LOG_SIGMA = {Phase.FORWARD: 0.2, Phase.BACKWARD: 0.2, Phase.OPTIMIZER: 0.3}
 
 
 def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> HostSpec:
-    """Return the host with its work in each phase as a measured step tells it.
+    """Return the host with its factors of each phase fitted to a measured step.
 
     Args:
         program: The recorded step, as a GPU would run it.
@@ -214,7 +214,7 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
         measured: The step on its CPU.
     """
     predicted = predict_cpu_step(program, host)
-    # A script's own functions may run Python in the backward pass, but hardly in the update too.
+    # A script's own functions may run Python in the backward pass, but rarely in the update too.
     least_slowness = min(
         _slowness(measured.backward_ns, predicted.backward_ns),
         _slowness(measured.optimizer_ns, predicted.optimizer_ns),
@@ -232,11 +232,11 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
     }
     arithmetic_ns = sum(each.arithmetic_ns for each in issued.values())
     measured_ns = forward_ns + backward_ns + optimizer_ns
-    # Arithmetic leaves cold caches to the CPU's Python, which a GPU does not.
+    # Arithmetic slows the CPU's Python by cold caches; on a GPU it does not.
     cold = min(1.0, arithmetic_ns / measured_ns) if measured_ns else 1.0
     updates_ns = _UPDATE_OPS * len(program.trace.facts.optimizers) * cpu_op_ns(host)
     slowness = _slowness(optimizer_ns, predicted.optimizer_ns) ** (1 - cold)
-    # What each phase took on the CPU, but for what is not of its operators; and its usual factor.
+    # CPU time of each phase without the work outside of its operators; and its usual factor.
     phases = {
         Phase.FORWARD: (forward_ns - predicted.zero_grad_ns, host.forward_factor),
         Phase.BACKWARD: (backward_ns, host.backward_factor),
@@ -275,15 +275,15 @@ def anchored_host(program: Program, host: HostSpec, measured: MeasuredStep) -> H
 
 
 def scaled_host(host: HostSpec, here: HostSpec, anchored: HostSpec) -> HostSpec:
-    """Return another host with its work in each phase as a step that was measured here tells it.
+    """Return another host with the factors of each phase of a step that was measured here.
 
-    What a script takes beyond what is usual it takes on any CPU; how fast another one is stays as
-    uncertain as it was.
+    A script's work beyond the usual is the same on any CPU; the other one's speed stays as
+    uncertain as before.
 
     Args:
         host: The other one.
         here: This one.
-        anchored: What the measured step made of this one.
+        anchored: This one, fitted to the measured step.
     """
     return replace(
         host,
@@ -295,13 +295,13 @@ def scaled_host(host: HostSpec, here: HostSpec, anchored: HostSpec) -> HostSpec:
 
 
 class _Issued(NamedTuple):
-    """What the host issues in one phase, in nanoseconds.
+    """The host's work in one phase, in nanoseconds.
 
     Args:
-        modelled_ns: By the costs per operator alone.
-        device_ns: The part of that which only a device's operators take.
-        arithmetic_ns: What its operators take the CPU beyond being called.
-        looping_ns: What the CPU's loops over lists take.
+        modelled_ns: Time by the costs per operator alone.
+        device_ns: The part of it that only a device's operators have.
+        arithmetic_ns: Time of its operators on the CPU beyond their calls.
+        looping_ns: Time of the CPU's loops over lists.
     """
 
     modelled_ns: float
@@ -311,12 +311,12 @@ class _Issued(NamedTuple):
 
 
 def _issued(ops: Sequence[IssuedOp], program: Program, host: HostSpec) -> _Issued:
-    """Return what is known of a phase before it is measured.
+    """Return the predicted work of a phase.
 
     Args:
         ops: Its operators.
         program: The step.
-        host: The host without any factor on its phases.
+        host: The host without factors on its phases.
     """
     # The costs of the CPU's own operators.
     cpu = replace(
@@ -351,15 +351,15 @@ def _work_ns(
     cold: float,
     time_error: float,
 ) -> tuple[float, float]:
-    """Return the host's work in a phase, and a standard deviation of that.
+    """Return the host's work in a phase, and its standard deviation.
 
     Args:
-        issued: What is known of it.
-        time_ns: What it took on the CPU.
-        usual_ns: What is usual for such a phase.
-        usual_log_sigma: How far off that is as a rule.
-        cold: Share of the step that is arithmetic.
-        time_error: How far off a measured time is, as a share of it.
+        issued: Its predicted work.
+        time_ns: Its measured time on the CPU.
+        usual_ns: Its usual work.
+        usual_log_sigma: Standard deviation of the logarithm of the usual work.
+        cold: Fraction of the step that is arithmetic.
+        time_error: Relative error of a measured time.
     """
     if not issued.modelled_ns or not time_ns:
         return usual_ns, usual_log_sigma * usual_ns
@@ -372,7 +372,7 @@ def _work_ns(
     )
     seen_ns = max(seen_ns, _LEAST_SHARE * time_ns)
     seen_log_sigma = seen_error_ns / seen_ns
-    # A script may do anything: what is surely far from usual is not to be drawn there.
+    # A script may do anything: do not pull a value that is surely unusual towards the usual one.
     low_ns, high_ns = seen_ns - 2 * seen_error_ns, seen_ns + 2 * seen_error_ns
     surely_off = math.log(max(low_ns / usual_ns, usual_ns / high_ns, 1.0))
     usual_log_sigma = math.hypot(usual_log_sigma, surely_off)
@@ -382,5 +382,5 @@ def _work_ns(
 
 
 def _slowness(measured_ns: float, predicted_ns: float) -> float:
-    """Return what an update took over what was expected of it."""
+    """Return the ratio of a measured to a predicted time; 1 if either is not positive."""
     return measured_ns / predicted_ns if measured_ns > 0 and predicted_ns > 0 else 1.0

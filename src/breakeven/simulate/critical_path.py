@@ -1,7 +1,7 @@
-"""The way back from the end of a step: at each moment, what the rest of it waited for.
+"""The critical path of a step, followed back from its end along the waits.
 
-A step that repeats has no first event; its critical path comes round to where it was, after one
-step or after a few. One such round is what the time of a step is made of.
+A repeated step has no first event; its critical path returns to a place after one step or a few.
+One such round makes up the time of a step.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from breakeven.simulate.cost_table import RowKind
 from breakeven.simulate.priced_step import IS_ON_DEVICE, PricedStep
 from breakeven.simulate.repeated_step import ROUNDING_NS, Moments, RepeatedStep, Waited
 
-# Steps that are recorded to find a round, where those that are recorded anyway have none. A path
-# that alternates needs two or three, and its beginning, from the end of the device's work to what
-# it waits for, may take another.
+# Steps to record for a round, if the steps recorded so far have none. A path that alternates needs
+# two or three, and its beginning, from the end of the device's work to the first wait, may need
+# another.
 _MORE_STEPS = 8
 
 
 class Spent(Enum):
-    """What a piece of the path is."""
+    """The kind of a piece of the path."""
 
     ISSUE = auto()
     """The host's work up to a point, its launches included."""
@@ -37,7 +37,7 @@ class Spent(Enum):
 
     @property
     def is_on_device(self) -> bool:
-        """Return whether the device is what works, or what is waited for, meanwhile."""
+        """Return whether the device works during the piece, or the host waits for it."""
         return self in (Spent.COPY, Spent.KERNEL, Spent.LATENCY, Spent.GAP)
 
 
@@ -67,8 +67,8 @@ class Piece:
 
     Args:
         point: Position in the priced step.
-        spent: What on.
-        time_ns: How long.
+        spent: Kind of work or wait.
+        time_ns: Its duration.
     """
 
     point: int
@@ -81,9 +81,9 @@ class CriticalPath:
     """One round of the critical path.
 
     Args:
-        pieces: The latest first.
-        num_steps: Steps that the round takes; 0 where the path did not come round within those
-            that were recorded, and the pieces are of all of them.
+        pieces: Pieces, the latest first.
+        num_steps: Steps of the round; 0 if the path did not return within the recorded steps, so
+            that the pieces are of all of them.
     """
 
     pieces: tuple[Piece, ...]
@@ -91,7 +91,7 @@ class CriticalPath:
 
 
 def critical_path(repeated: RepeatedStep) -> CriticalPath:
-    """Return one round of the critical path of a step, which has a point for each row."""
+    """Return one round of the critical path of a step with a point for each row."""
     if not len(repeated.step.kinds):
         return CriticalPath(pieces=(), num_steps=0)
     found = _Walk(repeated.step, repeated.moments).round()
@@ -99,7 +99,7 @@ def critical_path(repeated: RepeatedStep) -> CriticalPath:
 
 
 class _Walk:
-    """Goes back through what happened, from its end."""
+    """Follows the waits back from the end of the recorded steps."""
 
     def __init__(self, step: PricedStep, moments: Moments) -> None:
         self._moments = moments
@@ -157,7 +157,7 @@ class _Walk:
     def _back_to_issue(self, index: int) -> _Place:
         self._spend(index, Spent.ISSUE, self._moments.host_before_ns[index])
         if index > 0:
-            # Differs at the beginning of a step alone.
+            # The two times differ only at the beginning of a step.
             self._spend(index, Spent.LEAD, self._moments.host_ns[index - 1])
         return index - 1, _Track.HOST
 
@@ -166,7 +166,7 @@ class _Walk:
         if self._kinds[point] == RowKind.BLOCKING_COPY:
             return index, _Track.HOST
         if moments.device_waited[index] == Waited.FOR_LAST_LAUNCH:
-            # It came late: nothing before it held it back.
+            # The last launch came late: no earlier work delayed it.
             self._spend(index, Spent.KERNEL, moments.device_ns[index] - self._last_ns[point])
             self._spend(index, Spent.LATENCY, moments.host_ns[index])
             return index, _Track.HOST
@@ -182,7 +182,7 @@ class _Walk:
         return self._before(index, _Track.DEVICE)
 
     def _before(self, index: int, track: _Track) -> _Place:
-        """Return the last place before a point at which the device, or the loader, did a thing."""
+        """Return the previous place at which the device, or the loader, did work."""
         while (index := index - 1) >= 0:
             point = index % len(self._kinds)
             is_loader = self._kinds[point] == RowKind.LOADER
@@ -191,7 +191,7 @@ class _Walk:
         return index, track
 
     def _spend(self, index: int, spent: Spent, since_ns: float) -> None:
-        """Go back to ``since_ns``."""
+        """Record a piece back to ``since_ns``."""
         if self._now_ns - since_ns > ROUNDING_NS:
             point = index % len(self._kinds)
             self._pieces.append(Piece(point, spent, self._now_ns - since_ns))

@@ -1,6 +1,6 @@
-"""A step that several devices of one machine share, from the same step on one of them.
+"""A step that several devices of one machine share, predicted from the step on one of them.
 
-Every device gets a batch of its own of the size that the step on one device has.
+Every device gets its own batch, of the batch size of the step on one device.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _WAYS = {
 
 
 class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several devices share, predicted.
+    """A predicted step that several devices share.
 
     Args:
         setup: The devices.
         step: The step, as on one device: its batch size is that of each device.
         single: The step on one device alone.
-        communication_ns: What the devices exchange, hidden behind kernels or not.
+        communication_ns: Time of the exchange between devices, hidden behind kernels or not.
     """
 
     setup: MultiGpuSetup
@@ -61,19 +61,19 @@ class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """Return how much longer the step takes than on one device; 1 is perfect scaling."""
+        """Return the ratio of its time to that on one device; 1 is perfect scaling."""
         return self.step.estimate.value_ns / self.single.estimate.value_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTimes:
-    """What limits a shared step, in nanoseconds.
+    """The limits of a shared step, in nanoseconds.
 
     Args:
-        step_ns: The step, without what the lone step spends on waits.
+        step_ns: The step, without the waits of the lone step.
         host_ns: The host's own work.
-        communication_ns: What the devices exchange, hidden or not.
-        is_host_bound: Whether the host sets the step.
+        communication_ns: Time of the exchange between devices, hidden or not.
+        is_host_bound: Whether the host limits the step.
     """
 
     step_ns: float
@@ -94,18 +94,18 @@ def predict_multi_gpu(
     costs: CostModel | None = None,
     table: MultiGpuTable | None = None,
 ) -> MultiGpuPrediction:
-    """Return a step that several devices share.
+    """Return the prediction of a step that several devices share.
 
     Args:
-        trace: The step on one device, with the batch that each device gets.
-        device: All of them are of this kind.
-        host: What issues the work.
-        setup: How many, and how they share it.
-        single: The step on one device, where it was predicted already.
-        times: Its times by phase, where they are known already.
-        size: The model; by default what the trace shows of it.
-        costs: The cost model; that which ships by default.
-        table: Costs of several devices; those that ship with the package by default.
+        trace: The step on one device, with the batch of one device.
+        device: Kind of all devices.
+        host: Host that issues the work.
+        setup: Number of devices and strategy.
+        single: The step on one device, if already predicted.
+        times: Its times by phase, if already known.
+        size: The model; by default as the trace shows it.
+        costs: The cost model; the shipped one by default.
+        table: Costs of several devices; the shipped ones by default.
 
     Raises:
         ValueError: There are fewer than two devices.
@@ -126,8 +126,8 @@ def predict_multi_gpu(
     times = times or phase_times(build_program(trace, costs=costs), device, host)
     shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
-    # The error of the factor comes on top of that of the lone step. Where the host limits only the
-    # shared step, it is the host's error that counts.
+    # Add the error of the factor to that of the lone step. If the host limits only the shared step,
+    # the host's error applies.
     lone, least = single.estimate, Z_90 * host.log_sigma if shared.is_host_bound else 0.0
     factor_width = Z_90 * table.log_sigma(setup.strategy)
     below, above = (
@@ -142,8 +142,8 @@ def predict_multi_gpu(
         is_on_host = bound in (Bound.HOST_DATA, Bound.HOST_OPTIMIZER, Bound.SYNC)
         bound = bound if is_on_host else Bound.LAUNCH
     elif bound is Bound.LAUNCH or 2 * shared.communication_ns > shared.step_ns:
-        # A lone step that is bound by launches is not bound by its kernels; the exchange is what
-        # the shared one waits for.
+        # A lone step that is bound by launches is not bound by its kernels, so the shared one waits
+        # for the exchange.
         bound = Bound.TRANSFER
     caveats = single.caveats
     if setup.has_peer_access is None:
@@ -179,13 +179,13 @@ def shared_times(
     dispatch_ns: float,
     table: MultiGpuTable,
 ) -> SharedTimes:
-    """Return what limits a shared step.
+    """Return the limits of a shared step.
 
     Args:
         times: The step on one device.
         size: The model.
         setup: The devices.
-        link: How they reach each other.
+        link: Link between them.
         dispatch_ns: The host's time to dispatch an elementwise operator.
         table: Costs of several devices.
     """
@@ -197,18 +197,18 @@ def shared_times(
 def shared_step_ns(shared: SharedTimes, times: PhaseTimes, single_ns: float) -> float:
     """Return the time of a shared step.
 
-    What a lone step takes beyond its host's and device's way (waits, syncs) is kept.
+    The lone step's time beyond the longest of its host's and device's paths (waits, syncs) is kept.
     """
     lone_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
     return shared.step_ns + max(0.0, single_ns - times.copy_ns - lone_ns)
 
 
 def lone_step_ns(times: PhaseTimes, *, overlap_loss_fraction: float) -> float:
-    """Return the time of the lone step where nothing but copies of the batch makes the host wait.
+    """Return the time of the lone step if the host waits only for copies of the batch.
 
     Args:
         times: The step by phase.
-        overlap_loss_fraction: Share of the time in which host and device both work that is lost.
+        overlap_loss_fraction: Lost fraction of the time in which host and device both work.
     """
     end_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
     both_ns = max(0.0, times.host_ns + times.device_ns - end_ns)
@@ -216,15 +216,15 @@ def lone_step_ns(times: PhaseTimes, *, overlap_loss_fraction: float) -> float:
 
 
 def _ways_ns(times: PhaseTimes, *, start_ns: float, first_kernel_ns: float) -> tuple[float, bool]:
-    """Return the end of a step, and whether the host's way through it is the longest.
+    """Return the end of a step, and whether the host's path through it is the longest.
 
-    The host issues the forward pass, then the backward pass; the device can be behind from the
+    The host issues the forward pass, then the backward pass. The device may be behind from the
     start, or catch up with the host in the forward pass and fall behind in the backward pass.
 
     Args:
         times: The step as one device sees it.
-        start_ns: When the host begins to issue the forward pass.
-        first_kernel_ns: When the device may begin it.
+        start_ns: Time at which the host begins to issue the forward pass.
+        first_kernel_ns: Earliest time at which the device may begin it.
     """
     host_ns = start_ns + times.host_ns
     device_ns = max(
@@ -245,7 +245,7 @@ def _data_parallel_times(
     """Follow `torch.nn.DataParallel.forward`: scatter, replicate, apply in threads, gather.
 
     A thread per device issues the backward pass, without the interpreter. It ends with the sum of
-    all gradients on the first device, which cannot begin before the last of them is there.
+    all gradients on the first device, which waits for the last of them.
     """
     costs = table.data_parallel
     num_tensors = size.num_parameter_tensors + size.num_buffer_tensors
@@ -262,7 +262,7 @@ def _data_parallel_times(
         forward_device_ns=times.forward_device_ns * (1 + costs.slowest_fraction),
         backward_device_ns=times.backward_device_ns * (1 + costs.slowest_fraction),
     )
-    # The whole batch goes to the first device, before anything else.
+    # First, the whole batch goes to the first device.
     copy_ns = times.copy_ns * num_devices
     broadcast_all_ns = _packed_ns(size.parameter_bytes + size.buffer_bytes, num_devices, link)
     sum_ns = _packed_ns(size.gradient_bytes, num_devices, link)
@@ -280,7 +280,7 @@ def _data_parallel_times(
 def _ddp_times(
     times: PhaseTimes, size: ModelSize, num_devices: int, link: PeerLink, table: MultiGpuTable
 ) -> SharedTimes:
-    """Every process issues its own step; gradients are exchanged while the backward pass runs."""
+    """Each process issues its own step; gradients are exchanged during the backward pass."""
     num_buckets = math.ceil(size.gradient_bytes / _BUCKET_BYTES)
     reduce_ns = num_buckets * all_reduce_ns(
         size.gradient_bytes / max(1, num_buckets), num_devices, link

@@ -1,4 +1,4 @@
-"""Steps on devices that are not here, with their intervals and what limits them."""
+"""Predictions of steps on absent devices, with intervals and limits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from breakeven.simulate.timelines import simulate
 from breakeven.timing import Estimate
 from breakeven.trace import HostWork, StepTrace
 
-# What a process occupies before its first tensor: the CUDA context, and the kernels of torch,
-# cuBLAS and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the
-# last ten years.
+# Memory of a process before its first tensor: the CUDA context, and the kernels of torch, cuBLAS
+# and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the last ten
+# years.
 _CONTEXT_BYTES = 500_000_000
 
-# Part of a step that kernels may take which nobody timed, before the answer says so.
+# Fraction of a step in kernels without measurements, above which a caveat is added.
 _MOST_UNTIMED = 0.1
 
 _SCENARIOS = (TYPICAL, FAST, SLOW, *WITHOUT_EACH)
@@ -40,24 +40,24 @@ _BOUNDS = tuple(Bound)
 
 
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A step on a device, predicted.
+    """A predicted step on a device.
 
     Args:
         device: The device.
-        batch_size: Samples per step, where known.
+        batch_size: Samples per step, if known.
         estimate: Time of a step in steady state, with its 90 % interval.
-        bound: What limits it.
+        bound: Resource that limits it.
         precision: Arithmetic of most of its FLOP on this device.
-        host_ns: The host's own work per step, waiting for nothing.
+        host_ns: The host's own work per step, without waits.
         launch_ns: The part of it that issues the device's operators.
         device_busy_ns: Kernels and copies per step.
-        loader_ns: What worker processes take for the batches of a step; 0 without them.
+        loader_ns: Time of worker processes for the batches of a step; 0 without workers.
         num_kernels: Kernels launched per step.
         peak_memory_bytes: Largest memory in use, the CUDA context included.
-        fits: Whether that fits the device.
+        fits: Whether this memory fits the device.
         caveats: Reasons to trust the figures less.
-        calibrated_on: When this very GPU was measured, ISO 8601; empty where it was not.
-        fed_by: Kind of machine that it is in; empty where none was assumed.
+        calibrated_on: Date of this GPU's calibration, ISO 8601; empty without one.
+        fed_by: Kind of its machine; empty if none was assumed.
     """
 
     device: DeviceSpec
@@ -90,9 +90,9 @@ def predict_steps(
     Args:
         traces: One step, lowered or not, or the same step at several batch sizes.
         devices: Devices.
-        host: What issues the work.
-        costs: The cost model; that which ships by default.
-        is_captured: All launches are replayed from one CUDA graph.
+        host: Host that issues the work.
+        costs: The cost model; the shipped one by default.
+        is_captured: One CUDA graph replays all launches.
 
     Returns:
         Predictions, the devices of the first trace first.
@@ -129,8 +129,8 @@ def _predict_fed(
     Args:
         programs: The steps.
         devices: The devices.
-        host: What issues the work.
-        kinds: Names of the kinds of machines that the devices are in.
+        host: Host that issues the work.
+        kinds: Names of the devices' kinds of machines.
         is_captured: As for `predict_steps`.
     """
     scenarios = [replace(scenario, is_captured=is_captured) for scenario in _SCENARIOS]
@@ -170,8 +170,8 @@ def _predict_fed(
                 message = "more than a tenth of the step is kernels without GPU measurements "
                 message += f"({named}): their time may be off by a factor of three"
                 caveats.append(Caveat(code="untimed-kernels", message=message))
-            # The resource without which the step is shortest. Where two limit the step alike,
-            # removing either alone changes nothing; the one with more work of its own decides then.
+            # The bound is the resource without which the step is shortest. If two limit the step
+            # alike, removing either alone changes nothing: choose the one with more work then.
             rest_ns = zip(step_ns[3:].tolist(), (device_ns + host_ns)[3:].tolist(), strict=True)
             remaining = dict(zip(_BOUNDS, rest_ns, strict=True))
             yield StepPrediction(

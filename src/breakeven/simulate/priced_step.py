@@ -1,4 +1,4 @@
-"""A cost table, priced under scenarios: the numbers that timelines run through.
+"""A cost table, priced under scenarios: the input of the timelines.
 
 Arrays have one axis each for rows R, programs P, devices D and scenarios K, in this order.
 """
@@ -27,14 +27,14 @@ from breakeven.simulate.program import TYPICAL, Bound, Scenario
 # between machines by about a third in either direction (90 %).
 _COPY_LOG_SIGMA = 0.18
 
-# Rows by kind: what the stream runs in order, which part of it takes room in the launch queue, and
-# what else keeps the device busy or makes the host wait.
+# Kinds of rows: those that the stream runs in order, those of them that occupy the launch queue,
+# and those that also occupy the device.
 _QUEUED = (RowKind.KERNEL, RowKind.QUEUED_COPY)
 _ON_STREAM = (*_QUEUED, RowKind.REPLAYED_KERNEL, RowKind.REPLAYED_COPY)
 IS_QUEUED = np.array([kind in _QUEUED for kind in RowKind])
 IS_ON_STREAM = np.array([kind in _ON_STREAM for kind in RowKind])
 IS_ON_DEVICE = IS_ON_STREAM | (np.array(RowKind) == RowKind.BLOCKING_COPY)
-# Of the host's own work, this alone is not added to the point after it.
+# The other rows are host work, which is added to the next point.
 _IS_POINT = IS_ON_DEVICE | np.isin(
     np.array(RowKind), (RowKind.SYNC, RowKind.LOADER, RowKind.GRAPH_LAUNCH)
 )
@@ -42,24 +42,25 @@ _IS_POINT = IS_ON_DEVICE | np.isin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedStep:
-    """A priced step: a point for each row, or for each but what only keeps the host busy.
+    """A priced step: a point for each row, or for each row that does not only occupy the host.
 
     Args:
-        kinds: The `RowKind` of each point, in the order in which the host reaches them: (R).
-        rows: Row of the cost table of each point; of the last one, where several were merged: (R).
+        kinds: The `RowKind` of each point, in the host's order: (R).
+        rows: Row of the cost table of each point; the last one of several merged rows: (R).
         counts: Entries of each in the launch queue, the most of any program: (R).
         before_ns: The host's time before each, its first launch included: (R, P, D, K).
-        own_ns: The own time of each; of several launches, with the gaps between: (R, P, D, K).
-        many: Positions of those that are several launches: (M).
+        own_ns: The own time of each, including gaps between several launches: (R, P, D, K).
+        many: Positions of points with several launches: (M).
         more_ns: The host's time for their launches after the first: (M, P, D, K).
-        last_ns: What the last of their launches takes: (M, P, D, K).
-        is_free: Where nothing is launched, or it is free of charge: nothing waits for the other
-            timeline there: (R, P, 1, K).
+        last_ns: Time of their last launch: (M, P, D, K).
+        is_free: Points without a launch, or free of charge: neither timeline waits for the other
+            there: (R, P, 1, K).
         lead_ns: The host's time before the first point: (D, K).
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
         host_ns: The host's own time per step: (P, D, K).
-        compiled_ns: The part of it in which compiled code issues kernels, which slows neither down.
+        compiled_ns: The part of it in which compiled code issues kernels, which slows neither
+            timeline.
         device_ns: Kernels and copies per step: (P, D, K).
         overlap_loss_fraction: As in the costs.
     """
@@ -82,7 +83,7 @@ class PricedStep:
     overlap_loss_fraction: float
 
     def step_ns(self, period_ns: Array) -> Array:
-        """Return the time of a step, given its period if nothing slowed the other down."""
+        """Return the time of a step from its period without mutual slowdown."""
         both_ns = self.host_ns - self.compiled_ns + self.device_ns - period_ns
         return period_ns + self.overlap_loss_fraction * np.maximum(both_ns, 0.0)
 
@@ -94,14 +95,14 @@ def price(
     deviating: tuple[Mask, Sequence[Scenario]] | None = None,
     is_merged: bool = True,
 ) -> PricedStep:
-    """Return the programs of a table on its devices under scenarios.
+    """Return the programs of a table, priced on its devices under scenarios.
 
     Args:
         table: The step.
         scenarios: Circumstances.
-        deviating: Rows with scenarios of their own, as many; their kernels deviate by all of their
-            spread, which within a step averages out.
-        is_merged: What only keeps the host busy is added to the point after it.
+        deviating: Rows with their own scenarios, one for each scenario; their kernels deviate by
+            all of their spread, without the averaging of a step.
+        is_merged: Add work that only occupies the host to the point after it.
     """
     points = _points(table.rows.kind, is_merged=is_merged)
     rows, rates = table.rows.take(points), _Rates(table, scenarios)
@@ -122,14 +123,14 @@ def price(
     further = np.maximum(launches[many] - 1, 0)
     more_ns = further * IS_QUEUED[rows.kind[many], None, None, None] * launch_ns[many]
     last_ns = own_ns[many] / np.maximum(launches[many], 1)
-    # All launches of a kernel that a graph replays are there when it starts.
+    # A graph launches all instances of a kernel before it starts.
     own_ns[many] += further * rates.gap_ns
 
     kinds = rows.kind[:, None, None, None]
     is_free = IS_ON_STREAM[kinds] & (launches == 0)
     is_free = is_free | IS_COPY[kinds] & (rates.scale[Bound.TRANSFER] == 0)
     is_free = is_free | (kinds == RowKind.SYNC) & (rates.scale[Bound.SYNC] == 0)
-    # What compiled code issues: its own time, and its kernels.
+    # Rows of compiled code's issues: its own time, and its kernels.
     is_compiled = np.isin(
         table.rows.event, table.rows.event[table.rows.kind == RowKind.COMPILED_ISSUE]
     )
@@ -163,22 +164,22 @@ def _points(kinds: Indices, *, is_merged: bool) -> Indices:
 
 
 def _merged(values: Array, points: Indices) -> Array:
-    """Return the sums of ``values`` up to and with each of ``points``, from the one before on."""
+    """Return the sum of ``values`` after the previous point up to and including each point."""
     if len(points) == len(values):
         return values
     return np.add.reduceat(values, np.concatenate(([0], points[:-1] + 1)))
 
 
 class _Rates:
-    """What scenarios make of costs: factors, and the times that do not depend on the event.
+    """The factors of scenarios on costs, and the times that do not depend on the event.
 
     Attributes:
         scale: 0 for a resource that is free of charge, 1 otherwise: (K).
         launch_ns: The host's time of one launch, by kind of row: (kinds, D, K).
         latency_ns: From a launch to its start on an idle device: (D, K).
         gap_ns: From the end of a kernel to the start of the next: (D, K).
-        lead_ns: The host's time before the first event: that to launch a captured step, or its own
-            outside of operators: (D, K).
+        lead_ns: The host's time before the first event: the launch of a captured step, or its own
+            time outside of operators: (D, K).
     """
 
     def __init__(self, table: CostTable, scenarios: Sequence[Scenario]) -> None:
@@ -189,7 +190,7 @@ class _Rates:
             for bound in Bound
         }
         self._is_captured = np.array([scenario.is_captured for scenario in scenarios])
-        # A captured step costs the host one launch, whatever its size.
+        # A captured step of any size costs the host one launch.
         is_issued = scale[Bound.LAUNCH] * ~self._is_captured
         host_factor = np.exp(deviation * table.host.log_sigma)
         copy_factor = np.exp(deviation * _COPY_LOG_SIGMA)
@@ -217,20 +218,20 @@ class _Rates:
         self.launch_ns[RowKind.GRAPH_LAUNCH] = graph_launch_ns * is_issued
         self.lead_ns = graph_launch_ns * self._is_captured
         self.lead_ns += table.host.step_ns * host_factor * is_issued
-        # Of what launches take in a graph.
+        # Factor of the launch times in a graph.
         self._replay_factor = np.exp(self._kernel_deviation * np.hypot(sigma, REPLAYED_LOG_SIGMA))
 
     def work_ns(self, rows: Rows) -> Array:
-        """Return the host's work, launches apart: (R, P, 1, K)."""
+        """Return the host's work, without launches: (R, P, 1, K)."""
         return (rows.host_ns[..., None] * self._host[rows.kind][:, None])[:, :, None]
 
     def own_ns(self, rows: Rows, kernels: KernelTable, *, is_alone: bool = False) -> Array:
         """Return the rows' own times: (R, P, D, K).
 
         Args:
-            rows: All that have a kernel, and others.
+            rows: All rows with a kernel, and others.
             kernels: The kernels.
-            is_alone: Each kernel deviates as it would by itself, not as one of the step.
+            is_alone: Each kernel deviates as it would alone, not as one of the step.
         """
         own_ns = np.zeros((*rows.device_ns.shape, self._own.shape[1]))
         (others,) = np.nonzero((self._own[rows.kind] > 0).any(axis=1))
@@ -246,7 +247,7 @@ class _Rates:
             )
             times = kernels.times(used)
             spread = times.log_sigma if is_alone else spread_in_step(times, counts)
-            # Few of the scenarios differ in this.
+            # Few of the scenarios differ in their kernels' deviation.
             deviation, same = np.unique(self._kernel_deviation, return_inverse=True)
             factor = np.exp(spread[..., None] * deviation)[..., same]
             working = np.where(
@@ -258,7 +259,7 @@ class _Rates:
             own_ns[runs, program] = (times.time_ns[..., None] * factor * scale)[inverse]
             is_replayed = rows.kind[runs] == RowKind.REPLAYED_KERNEL
             if is_replayed.any() or self._is_captured.any():
-                # In a graph, up to the start of the next kernel.
+                # Time in a graph, up to the start of the next kernel.
                 replayed_ns = (times.time_ns - times.floor_ns)[..., None] * factor
                 replayed_ns += times.replay_ns[..., None] * self._replay_factor
                 replayed_ns = (replayed_ns * scale)[inverse]
@@ -269,27 +270,26 @@ class _Rates:
 
 
 def spread_in_step(times: KernelTimes, counts: Indices) -> Array:
-    """Return the spread of each kernel, as the sum over a step sees it: (kernels, devices).
+    """Return the spread of each kernel that gives the sum over a step the right spread.
 
-    One part of an error is shared by all kernels of a step: a device that reaches less of its
-    datasheet than its reference devices, a library of another year. The other part belongs to a
-    kernel's sizes, for which the library has a better or a worse algorithm; such errors partly
-    cancel in a step of many different kernels. If every kernel is off by this many standard
-    deviations in the same direction, their sum is off as it would be with the parts that are
-    independent drawn one by one. Kernels of equal sizes err alike, so only different ones are
-    independent of each other.
+    All kernels of a step share one part of an error: a device that reaches less of its datasheet
+    than its reference devices, a library of another year. The other part depends on a kernel's
+    sizes, for which the library has a better or a worse algorithm; such errors partly cancel in a
+    step of many different kernels. If all kernels deviate by the returned spread in the same
+    direction, their sum has the spread that it would have with independent errors of these parts.
+    Kernels of equal sizes have equal errors, so only different ones are independent.
 
     Args:
-        times: Of each different kernel.
-        counts: How often each runs in the step.
+        times: Times of each different kernel.
+        counts: Runs of each in the step.
 
     Returns:
-        Standard deviations, from ``shared_log_sigma`` to ``log_sigma``.
+        Standard deviations from ``shared_log_sigma`` to ``log_sigma``: (kernels, devices).
     """
     own_variance = np.maximum(times.log_sigma**2 - times.shared_log_sigma**2, 0.0)
     deviations = times.time_ns * np.sqrt(own_variance) * counts[:, None]
     together = deviations.sum(axis=0) ** 2
     apart = (deviations**2).sum(axis=0)
-    # Where nothing is independent the remaining part does not matter.
+    # If no error is independent, the remaining part does not matter.
     remaining = np.divide(apart, together, out=np.ones_like(together), where=together > 0)
     return np.sqrt(times.shared_log_sigma**2 + own_variance * remaining)

@@ -1,4 +1,4 @@
-"""A step lowered to kernels, ready for any device; changes of it, and circumstances."""
+"""A step lowered to kernels for any device, edits of it, and scenarios."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CostModel(Protocol):
 
     @property
     def overlap_loss_fraction(self) -> float:
-        """Share of the time in which host and device both work that is lost."""
+        """Fraction of the time in which host and device both work that is lost."""
         ...
 
     def lower(self, op: Op, settings: Settings) -> Lowering:
@@ -34,7 +34,7 @@ class CostModel(Protocol):
         ...
 
     def launch_costs(self, device: DeviceSpec) -> LaunchCosts:
-        """Return what launches and syncs cost."""
+        """Return the costs of launches and syncs."""
         ...
 
     def copy_ns(self, num_bytes: float, *, device: DeviceSpec, is_pinned: bool) -> float:
@@ -56,7 +56,7 @@ class CostModel(Protocol):
         ...
 
     def calibration_date(self, device: DeviceSpec) -> str:
-        """Return when this very GPU was measured for its costs; empty where it was not."""
+        """Return the date of this GPU's calibration; empty without one."""
         ...
 
 
@@ -65,19 +65,19 @@ class Edit:
     """A change of a step, by the positions of its events.
 
     Args:
-        replaced: New events by the position of the one they take the place of; none to remove it.
-        settings: torch's switches after the change; None to leave them.
+        replaced: New events by the position of the event that they replace; none to remove it.
+        settings: torch's switches after the change; None to keep them.
     """
 
     replaced: Mapping[int, tuple[Event, ...]] = field(default_factory=dict[int, tuple[Event, ...]])
     settings: Settings | None = None
 
     def event(self, index: int, event: Event) -> tuple[Event, ...]:
-        """Return what stands in the place of the event at ``index``."""
+        """Return the events that replace the one at ``index``."""
         return self.replaced.get(index, (event,))
 
     def apply(self, trace: StepTrace) -> StepTrace:
-        """Return the changed step, with calls of models where their events are now."""
+        """Return the changed step, with the positions of models' calls updated."""
         kept = [self.event(index, event) for index, event in enumerate(trace.events)]
         starts = (0, *accumulate(map(len, kept)))
         calls = tuple(
@@ -96,7 +96,7 @@ class Edit:
         )
 
     def then(self, other: Edit) -> Edit:
-        """Return both changes of the same step as one; where both replace an event, this one wins.
+        """Return both changes of the same step as one; if both replace an event, this one wins.
 
         Args:
             other: A change by positions of the same, unchanged step.
@@ -113,7 +113,7 @@ class Program:
 
     Args:
         trace: The step.
-        lowerings: Kernels by event; None where the event is no operator of the device.
+        lowerings: Kernels by event; None if the event is not an operator of the device.
         costs: The cost model that lowered them.
     """
 
@@ -133,7 +133,7 @@ class Program:
 
     @property
     def num_kernels(self) -> int:
-        """Return how many kernels the device runs."""
+        """Return the number of kernels that the device runs."""
         return sum(kernel.launches for kernel in self.kernels)
 
     @property
@@ -147,13 +147,13 @@ class Program:
         return tuple(found)
 
     def with_costs(self, costs: CostModel) -> Program:
-        """Return the same kernels under another cost model, which must lower operators alike."""
+        """Return the same kernels under another cost model, which must lower operators equally."""
         return Program(trace=self.trace, lowerings=self.lowerings, costs=costs)
 
     def edited(self, edit: Edit) -> Program:
         """Return the program of the edited step.
 
-        Only new operators are lowered; under other settings all are.
+        Only new operators are lowered; if the settings change, all are.
         """
         trace = edit.apply(self.trace)
         if trace.settings != self.trace.settings:
@@ -173,7 +173,7 @@ def build_program(trace: StepTrace, *, costs: CostModel | None = None) -> Progra
 
     Args:
         trace: The step.
-        costs: The cost model; that which ships by default.
+        costs: The cost model; the shipped one by default.
     """
     costs = costs or shipped_costs()
     return Program(
@@ -184,7 +184,7 @@ def build_program(trace: StepTrace, *, costs: CostModel | None = None) -> Progra
 
 
 def lowered(event: Event, settings: Settings, costs: CostModel) -> Lowering | None:
-    """Return the kernels of an event; None where it is no operator of the device."""
+    """Return the kernels of an event; None if it is not an operator of the device."""
     if isinstance(event, Op) and not event.is_on_host:
         return costs.lower(event, settings)
     return None
@@ -195,14 +195,14 @@ Z_90 = 1.6449
 
 
 class Bound(StrEnum):
-    """What a step's time goes down with: the resource whose removal shortens it the most.
+    """The limit of a step: the resource whose removal shortens it the most.
 
     ``launch`` is the host's issuing of device operators. ``compute``, ``memory`` and ``latency``
-    are kernels by what limits them: arithmetic, bytes, or the wait for the kernel or the time step
-    before, where neither fills the device. ``transfer`` are the copies between host and device,
-    ``sync`` the host's waiting for values and explicit syncs. ``host-optimizer`` is what the CPU
-    computes in the optimizer phase, ``host-data`` all else that the CPU does for the step: loading,
-    the script's own Python and operators that stay on the host.
+    are kernels by their limit: arithmetic, bytes, or the wait for the kernel or the time step
+    before, if neither fills the device. ``transfer`` is the copies between host and device,
+    ``sync`` the host's waiting for values and explicit syncs. ``host-optimizer`` is the CPU's
+    work in the optimizer phase. ``host-data`` is all its other work for the step: loading, the
+    script's own Python and operators that stay on the host.
     """
 
     LAUNCH = "launch"
@@ -217,17 +217,17 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One set of circumstances; the steps of a simulation are run under several at once.
+    """One set of circumstances; a simulation runs its steps under several at once.
 
     Args:
-        deviation: Standard deviations by which the logarithm of every modelled time is off, all
-            in the same direction. The part of the kernels' errors that averages out over a step
-            is taken off before (`spread_in_step`); host, copies and launches have no such part.
-            Durations that were recorded deviate like the host's.
-        kernel_deviation: That of the kernels, where they need not agree with all else; None where
-            they do.
-        without: Resources that are free of charge, to find out what limits the step.
-        is_captured: All launches are replayed from one CUDA graph instead of issued one by one.
+        deviation: Error of the logarithm of every modelled time, in standard deviations, all in
+            the same direction. For kernels, the part of the error that averages out over a step
+            is removed first (`spread_in_step`); host, copies and launches have no such part.
+            Recorded durations deviate like the host's.
+        kernel_deviation: The same for the kernels, if they deviate differently; None for the
+            same deviation.
+        without: Resources that are free of charge, to find the limit of the step.
+        is_captured: One CUDA graph replays all launches instead of the host issuing them.
     """
 
     deviation: float = 0.0
@@ -247,7 +247,7 @@ SLOW = Scenario(deviation=Z_90)
 CAPTURED = Scenario(is_captured=True)
 WITHOUT_EACH = tuple(Scenario(without=frozenset({bound})) for bound in Bound)
 
-# Two independent errors are as likely this far off together as one alone is by `Z_90`.
+# Two independent errors are as likely to both be this large as one alone to be `Z_90`.
 _BOTH = Z_90 / math.sqrt(2.0)
 MIXED = (
     Scenario(deviation=_BOTH, kernel_deviation=-_BOTH),

@@ -4,9 +4,9 @@ The host issues the events in order. A kernel starts a latency after its launch 
 kernel before it, on one stream. A blocking copy and a sync make the host wait until the device is
 idle, and a full launch queue makes it wait too. Steps follow each other without a break.
 
-When host, device and loader are through with a point is the latest of when they were through with
-the one before, plus times that are known: a matrix, where a product adds and a sum takes the
-larger. The matrices of all points are joined two by two, and a step is one of them.
+The host, the device and the loader each finish a point at the latest of their finishing times of
+the point before, each plus a known time. That is a matrix in which products add and sums take the
+maximum. The matrices of all points are joined two by two, and a step is one of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from breakeven.simulate.cost_table import Array, Indices, RowKind
 from breakeven.simulate.priced_step import IS_ON_STREAM, PricedStep
 
 # Launches that a stream takes before the launching call blocks. CUDA documents no figure; 1,024 is
-# what is commonly observed. It matters only where more than that are issued without a wait.
+# commonly observed. It matters only if more launches are issued without a wait.
 LAUNCH_QUEUE_DEPTH = 1024
 
-# The critical path of most steps comes round within so many.
+# The critical path of most steps returns within this many.
 NUM_RECORDED = 3
 
 _MIN_STEPS = 3
@@ -32,13 +32,14 @@ _MAX_STEPS = 40
 _SETTLED_FRACTION = 1e-6
 # Rows and columns of the matrices.
 _HOST, _DEVICE, _LOADER = range(3)
-# Sums of the same times in another order are equal to this factor; within a few steps, up to this.
+# Sums of the same times in another order agree within this factor; over a few steps, within the
+# time below.
 _ROUNDED = 1 + 1e-12
 ROUNDING_NS = 1e-3
 
 
 class Waited(IntEnum):
-    """What a timeline waited for at a point."""
+    """The event that a timeline waited for at a point."""
 
     FOR_NOTHING = 0
     """The host: for its own work."""
@@ -57,22 +58,22 @@ class Waited(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """What happened at the points of some steps, one after the other, and what waited for what.
+    """The times at the points of some consecutive steps, and the waits.
 
-    Times are in nanoseconds since the host began with the first of the steps.
+    Times are in nanoseconds since the host began the first of the steps.
 
     Args:
-        host_before_ns: When the host came from the point before.
-        launched_ns: When it was through with its own work, the first launch included.
-        host_ns: When it went on.
-        device_before_ns: When the device was through with all before this point.
-        start_ns: When the device started on this point; where it did.
-        device_ns: When it was through with this point.
-        loader_before_ns: When the loader's workers were through with the batch before.
+        host_before_ns: Time at which the host left the point before.
+        launched_ns: Time at which it finished its own work, the first launch included.
+        host_ns: Time at which it left the point.
+        device_before_ns: Time at which the device finished all work before this point.
+        start_ns: Time at which the device started this point, if it did.
+        device_ns: Time at which it finished this point.
+        loader_before_ns: Time at which the loader's workers finished the batch before.
         host_waited: A `Waited` of the host.
         device_waited: A `Waited` of the device.
-        made_room: Position of the launch whose start made room for this one, where the host waited
-            for that; -1 where it went by before.
+        made_room: Position of the launch whose start made room for this one, if the host waited
+            for that; -1 if it was before the recorded steps.
     """
 
     host_before_ns: list[float]
@@ -96,7 +97,7 @@ class RepeatedStep:
 
     Attributes:
         step: The step.
-        period_ns: The time from one step to the next, if neither timeline slowed the other down:
+        period_ns: The time from one step to the next, without mutual slowdown of the timelines:
             (P, D, K).
     """
 
@@ -109,14 +110,14 @@ class RepeatedStep:
         # A queue that holds a whole step never starves the device while the host waits for room.
         self._may_fill = int(step.counts.sum()) > queue_depth
         if self._may_fill:
-            # An entry leaves the queue when it starts; it may be one of the step before.
+            # An entry leaves the queue at its start; it may belong to the step before.
             issued = np.cumsum(np.tile(step.counts[self._launched], 2))
             num = len(self._launched)
             left = np.searchsorted(issued, issued[num:] - queue_depth) + 1
             self._makes_room = np.minimum(left, num + np.arange(num)) - 1
             self._starts_ns = np.full((num, *step.own_ns.shape[1:]), -np.inf)
             self._more_ns, self._last_ns = _of_launches(step)
-            # From the host's being through with a point to the end of what the device does there.
+            # Time from the host's end of a point to the device's end of it.
             self._lag_ns = maps[_DEVICE, _HOST] - maps[_HOST, _HOST]
             self._wait_ns = maps[_HOST, _DEVICE, 1:]
             self._elapsed_ns = [np.cumsum(maps[side, side], axis=0) for side in (_HOST, _DEVICE)]
@@ -129,16 +130,16 @@ class RepeatedStep:
 
     @cached_property
     def moments(self) -> Moments:
-        """Return what happens in the first `NUM_RECORDED` steps in steady state, as `record`."""
+        """Return the moments of the first `NUM_RECORDED` steps in steady state, as `record`."""
         return self.record(NUM_RECORDED)
 
     def record(self, num_steps: int) -> Moments:
-        """Let steps go by, and return what happened at each of their points.
+        """Advance by some steps, and return the moments of each of their points.
 
         The step must be of one program on one device under one scenario.
         """
         begun_ns = float(self._state[_HOST].item())
-        # Large times lose digits.
+        # Large times lose precision.
         self._state -= begun_ns
         if self._may_fill:
             self._starts_ns -= begun_ns
@@ -159,7 +160,7 @@ class RepeatedStep:
         return period_ns
 
     def _advance(self) -> Array:
-        """Let one step go by; return when host and device were through with it."""
+        """Advance by one step, and return the time at which both host and device finished it."""
         if self._may_fill:
             self._state = self._passed()[0][:, -1]
         else:
@@ -167,10 +168,10 @@ class RepeatedStep:
         return np.maximum(self._state[_HOST], self._state[_DEVICE])
 
     def _passed(self) -> tuple[Array, Array]:
-        """Return when all are through with each point of the next step: (S, 1 + R, P, D, K).
+        """Return the times at which all finish each point of the next step: (S, 1 + R, P, D, K).
 
-        And when there is room in the queue for each launch. What holds up the host there may hold
-        up the device, and that the host again.
+        Also return the times at which the queue has room for each launch. A delay of the host by
+        the queue may delay the device, and that the host again, hence the iteration.
         """
         passed = (self._joined + self._state[:, None]).max(axis=1)
         if not self._may_fill:
@@ -193,11 +194,11 @@ class RepeatedStep:
         return passed, room_ns
 
     def _moments(self, number: int) -> tuple[Array | Indices, ...]:
-        """Let the next step go by, the ``number``th of some; return the columns of `Moments`."""
+        """Advance by one step, the ``number``th of some, and return the columns of `Moments`."""
         step, num_points = self.step, len(self.step.kinds)
         passed, room_ns = self._passed()
         self._state = passed[:, -1]
-        # Programs, devices and scenarios are one each.
+        # There is one program, one device and one scenario.
         before, after = passed[:, :-1, 0, 0, 0], passed[:, 1:, 0, 0, 0]
         more_ns, last_ns = (times.ravel() for times in _of_launches(step))
         own_ns, is_free, kinds = step.own_ns.ravel(), step.is_free.ravel(), step.kinds
@@ -235,21 +236,21 @@ class RepeatedStep:
 
 
 def _of_launches(step: PricedStep) -> tuple[Array, Array]:
-    """Return for each point the host's time after the first launch, and what the last one takes."""
+    """Return for each point the host's time after the first launch, and the last one's time."""
     more_ns, last_ns = np.zeros_like(step.own_ns), step.own_ns.copy()
     more_ns[step.many], last_ns[step.many] = step.more_ns, step.last_ns
     return more_ns, last_ns
 
 
 def _running(earliest_ns: Array, elapsed_ns: Array) -> Array:
-    """Return when each point is over, given its earliest end and what passes up to that."""
+    """Return the end of each point, given its earliest end and the elapsed time up to it."""
     return np.maximum.accumulate(earliest_ns - elapsed_ns) + elapsed_ns
 
 
 def _maps(step: PricedStep) -> Array:
-    """Return the matrices of what precedes the first point and of all points: (S, S, 1 + R, ...).
+    """Return the matrices of the lead before the first point and of all points: (S, S, 1 + R, ...).
 
-    The first axis is what is delayed, the second is by what.
+    The first axis is the delayed timeline, the second the one that delays it.
     """
     kinds, own_ns = step.kinds, step.own_ns
     size = 3 if (kinds == RowKind.LOADER).any() else 2
@@ -261,7 +262,7 @@ def _maps(step: PricedStep) -> Array:
     (at,) = np.nonzero(IS_ON_STREAM[kinds])
     points[_DEVICE, _HOST, at] = points[_HOST, _HOST, at] + step.latency_ns + own_ns[at]
     points[_DEVICE, _DEVICE, at] = step.gap_ns + own_ns[at]
-    # Launches of equal kernels end with the first or the last of them as the bottleneck.
+    # Launches of equal kernels end with the first or the last one as the bottleneck.
     late_ns = np.maximum(0.0, step.more_ns + step.last_ns - own_ns[step.many])
     points[_DEVICE, _HOST, step.many] += late_ns
     points[_HOST, _HOST, step.many] += step.more_ns
@@ -282,7 +283,7 @@ def _maps(step: PricedStep) -> Array:
 
 
 def _joined(maps: Array) -> Array:
-    """Return for each point the matrix of all up to it."""
+    """Return for each point the joined matrix of all points up to it."""
     if maps.shape[2] == 1:
         return maps
     joined = np.empty_like(maps)
@@ -294,6 +295,6 @@ def _joined(maps: Array) -> Array:
 
 
 def _after(second: Array, first: Array) -> Array:
-    """Return the matrices of what follows ``first``, with it."""
+    """Return the joined matrices of ``first`` followed by ``second``."""
     products = (second[:, k, None] + first[None, k] for k in range(len(first)))
     return reduce(np.maximum, products)

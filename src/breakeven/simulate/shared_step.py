@@ -1,4 +1,4 @@
-"""What several devices share and exchange: setup, sizes, phases, and costs fitted to steps."""
+"""A step shared by several devices: setup, model size, phase times, and fitted costs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
 class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
-    """Tensors that a model owns.
+    """The tensors of a model.
 
     Args:
-        parameter_bytes: All parameters, in the dtype in which the model keeps them.
-        num_parameter_tensors: How many tensors these are.
-        gradient_bytes: What is exchanged after a backward pass; 0 where there is none.
+        parameter_bytes: All parameters, in the model's own dtype.
+        num_parameter_tensors: Number of parameter tensors.
+        gradient_bytes: Gradients exchanged after a backward pass; 0 without one.
         buffer_bytes: Buffers, such as running statistics.
-        num_buffer_tensors: How many tensors these are.
+        num_buffer_tensors: Number of buffer tensors.
     """
 
     parameter_bytes: float
@@ -39,10 +39,10 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
 def model_size(trace: StepTrace) -> ModelSize:
     """Return the size of the model that ``trace`` runs.
 
-    A parameter is a tensor of floats that a forward pass reads and nothing in it has made; the
-    running statistics of a batch norm, and integers, are buffers. By that a batch that the step
-    does not copy cannot be told from them, so it counts as a tensor too many; parameters are as
-    large together as the trace says.
+    A parameter is a tensor of floats that a forward pass reads but does not make; the running
+    statistics of a batch norm, and integers, are buffers. A batch that the step does not copy looks
+    like a parameter, so it counts as one tensor too many; the bytes of all parameters come from
+    the trace.
     """
     made = {copy.storage for copy in trace.copies if copy.storage >= 0}
     owned: dict[int, TensorSpec] = {}
@@ -72,13 +72,13 @@ def model_size(trace: StepTrace) -> ModelSize:
         num_parameter_tensors=len(owned),
         gradient_bytes=parameter_bytes if has_backward else 0.0,
         buffer_bytes=float(sum(tensor.num_bytes for tensor in buffers.values())),
-        # Batch norms count their steps beside mean and variance; in evaluation they do not read it.
+        # Batch norms also have a step counter, which evaluation does not read.
         num_buffer_tensors=len(buffers) + num_counters,
     )
 
 
 def is_zeroing(op: Op) -> bool:
-    """Return whether ``op`` sets gradients to zero: once per step, whatever the replicas."""
+    """Return whether ``op`` sets gradients to zero: once per step for any number of replicas."""
     return op.phase is Phase.FORWARD and op.name.startswith(("aten.zero_.", "aten._foreach_zero_."))
 
 
@@ -105,17 +105,17 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_ns(self) -> float:
-        """Return the host's issue of the step."""
+        """Return the host's time to issue the step."""
         return self.forward_host_ns + self.backward_host_ns + self.other_host_ns
 
     @property
     def device_ns(self) -> float:
-        """Return the kernels of the step."""
+        """Return the time of the step's kernels."""
         return self.forward_device_ns + self.backward_device_ns + self.other_device_ns
 
 
 def phase_times(program: Program, device: DeviceSpec, host: HostSpec) -> PhaseTimes:
-    """Return the times of a step by phase, with nothing waiting for anything."""
+    """Return the times of a step by phase, without any waits."""
     costs, host = program.costs, host.for_device(device)
     launch = costs.launch_costs(device)
     kernels = tuple(dict.fromkeys(program.kernels))
@@ -153,7 +153,7 @@ MULTI_GPU_TABLE_VERSION = 1
 
 
 class Strategy(StrEnum):
-    """How several devices share a step, each with its part of the batch.
+    """The way in which several devices share a step, each with its part of the batch.
 
     ``data_parallel`` is ``nn.DataParallel``: one process, which copies the model to all devices in
     each step. ``ddp`` is ``nn.parallel.DistributedDataParallel``: a process per device, which
@@ -168,10 +168,10 @@ class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one machine that share a step.
 
     Args:
-        strategy: How.
-        num_devices: How many, at least 2.
-        has_peer_access: Whether they may access each other's memory directly; None for what such
-            boards usually do. False also where it was switched off (``NCCL_P2P_DISABLE``).
+        strategy: Way of sharing.
+        num_devices: Number of devices, at least 2.
+        has_peer_access: Whether they may access each other's memory directly; None for the usual
+            setting of such boards. False also if it was switched off (``NCCL_P2P_DISABLE``).
         has_bridge: Whether cards are bridged in pairs.
     """
 
@@ -182,17 +182,17 @@ class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataParallelCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``nn.DataParallel`` adds. Host times in dispatches (``HostSpec.op_ns``).
+    """Additional costs of ``nn.DataParallel``. Host times in dispatches (``HostSpec.op_ns``).
 
     Args:
         step_dispatches: Each call of the model: threads, scatter and gather.
         replica_dispatches: Each replica.
         tensor_dispatches: Each parameter and buffer, packed for the broadcast.
         replica_tensor_dispatches: The same on each device: unpacked, and set on its module.
-        issue_fraction: What each further replica adds to the issue of the forward pass, which all
-            of them do in threads under one interpreter lock; with 1, one after another, and above
-            it with what taking turns costs.
-        slowest_fraction: How much longer the slowest of the devices computes than a lone one.
+        issue_fraction: Extra issue time of the forward pass per further replica, as a fraction.
+            The replicas issue in threads under one interpreter lock: 1 means one after another,
+            more includes the cost of switching.
+        slowest_fraction: Extra time of the slowest device over a lone one, as a fraction.
     """
 
     step_dispatches: float
@@ -204,13 +204,13 @@ class DataParallelCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DdpCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``DistributedDataParallel`` adds.
+    """Additional costs of ``DistributedDataParallel``.
 
     Args:
-        exposed_fraction: What the all-reduce adds to the backward pass beside which it runs, in
-            multiples of its time alone: the last bucket, and what it takes from the kernels.
-        local_ns_per_byte: Per byte of gradients, whatever the devices: packing, unpacking and
-            waiting for each other.
+        exposed_fraction: Extra time of the backward pass during its all-reduce, in multiples of
+            the all-reduce's time alone: the last bucket, and the slowdown of the kernels.
+        local_ns_per_byte: Per byte of gradients, for any devices: packing, unpacking and waiting
+            for each other.
     """
 
     exposed_fraction: float
@@ -218,12 +218,12 @@ class DdpCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldOutFactor(msgspec.Struct, frozen=True, kw_only=True):
-    """Error of the factor from one device to several, on rows that the fit had not seen.
+    """Error of the factor from one device to several, on rows that were not in the fit.
 
     Args:
-        strategy: How the devices share the step.
-        left_out: What was left out in turn: ``family`` (of models) or ``device``.
-        num_groups: How many of them.
+        strategy: Way in which the devices share the step.
+        left_out: Kind of group left out in turn: ``family`` (of models) or ``device``.
+        num_groups: Number of groups.
         num_rows: Rows predicted.
         median_error_fraction: Median of |predicted / measured - 1|.
         p90_error_fraction: 90th percentile of the same.
@@ -243,12 +243,12 @@ class MultiGpuTable(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of several devices.
 
     Args:
-        version: Of this format.
-        provenance: How the figures were made.
+        version: Version of this format.
+        provenance: Origin of the figures.
         data_parallel: Costs of ``nn.DataParallel``.
         ddp: Costs of ``DistributedDataParallel``.
         held_out: Errors of the factor; the largest of a strategy widens its intervals.
-        calibrated_on: Fingerprints of the steps on several devices that were used.
+        calibrated_on: Fingerprints of the steps on several devices in the fit.
     """
 
     version: int
@@ -282,17 +282,17 @@ _BRIDGE = re.compile(r"NVLink bridge", re.I)
 
 
 def strategy_of(note: str) -> Strategy | None:
-    """Return the strategy that a note names; None where it names none."""
+    """Return the strategy that a note names; None if it names none."""
     return next((strategy for pattern, strategy in _STRATEGIES if pattern.search(note)), None)
 
 
 def setup_of(note: str, num_devices: int) -> tuple[MultiGpuSetup, tuple[Caveat, ...]]:
-    """Return the devices of a timing, and what had to be assumed of them.
+    """Return the devices of a timing, with caveats for the assumptions.
 
     Args:
-        note: What was written beside the timing: ``DDP``, ``nn.DataParallel``, and whether
-            peer-to-peer access was off or cards were bridged.
-        num_devices: At least 2.
+        note: Note on the timing: ``DDP``, ``nn.DataParallel``, and whether peer-to-peer access
+            was off or cards were bridged.
+        num_devices: Number of devices, at least 2.
     """
     strategy = strategy_of(note)
     caveats: tuple[Caveat, ...] = ()

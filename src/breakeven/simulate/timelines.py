@@ -1,4 +1,4 @@
-"""Steps on two timelines, host and device: how long they take, and what happens when."""
+"""Steps on two timelines, host and device: their times, and the moments of their events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from breakeven.simulate.priced_step import IS_ON_DEVICE, price
 from breakeven.simulate.program import TYPICAL, Program, Scenario
 from breakeven.simulate.repeated_step import LAUNCH_QUEUE_DEPTH, ROUNDING_NS, RepeatedStep
 
-# Arrays of one chunk of devices, four numbers for each point, stay within some 100 MB.
+# Limit for a chunk of devices: its arrays, four numbers per point, stay within some 100 MB.
 _MAX_ELEMENTS = 1_000_000
 
 
@@ -43,15 +43,15 @@ def simulate(
     """Return the steady state of each program on each device under each scenario.
 
     The device may lag behind the host from one step to the next. The time of a step is the period
-    into which this settles, and a share of what overlaps within it (see ``costs``).
+    of the steady state, plus a fraction of its overlapping work (see ``costs``).
 
     Args:
         programs: Steps, of equal structure or not.
         devices: Devices.
-        host: What issues the work.
+        host: Host that issues the work.
         scenarios: Circumstances.
-        queue_depth: Launches that may wait; counted on the program with the most, where several
-            of equal structure are simulated together.
+        queue_depth: Launches that may wait; for programs of equal structure, counted on the one
+            with the most.
 
     Raises:
         ValueError: There is nothing to simulate.
@@ -82,12 +82,12 @@ def simulate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What one event does on one of the timelines.
+    """The work of one event on one of the timelines.
 
     Args:
         event: Position of the event in the trace.
-        is_on_device: On which of the two.
-        start_ns: Since the start of the step on the host.
+        is_on_device: Whether it is on the device's timeline.
+        start_ns: Time since the start of the step on the host.
         end_ns: End; on the host it includes waiting for the device.
     """
 
@@ -105,7 +105,7 @@ class Timeline:
         step_ns: From one step to the next.
         host_busy_ns: The host's own work within it.
         device_busy_ns: Kernels and copies within it.
-        spans: What happens when, in the order of the events.
+        spans: Spans in the order of the events.
     """
 
     step_ns: float
@@ -119,7 +119,7 @@ def timeline_of(table: CostTable, repeated: RepeatedStep) -> Timeline:
 
     Args:
         table: One program on one device.
-        repeated: It under one scenario, with a point for each row.
+        repeated: The step under one scenario, with a point for each row.
     """
     step = repeated.step
     moments = repeated.moments

@@ -1,6 +1,6 @@
-"""What a change of a step would bring, on one device: fast enough to try many.
+"""The effect of a change of a step on one device, fast enough to try many.
 
-And what one showed, as `advise` says it and every report shows it.
+Also findings: the result of such a change, for `advise` and every report.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from breakeven.simulate.timelines import Timeline, timeline_of
 from breakeven.timing import Estimate
 
 _CORNERS = (TYPICAL, FAST, SLOW, *MIXED)
-# What is removed and what replaces it err apart from the rest of the step and from each other; two
-# independent errors are as likely this far off together as one alone is by `Z_90`.
+# The removed and the new events deviate independently of the rest of the step and of each other.
+# Two independent errors are as likely to both be this large as one alone to be `Z_90`.
 _APART = tuple(Scenario(deviation=sign * Z_90 / math.sqrt(2.0)) for sign in (-1.0, 1.0))
 
 
@@ -47,7 +47,7 @@ class WhatIfResult:
 
     Args:
         fixed: The step, as `predict_steps` would give it.
-        gain_fraction: Part of the unchanged step that is saved; negative where it gets slower.
+        gain_fraction: Fraction of the unchanged step that is saved; negative if it gets slower.
         gain_low_fraction: Lower end of its 90 % interval.
         gain_high_fraction: Upper end.
     """
@@ -59,12 +59,12 @@ class WhatIfResult:
 
 
 class WhatIf:
-    """A step on one device, and what becomes of it when something changes.
+    """A step on one device, and its times under changes.
 
     Args:
         program: The step.
-        device: What runs it.
-        host: What issues the work.
+        device: Device that runs it.
+        host: Host that issues the work.
     """
 
     scenario = TYPICAL
@@ -80,7 +80,7 @@ class WhatIf:
 
     @cached_property
     def spent_ns(self) -> tuple[Mapping[int, float], Mapping[int, float]]:
-        """Return how long each event of the typical step is on the host, and on the device."""
+        """Return the time of each event of the typical step on the host, and on the device."""
         spent: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for span in self.timeline.spans:
             own = spent[span.is_on_device]
@@ -89,17 +89,17 @@ class WhatIf:
 
     @cached_property
     def step(self) -> Estimate:
-        """Return the step as it is."""
+        """Return the unchanged step."""
         return Estimate.predicted(*self._unchanged_ns[:3])
 
     def attribution(self) -> Attribution:
-        """Return what the typical step is spent on."""
+        """Return the typical step's time by cause and place."""
         return attribution_of(
             self._program, self._table, self._repeated, self._path, self.step.value_ns
         )
 
     def critical_events(self) -> frozenset[tuple[int, bool]]:
-        """Return the events on the critical path, each with whether it is so on the device."""
+        """Return the events on the critical path, each with whether that is on the device."""
         events = self._table.rows.event
         return frozenset(
             (int(events[piece.point]), piece.spent.is_on_device) for piece in self._path.pieces
@@ -120,13 +120,12 @@ class WhatIf:
     def fixed(self, edit: Edit | None, scenario: Scenario = TYPICAL) -> WhatIfResult:
         """Return the step after a change.
 
-        The gain is that of the typical step. Its interval covers host and kernels being off
-        together, in either direction, or one against the other; and the events that the edit
-        removes and those that it brings being off by themselves.
+        The gain is that of the typical step. Its interval covers joint errors of host and kernels,
+        opposite errors of the two, and separate errors of the removed and of the new events.
 
         Args:
-            edit: What changes of the step's events; None where nothing does.
-            scenario: Circumstances after it; its deviations are not used.
+            edit: Change of the step's events; None for no change.
+            scenario: Circumstances after it, without its deviations.
         """
 
         def moved(corner: Scenario) -> Scenario:
@@ -141,7 +140,7 @@ class WhatIf:
             fixed_ns = _steps_ns(price(table, [moved(corner) for corner in _CORNERS]))
             typical = (TYPICAL,) * len(_APART)
             base_ns = base_ns + _steps_ns(price(self._table, typical, deviating=(is_gone, _APART)))
-            # Where what is removed takes longer, what replaces it takes less.
+            # If the removed events take longer, let the new ones take less.
             apart = [moved(corner) for corner in reversed(_APART)]
             fixed_ns += _steps_ns(
                 price(table, [moved(TYPICAL)] * len(apart), deviating=(is_new, apart))
@@ -158,7 +157,7 @@ class WhatIf:
         )
 
     def _replaced(self, edit: Edit) -> Mapping[int, tuple[Lowered, ...]]:
-        """Return what changes by position: events, and under other settings their kernels."""
+        """Return the new events by position, and all changed kernels if the settings change."""
         trace, costs = self._program.trace, self._program.costs
         settings = trace.settings if edit.settings is None else edit.settings
         replaced = {
@@ -184,11 +183,10 @@ Nanoseconds = Annotated[float, Meta(ge=0.0)]
 
 
 class Severity(StrEnum):
-    """How much a finding matters, by the part of the step that its fix is predicted to save.
+    """The importance of a finding, by the fraction of the step that its fix should save.
 
-    ``error`` is a line that raises or a figure that is wrong, ``high`` saves a fifth of the step
-    or more, ``medium`` a twentieth, ``low`` a hundredth, ``info`` less or an amount that nothing
-    here can tell.
+    ``error`` is a line that raises or a wrong figure, ``high`` saves a fifth of the step or more,
+    ``medium`` a twentieth, ``low`` a hundredth, ``info`` less or an unknown amount.
     """
 
     ERROR = "error"
@@ -199,7 +197,7 @@ class Severity(StrEnum):
 
 
 class Side(StrEnum):
-    """Whose step a finding is about."""
+    """The device of the step that a finding is about."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -212,21 +210,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         code: Stable code of the rule: ``SYNC001``.
         cause: Root cause that the rule detects: ``SYNC_ITEM``.
         title: One line for a person.
-        file: The user's file; null where the finding has no line.
+        file: The user's file; null if the finding has no line.
         line: Its line.
-        share_fraction: Part of the step that the events of the finding take.
-        gain_fraction: Part of the step saved by the fix; 0 where nothing here can tell.
-        fix: What to change.
+        share_fraction: Fraction of the step in the events of the finding.
+        gain_fraction: Fraction of the step saved by the fix; 0 if unknown.
+        fix: The change to make.
         gain_low_fraction: Lower end of the gain's 90 % interval.
         gain_high_fraction: Upper end.
-        severity: How much it matters.
-        side: Whose step the figures are of.
-        evidence: What shows it, in words: the event, the setting or the source.
-        fixed_ns: Step after the fix, everything else unchanged; null where no what-if tells.
+        severity: Its importance.
+        side: Device of the step in the figures.
+        evidence: The evidence, in words: the event, the setting or the source.
+        fixed_ns: Step after the fix, everything else unchanged; null without a what-if.
         fixed_low_ns: Lower end of its 90 % interval.
         fixed_high_ns: Upper end.
-        frames: Functions of a training framework in which it happens, below the user's line and
-            outermost first; empty where the line does it itself.
+        frames: Functions of a training framework that do it, below the user's line and outermost
+            first; empty if the line does it itself.
     """
 
     code: str

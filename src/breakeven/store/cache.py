@@ -1,4 +1,4 @@
-"""What was measured or traced, remembered in the user's cache folder so that it is done once."""
+"""The cache of measurements and traces in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Value = TypeVar("_Value")
 
 
 class RunKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a measured run depends on, but for the user's files.
+    """Everything that a measured run depends on, except the user's files.
 
     Args:
         machine: The machine and its software.
-        request: How the script was run, with every argument.
-        folder: In which folder.
-        environment: Digest of the variables that change how fast it runs.
-        measuring: Version of the code that measures; the digest of its files, for instance.
+        request: The command that ran the script, with every argument.
+        folder: Folder in which it was run.
+        environment: Digest of the variables that change its speed.
+        measuring: Version of the measuring code, such as the digest of its files.
     """
 
     machine: MachineKey
@@ -45,7 +45,7 @@ _Key = Mapping[str, str] | RunKey
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A file: valid only for the very key and the user's very files that it was written for."""
+    """A cache file: valid only for its exact key and the exact content of its source files."""
 
     version: int
     key: dict[str, Any]
@@ -57,8 +57,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 class Cache:
     """Files of one kind, named by the digests of their keys.
 
-    What is damaged, or of another version, key or file of the user, counts as absent and is
-    replaced. Where the folder cannot be written, nothing is kept.
+    An entry counts as absent if it is damaged, or of another version, key or source file; the
+    next write replaces it. If the folder cannot be written, nothing is cached.
     """
 
     version: int
@@ -73,7 +73,7 @@ class Cache:
         return Path(platformdirs.user_cache_dir("breakeven")) / name
 
     def read(self, key: _Key, kind: type[_Value]) -> _Value | None:
-        """Return the value of this type that was written for a key; None if there is none."""
+        """Return the cached value of this type for a key, or None."""
         try:
             kept = self.format.decode(self.path(key).read_bytes(), type=_Kept)
             is_valid = (
@@ -85,11 +85,11 @@ class Cache:
                 )
             )
             return self.format.decode(kept.value, type=kind) if is_valid else None
-        except (OSError, ValueError):  # of which msgspec's errors are a kind
+        except (OSError, ValueError):  # msgspec's errors are ValueErrors
             return None
 
     def write(self, key: _Key, value: object, sources: Mapping[str, str] | None = None) -> None:
-        """Keep a value for a key, and for files of the user with these SHA-256 by path."""
+        """Cache a value for a key and for source files with these SHA-256 by path."""
         path = self.path(key)
         kept = _Kept(
             version=self.version,
@@ -104,14 +104,14 @@ class Cache:
 
 _HOSTS = Cache(5, "host-{}.json", num_digits=16)
 _RUNS = Cache(1, "runs/{}.json")
-# Of a `StepCase`: its step at two batch sizes.
+# A `StepCase`: its step at two batch sizes.
 TRACES = Cache(1, "traces/{}.msgpack", format=msgspec.msgpack)
-# What a calibration of a GPU has measured so far.
+# Partial results of a GPU calibration.
 CALIBRATIONS = Cache(1, "calibrating-{}.json", num_digits=16)
 
 
 def read_host(key: Mapping[str, str]) -> HostCalibration | None:
-    """Return the host as measured under ``key``, or None where it must be measured."""
+    """Return the host measured under ``key``; None if it must be measured."""
     found = _HOSTS.read(key, HostCalibration)
     if found is None:
         return None
@@ -119,19 +119,19 @@ def read_host(key: Mapping[str, str]) -> HostCalibration | None:
     for name, value in msgspec.structs.asdict(found.host).items():
         if name.endswith("_ns"):
             times_ns.append(value)
-    # Only times that a computer may take.
+    # Reject times that no computer takes.
     return found if all(0 <= time_ns < _LONGEST_NS for time_ns in times_ns) else None
 
 
 def write_host(key: Mapping[str, str], calibration: HostCalibration) -> None:
-    """Remember a host; where the cache folder cannot be written, it is measured each time."""
+    """Cache a host; if the cache folder cannot be written, every run measures it again."""
     _HOSTS.write(key, calibration)
 
 
 def read_run(key: RunKey, kind: type[_Value]) -> _Value | None:
-    """Return the run measured under ``key``, or None where it must be measured.
+    """Return the run measured under ``key``; None if it must be measured.
 
-    It must be also where files of the user have changed that it was measured with.
+    It must be measured again if a source file of the user has changed.
 
     Args:
         key: Everything that the run depends on.
@@ -141,20 +141,20 @@ def read_run(key: RunKey, kind: type[_Value]) -> _Value | None:
 
 
 def write_run(key: RunKey, run: msgspec.Struct, sources: Mapping[str, str]) -> None:
-    """Remember ``run``; where the cache folder cannot be written, it is measured each time.
+    """Cache ``run``; if the cache folder cannot be written, it is measured each time.
 
     Args:
         key: Everything that the run depends on.
-        run: What was measured.
-        sources: SHA-256 in hexadecimal of each of the user's files that ran, by path.
+        run: The measured run.
+        sources: SHA-256 in hexadecimal of each source file of the user that ran, by path.
     """
     _RUNS.write(key, run, sources)
 
 
 def forget_runs(keys: Iterable[RunKey]) -> None:
-    """Remove what was measured under ``keys``, where there is any."""
+    """Remove the runs cached under ``keys``, if any."""
     for key in keys:
         try:
             _RUNS.path(key).unlink(missing_ok=True)
         except OSError:
-            return  # what cannot be removed is of a folder that cannot be written either
+            return  # a file that cannot be removed lies in a folder that cannot be written

@@ -1,4 +1,4 @@
-"""This machine: its name and versions, which a measurement holds for, and the lock on it."""
+"""This machine: the name and versions that identify a measurement, and the machine's lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import msgspec
 from breakeven.processor import cpu_name, num_cores
 from breakeven.verdict import Machine
 
-# How soon a process that waits sees that it is its turn.
+# Interval in seconds at which a waiting process tries the lock again.
 _POLL_S = 0.1
 
 
@@ -27,7 +27,7 @@ def this_machine(*, gpu: str) -> Machine:
     """Return this machine, without importing torch.
 
     Args:
-        gpu: Name of the CUDA device that runs the step; empty where the CPU does.
+        gpu: Name of the CUDA device that runs the step; empty if the CPU runs it.
     """
     return Machine(
         processor=cpu_name(),
@@ -40,7 +40,7 @@ def this_machine(*, gpu: str) -> Machine:
 
 
 class MachineKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a measurement depends on besides its configuration: the machine and its software.
+    """The machine and its software, on which a measurement depends besides its configuration.
 
     Args:
         hostname: Name of the machine.
@@ -77,18 +77,18 @@ def machine_key(*, processor: str, torch_version: str) -> MachineKey:
 
 
 def installed_version(package: str) -> str:
-    """Return a package's version: empty if it is not installed, and ``from source`` for ours."""
+    """Return a package's version; empty if not installed, but ``from source`` for breakeven."""
     try:
         return version(package)
-    except PackageNotFoundError:  # breakeven runs from a folder that was never installed
+    except PackageNotFoundError:  # breakeven runs from a folder without an installation
         return "from source" if package == "breakeven" else ""
 
 
 @cache
 def code_digest(*packages: str) -> str:
-    """Return the digest of all code of some of breakeven's packages: ``capture``, ``trace``.
+    """Return the digest of all code in these packages of breakeven, such as ``capture``.
 
-    What such code has measured or recorded, and was kept, is not that of other code.
+    A cached result of this code is invalid for code with another digest.
     """
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
@@ -102,14 +102,14 @@ def code_digest(*packages: str) -> str:
 
 @contextmanager
 def machine_lock(on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the machine inside: no other breakeven process of this user measures meanwhile.
+    """Hold the machine: no other breakeven process of this user measures inside this context.
 
     The lock belongs to the process and ends with it, however it ends.
 
     Args:
-        on_wait: Called once where another process holds it, before the wait for it.
+        on_wait: Called once before waiting, if another process holds the lock.
     """
-    # A run under settings that are known measures nothing, and does without.
+    # Import here: a run under known settings measures nothing and needs no lock.
     from filelock import FileLock, Timeout
 
     lock = FileLock(_lock_file(), thread_local=False)
@@ -125,8 +125,8 @@ def machine_lock(on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 
 def _lock_file() -> Path:
-    """Return the file, whose name holds that of the machine: a home folder may be shared."""
-    import platformdirs  # only who measures waits for it
+    """Return the lock file; its name contains the machine's, since a home folder may be shared."""
+    import platformdirs  # slow, and needed only by runs that measure
 
     name = re.sub(r"[^\w.-]", "_", platform.node())
     folder = Path(platformdirs.user_cache_dir("breakeven"))
@@ -137,5 +137,5 @@ def _lock_file() -> Path:
         is_writable = False
     if is_writable:
         return folder / f"measuring-{name}.lock"
-    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # Windows has no numbers
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()  # no user ids on Windows
     return Path(tempfile.gettempdir()) / f"breakeven-{user}-{name}.lock"

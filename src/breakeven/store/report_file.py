@@ -1,4 +1,4 @@
-"""A document in a file: written whole or not at all."""
+"""Documents in files: written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from breakeven.errors import BreakevenError
 
 
 def ensure_writable(path: Path, *, force: bool) -> None:
-    """Check that ``write_document`` can write ``path``, before the work whose result goes there.
+    """Check that ``write_document`` can write ``path``, before the work that makes the document.
 
     Args:
         path: The file to write.
@@ -39,7 +39,7 @@ def ensure_writable(path: Path, *, force: bool) -> None:
 
 
 def write_document(path: Path, document: bytes, *, force: bool) -> None:
-    """Write ``document`` to ``path`` atomically: another program sees all of it or nothing.
+    """Write ``document`` to ``path`` atomically: a reader sees all of it or nothing.
 
     Args:
         path: The file to write; a link is followed.
@@ -79,8 +79,8 @@ def _refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def _partial_file(path: Path) -> Path:
-    # In the same folder, since a rename is atomic only within one file system.
-    # Its name is nobody else's: one that was left by a process that was killed is in no way.
+    # Keep it in the same folder: a rename is atomic only within one file system.
+    # Keep the name random: a killed process may have left another partial file.
     return path.resolve().parent / f".breakeven-{secrets.token_hex(8)}.partial"
 
 
@@ -98,11 +98,11 @@ def _not_written(path: Path, error: OSError) -> BreakevenError:
 
 
 def lined_json(value: msgspec.Struct, lists: Mapping[str, Sequence[object]]) -> bytes:
-    """Return JSON with a line for each field, and for each entry of some lists.
+    """Return JSON with one line for each field and for each entry of the given lists.
 
     Args:
-        value: What is encoded.
-        lists: Entries of fields by name; bytes are JSON already.
+        value: The struct to encode.
+        lists: Entries of list fields by field name; bytes are JSON already.
     """
 
     def encoded(entry: object) -> str:

@@ -1,4 +1,4 @@
-"""``breakeven.toml``: the configuration that a tuning found, for a person and for the next run."""
+"""``breakeven.toml``: the configuration that ``tune`` found, for a person and the next run."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Good for:   this script, machine and versions alone; any other is refused, with 
 Made again: breakeven tune TARGET"""
 
 
-# A report may tell more in later versions; in a file that a person can edit, it is a mistake.
+# Forbid unknown fields: a report of a later version may have more, but here they are typos.
 class MachineNote(Machine, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a configuration was found, and is known to be right."""
+    """The machine on which a configuration was found and is valid."""
 
 
 class TrialNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What came of one candidate, in short.
+    """The result of one candidate, in short.
 
     Args:
         candidate: Stable name: ``threads=1``.
-        outcome: What became of it.
-        speedup: Time of a step before it over time with it; null where it was not measured.
-        reason: Why, in one sentence.
+        outcome: Its outcome.
+        speedup: Step time before it over step time with it; null if not measured.
+        reason: The reason for the outcome, in one sentence.
     """
 
     candidate: str
@@ -59,28 +59,28 @@ class TrialNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CaveatNote(Caveat, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to know of the measurement."""
+    """A caveat on the measurement."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured when the configuration was found.
+    """The measurement that supports the configuration.
 
     Args:
         date: Day on which the file was written, in UTC: ``2026-03-01``.
-        num_steps: Steps of the run; at least so many where its length is not known.
-        baseline_step_ns: Median step of the script as it is.
+        num_steps: Steps of the run; a lower bound if its length is unknown.
+        baseline_step_ns: Median step of the unchanged script.
         tuned_step_ns: Median step under the configuration.
         speedup: The former over the latter.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        numerics: The least strict class among what was kept.
-        pays_off_after_steps: Steps after which its start-up is earned back; null where never.
-        duration_ns: How long tuning took.
+        numerics: The least strict class of the settings that were kept.
+        pays_off_after_steps: Steps after which its start-up cost is recovered; null if never.
+        duration_ns: Duration of the tuning.
         num_trials: Candidates that applied to the step.
-        caveats: What to know of the measurement.
-        trials: All of them, in order.
-        is_length_known: Whether the run has no more steps; null in an older file, which assumes
-            its number of steps.
+        caveats: Caveats on the measurement.
+        trials: All candidates, in order.
+        is_length_known: Whether the run has exactly ``num_steps`` steps; null in an older file,
+            whose number of steps was assumed.
     """
 
     date: str
@@ -104,16 +104,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``breakeven.toml`` says.
+    """The content of ``breakeven.toml``.
 
     Args:
-        schema_version: Of the file.
+        schema_version: Version of the file's schema.
         target: The script or module, as the user wrote it.
         arguments: ``sys.argv[1:]`` of the script while it was tuned.
-        device: Where the step runs.
-        machine: Where the configuration was found, and is known to be right.
-        configuration: What differs from the script's own settings.
-        evidence: What was measured.
+        device: Device that runs the step.
+        machine: Machine on which the configuration was found and is valid.
+        configuration: Differences from the script's own settings.
+        evidence: The measurement that supports it.
     """
 
     schema_version: int = _VERSION
@@ -126,7 +126,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def tuned_of(report: TuneReport) -> Tuned:
-    """Return what the file of a report says, dated today; what did not apply is left out."""
+    """Return a report's ``breakeven.toml``, dated today, without candidates that do not apply."""
     found = _as_unicode(msgspec.to_builtins(report))
     tried = [trial for trial in found["trials"] if trial["outcome"] != Outcome.NOT_APPLICABLE]
     evidence = found | {
@@ -139,11 +139,11 @@ def tuned_of(report: TuneReport) -> Tuned:
 
 
 def write_tuned(path: Path, report: TuneReport, *, force: bool) -> None:
-    """Write what a tuning found, atomically and with comments for a person.
+    """Write the result of ``tune`` atomically, with comments for a person.
 
     Args:
         path: The file.
-        report: What was found.
+        report: The result.
         force: Whether a file of that name may be replaced.
 
     Raises:
@@ -156,7 +156,7 @@ def write_tuned(path: Path, report: TuneReport, *, force: bool) -> None:
 
 def tuned_document(tuned: Tuned) -> bytes:
     """Return the file as TOML."""
-    # A run that only reads the file does without.
+    # Import here: a run that only reads the file does not need tomlkit.
     import tomlkit
 
     from breakeven.settings import SETTINGS
@@ -180,7 +180,7 @@ def tuned_document(tuned: Tuned) -> bytes:
     table = _table(evidence)
     for key, rows in (("caveats", caveats), ("trials", trials)):
         if rows:
-            # The trials come last: of a file that was cut off, their number tells.
+            # Keep the trials last: their number shows whether the file was cut off.
             tables = tomlkit.aot()
             for row in rows:
                 tables.append(_table(row))
@@ -190,11 +190,11 @@ def tuned_document(tuned: Tuned) -> bytes:
 
 
 def read_tuned(path: str | os.PathLike[str]) -> Tuned:
-    """Return what ``breakeven.toml`` says.
+    """Return the content of ``breakeven.toml``.
 
     Raises:
-        StoredDataError: The file cannot be read, is cut off, is none of breakeven's, is of another
-            schema version, or was edited so that it no longer fits.
+        StoredDataError: The file cannot be read, is cut off, was not written by breakeven, has
+            another schema version, or no longer fits the schema after an edit.
         UsageError: It names a setting that breakeven no longer has.
     """
     path = Path(path)
@@ -221,7 +221,7 @@ def read_tuned(path: str | os.PathLike[str]) -> Tuned:
 
 
 def _refuse_removed(path: Path, found: Mapping[str, Any]) -> None:
-    """Refuse a setting that an earlier breakeven tried, and that won in no measurement."""
+    """Refuse a setting that earlier versions tried but that was faster in no measurement."""
     configuration = found["configuration"]
     for name, value in configuration.items() if isinstance(configuration, dict) else ():
         if name in _REMOVED or f"{name} = {value}" in _REMOVED:
@@ -236,7 +236,7 @@ def _table(values: Mapping[str, Any]) -> Table:
 
     table = tomlkit.table()
     for key, value in values.items():
-        if value is not None:  # TOML has no null: what is absent is unknown
+        if value is not None:  # TOML has no null: leave out an unknown value
             table.add(key, tomlkit.item(value))
     return table
 
@@ -246,7 +246,7 @@ def _fields_of(kind: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[st
 
 
 def _as_unicode(value: Any) -> Any:
-    r"""Return what UTF-8 can hold: a byte of a file name that it cannot is ``\udcff``."""
+    r"""Return valid UTF-8 text: an undecodable byte of a file name becomes ``\udcff``."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

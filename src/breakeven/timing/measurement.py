@@ -1,4 +1,4 @@
-"""Step times: samples and what they say, times with intervals, and which samples are steps."""
+"""Step times: samples, their statistics, estimates with intervals, and the ends of steps."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ import numpy as np
 CONFIDENCE = 0.90
 # Code of the caveat on a measurement taken while other processes used the machine.
 BUSY_MACHINE = "busy-machine"
-# And of that on one from which what other work held up could be left out.
+# Code of the caveat on a measurement from which the disturbed samples were left out.
 BUSY_BESIDE = "busy-beside"
-# And of that on one in a 16-bit format which the CPU has no arithmetic for.
+# Code of the caveat on a measurement in a 16-bit format that the CPU only emulates.
 EMULATED_ON_CPU = "emulated-on-cpu"
-# Of all processors, used by other processes: above this a measurement says little.
+# Fraction of all processors used by other processes; above it a measurement is unreliable.
 BUSY_FRACTION = 0.15
 
-# What a few samples are widened by at least: the spread of one machine from run to run.
+# Least widening of the range of a few samples: one machine's spread from run to run.
 _LEAST_FACTOR = 1.1
-# Of two samples the range says little: it must be widened on either side by this power of the
-# ratio of its ends to hold the median of a lognormal time in 90 % of cases. Three and four need
-# no more than the ratio itself.
+# Power of the ratio of two samples by which to widen their range on either side. The interval then
+# holds the median of a lognormal time in 90 % of cases. For three and four samples the ratio itself
+# suffices.
 # Source: Student's t with one degree of freedom, (6.31 - 1) / 2, on logarithms of the times.
 _POWER_OF_TWO_SAMPLES = 2.66
-# So little of a sample may have been waited for it to count as undisturbed, and so many of those
-# are enough.
+# A sample is undisturbed if it waited for at most this fraction of its time; with at least
+# `_LEAST_CALM` such samples, the others are left out.
 _CALM_FRACTION = 0.02
 _LEAST_CALM = 5
-# Threads wait beside each other: of a disturbed sample so much is its own at least.
+# Threads wait in parallel: at least this fraction of a disturbed sample is its own time.
 _LEAST_OWN_FRACTION = 0.02
-# A sample that is longer than the median by this factor contains more than a step. Of those that
-# contain much more there must be so many, and they are waited for where they take so much of it.
+# A sample longer than the median by `_LONGER` contains more than a step. Wait for `_LEAST_LONGER`
+# samples above `_MUCH_LONGER` if these take more than `_MUCH_OF_TIME` of the whole.
 _LONGER = 1.5
 _MUCH_LONGER = 3.0
 _LEAST_LONGER = 3
 _MUCH_OF_TIME = 0.1
-# Where the interval of the median is wider than this factor, steps are of two kinds or more, if so
-# many samples say so: the median is one of them by chance.
+# If the median's interval is wider than this factor for enough samples, steps are of two or more
+# kinds: the median is then one kind by chance.
 _WIDE = 1.5
 _LEAST_MIXED = 20
 # Standard deviations of a normal distribution that hold 90 % of it.
 _NORMAL_90 = 1.645
-# One sample says nothing of its spread. A first step is often twice as long as the later ones.
+# One sample does not show its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
 
@@ -58,9 +58,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         samples_ns: Duration of every step, in order, warm-up included.
         num_warmup: Leading samples that belong to the warm-up.
-        waited_ns: Of each sample, how long a thread that computes it was kept from running by other
-            work; empty where that is not known.
-        is_bound: Other work held up the steps, and nobody knows by how much: they take no longer.
+        waited_ns: Time in each sample for which other work kept one of its threads from running;
+            empty if unknown.
+        is_bound: Whether other work delayed the steps by an unknown time: samples are upper
+            bounds.
     """
 
     samples_ns: tuple[int, ...]
@@ -72,24 +73,24 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def steady_ns(self) -> tuple[int, ...]:
         """Return the samples that count; none is below the clock's resolution of 1 ns.
 
-        They are those after the warm-up which no other work disturbed, and all of those where too
-        few were left alone.
+        They are the undisturbed samples after the warm-up, or all samples after the warm-up if
+        too few are undisturbed.
         """
         calm = self._calm_ns()
         return self._warm_ns if len(calm) < self._least_calm else calm
 
     @property
     def is_disturbed(self) -> bool:
-        """Return whether other work disturbed so many samples that they say only a bound."""
+        """Return whether too many samples were disturbed, so that they are only a bound."""
         return self.is_bound or len(self._calm_ns()) < self._least_calm
 
     @property
     def other(self) -> Estimate | None:
-        """Return the time per step of what is done between some of the steps.
+        """Return the time per step of work between some of the steps.
 
-        Rollouts, evaluations, checkpoints: what makes a few samples much longer than the rest.
-        None where they take much of the time and are too few to tell how often they come, or the
-        samples are disturbed; 0 where there are none.
+        Rollouts, evaluations, checkpoints: such work makes a few samples much longer.
+        None if it takes much of the time in too few samples to show its frequency, or if the
+        samples are disturbed; 0 if there is no such work.
         """
         own_ns = self._own_ns()
         much_longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
@@ -109,18 +110,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longer(self) -> tuple[int, ...]:
-        """Return the numbers of the samples that contain more than a step, from 0."""
+        """Return the indices of the samples that contain more than a step, from 0."""
         (found,) = np.nonzero(self._own_ns() > _LONGER * self.median_ns)
         return tuple(self.num_warmup + int(number) for number in found)
 
     @property
     def is_uncertain(self) -> bool:
-        """Return whether the samples differ so much that more of them would say more."""
+        """Return whether the interval is so wide that more samples would narrow it."""
         return self.estimate.high_ns > _WIDE * self.estimate.low_ns
 
     @property
     def has_rare_work(self) -> bool:
-        """Return whether something is done between some of the steps, too rarely to tell."""
+        """Return whether work between some of the steps is too rare to show its frequency."""
         own_ns = self._own_ns()
         longer_ns = own_ns[own_ns > _MUCH_LONGER * self.median_ns]
         is_much = longer_ns.sum() > _MUCH_OF_TIME * own_ns.sum()
@@ -155,9 +156,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mean_ns(self) -> float:
-        """Return the mean of the samples that count, those that contain more than a step aside.
+        """Return the mean of the samples that count, without those that hold more than a step.
 
-        Where steps differ, as with batches of another length each, it is what many of them take.
+        If steps differ, as with batches of varying length, it is the time per step of many steps.
         """
         return float(self._single_ns().mean())
 
@@ -167,7 +168,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_ns(self) -> float:
-        """Return the median without what a disturbed step waited, where that is known."""
+        """Return the median, less the waiting of disturbed steps if it is known."""
         if self.is_bound or not self.is_disturbed:
             return self.median_ns
         least_ns = _LEAST_OWN_FRACTION * np.array(self._warm_ns, dtype=np.float64)
@@ -175,15 +176,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def estimate(self) -> Estimate:
-        """Return the median with its confidence interval, free of assumptions on the shape.
+        """Return the median with its confidence interval, without assuming a distribution.
 
-        With fewer samples than the confidence needs, the interval is their whole range, widened
-        at both ends by the ratio of its ends (by more where there are only two, by at least 10 %,
-        and by a factor of 2 where there is but one): said wide rather than too narrow. Where other
-        work disturbed them, it begins at what is left of the shortest without its waiting.
+        With too few samples for the confidence, the interval is their whole range. Both ends are
+        widened by the ratio of the ends, at least 10 %: by more for two samples, and by a factor
+        of 2 for one. This errs on the wide side. If other work disturbed the samples, the interval
+        begins at the shortest sample less its waiting.
 
-        Steps of two kinds have their mean: of many, it is what counts, and the median is one kind
-        or the other.
+        If steps are of two kinds, return their mean: it gives the time of many steps, while the
+        median is one kind or the other.
         """
         ordered = sorted(self.steady_ns)
         rank = _interval_rank(len(ordered), CONFIDENCE)
@@ -203,7 +204,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def _mean_estimate(self) -> Estimate:
         single_ns = self._single_ns()
         mean_ns = float(single_ns.mean())
-        # Kinds come in runs, each of which says as much as one sample.
+        # Kinds come in runs; one run is as informative as one sample.
         num_runs = 1 + int(np.count_nonzero(np.diff(single_ns > mean_ns)))
         off_ns = _NORMAL_90 * float(single_ns.std()) / num_runs**0.5
         low_ns = max(mean_ns - off_ns, float(single_ns.min()))
@@ -212,7 +213,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _least_own_ns(self) -> float:
-        """Return the least that a step may take where nothing waits."""
+        """Return the shortest time of a step without waiting."""
         if self.is_bound:
             return _LEAST_OWN_FRACTION * min(self._warm_ns)
         waited_ns = self.waited_ns[self.num_warmup :]
@@ -223,9 +224,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _count_error(durations_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return how far the sum of what comes now and then may be off, relative, in 90 % of cases.
+    """Return the relative error of the sum of occasional work, in 90 % of cases.
 
-    One of them more or less may have been seen, and they differ among each other.
+    The count may be off by one, and the durations vary.
     """
     count = len(durations_ns)
     if not count:
@@ -243,7 +244,7 @@ def _interval_rank(count: int, confidence: float) -> int | None:
     """
     outside, rank = 0.0, None
     for lowest in range(count // 2):
-        # By logarithms: of thousands of samples the numbers themselves have thousands of digits.
+    # Use logarithms: for thousands of samples the numbers have thousands of digits.
         ways = lgamma(count + 1) - lgamma(lowest + 1) - lgamma(count - lowest + 1)
         outside += 2 * exp(ways - count * log(2))
         if 1 - outside < confidence:
@@ -253,7 +254,7 @@ def _interval_rank(count: int, confidence: float) -> int | None:
 
 
 class Source(StrEnum):
-    """How a figure came about. A prediction is never called a measurement."""
+    """Origin of a figure. Never call a prediction a measurement."""
 
     MEASURED = "measured"
     PREDICTED = "predicted"
@@ -269,7 +270,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def predicted(cls, value_ns: float, low_ns: float, high_ns: float) -> Estimate:
-        """Return a prediction whose interval holds its value, whatever its ends are."""
+        """Return a prediction, its interval extended to hold the value if it does not."""
         return cls(
             value_ns=value_ns,
             low_ns=min(low_ns, value_ns),
@@ -283,7 +284,7 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         backward_ns: Backward passes.
-        optimizer_ns: From the end of each last backward pass to the end of the update; 0 where the
+        optimizer_ns: From the end of each last backward pass to the end of the update; 0 if the
             script updates its weights itself.
     """
 
@@ -292,7 +293,7 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuSetting(StrEnum):
-    """What a trial changes."""
+    """The setting that a trial changes."""
 
     THREADS = "threads"
     FLUSH_DENORMAL = "flush-denormal"
@@ -300,10 +301,10 @@ class CpuSetting(StrEnum):
 
 
 class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """The step under another setting of the CPU, measured beside the step as it is.
+    """The step under another CPU setting, measured alongside the unchanged step.
 
     Args:
-        setting: What was changed, as a document writes it: ``threads=1``, ``flush-denormal``.
+        setting: The change, as a document writes it: ``threads=1``, ``flush-denormal``.
         estimate: Time of a step under it.
     """
 
@@ -311,12 +312,12 @@ class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):
     estimate: Estimate
 
     def changes(self, setting: CpuSetting) -> bool:
-        """Return whether it is one of that setting."""
+        """Return whether the trial changes this setting."""
         return self.setting.partition("=")[0] == setting
 
     @property
     def num_threads(self) -> int:
-        """Return the number of threads tried; 0 where something else is."""
+        """Return the number of threads tried; 0 if the trial changes another setting."""
         number = self.setting.partition("=")[2]
         return int(number) if self.changes(CpuSetting.THREADS) and number.isdigit() else 0
 
@@ -332,7 +333,7 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
         trials: The same step under other settings.
         has_bf16: Whether the processor multiplies bfloat16 in hardware (AMX, AVX512-BF16).
         dispatch_ns: Python, dispatcher and autograd of one operator, measured on this machine.
-        load_fraction: Part of its processors that other processes used meanwhile.
+        load_fraction: Fraction of its processors that other processes used during the measurement.
     """
 
     name: str
@@ -353,19 +354,19 @@ class Clock(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was issued."""
+        """Wait until the device has finished all issued work."""
         ...
 
 
 def find_warmup(samples_ns: Sequence[float]) -> int:
-    """Return how many leading samples belong to the warm-up.
+    """Return the number of leading samples that belong to the warm-up.
 
-    The marginal standard error rule: drop the number of samples that makes the mean of the rest
-    most certain. Samples are clipped at three times their median first, so that one outlier late
-    in the run cannot pass for a warm-up that lasts until then; at most half are dropped.
+    The marginal standard error rule: drop the number of samples that minimizes the standard error
+    of the mean of the rest. First clip the second half at three times its median, so that a late
+    outlier does not look like the end of a warm-up. Drop at most half.
 
     Args:
-        samples_ns: Durations in the order in which they were taken.
+        samples_ns: Durations in order of time.
 
     Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
     output", Simulation 69(6), 1997 (MSER).
@@ -374,13 +375,13 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
     if count < 2:
         return 0
     if count < 5:
-        # Too few for a variance to say anything; the first step allocates and initialises.
+        # Too few for a variance; the first step allocates and initialises.
         return 1
     values = np.array(samples_ns, dtype=float)  # a copy: it is clipped below
     ceiling = 3.0 * float(np.median(values[count // 2 :]))
-    # The first half keeps its height, since a slow start is what is looked for.
+        # Do not clip the first half: a slow start is the signal.
     values[count // 2 :] = np.minimum(values[count // 2 :], ceiling)
-    # Sums over all that is left, for each number dropped; of distances, which do not cancel.
+    # Suffix sums for each number of dropped samples; of distances, to avoid cancellation.
     distances = values - np.median(values)
     num_left = np.arange(count, 0, -1)
     means = np.cumsum(distances[::-1])[::-1] / num_left
@@ -389,10 +390,10 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
     return max(1, int(np.argmin(errors[: count // 2 + 1])))
 
 
-# No training updates more sets of weights in turn than this.
+# No training alternates between more optimizers than this.
 _MOST_OPTIMIZERS = 32
-# Three or more that each make so many updates in a row are of networks trained one after another:
-# clients, folds, members of an ensemble. In a round of a GAN, one makes a single update.
+# If each of three or more optimizers makes at least this many updates in a row, they train one
+# after another: clients, folds, members of an ensemble. In a GAN's round, one updates once.
 _LEAST_TURN = 4
 
 
@@ -400,9 +401,9 @@ def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
     """Return the positions in ``calls`` at which a training step ends.
 
     With one optimizer every call ends a step. With several (a GAN), a step is one round of all
-    of them: it ends with the optimizer that is called least often, since five critic updates and
-    one generator update make one round; among equals, with the one that comes last in a round.
-    Networks that are trained one after another make no rounds: each of their updates is a step.
+    of them. It ends with the optimizer that is called least often: five critic updates and one
+    generator update make one round. Among equals, it ends with the last one of a round.
+    Networks that are trained one after another have no rounds: each update is a step.
 
     Args:
         calls: For every call of ``optimizer.step()``, in order, the number of its optimizer.
@@ -418,7 +419,7 @@ def find_round_ends(calls: Sequence[int]) -> tuple[int, ...]:
         if min(turns[:-1]) >= _LEAST_TURN:
             return tuple(range(len(calls)))
     fewest = min(counts.values())
-    # A round may be cut off at either end: a difference of one call is no difference.
+    # A round may be cut off at either end: ignore a difference of one call.
     are_equal = max(counts.values()) <= fewest + 1
     rare = [number for number, count in counts.items() if are_equal or count == fewest]
     last = max(rare, key=calls.index)

@@ -1,4 +1,4 @@
-"""How much faster one way of running is than another, from pairs of runs, in turns or not."""
+"""The speedup between two ways of running, from pairs of runs that may take turns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from statistics import NormalDist, fmean, median, stdev
 
 import msgspec
 
-# Of the ratios, cut off at either end: the turns in which something held up one of the two runs.
+# Fraction of the ratios trimmed at either end: turns in which a stall hit one of the two runs.
 _TRIMMED = 0.25
-# With fewer the ends that are cut off say nothing of the rest.
+# With fewer turns, too few ratios remain after the trimming.
 _FEWEST_TURNS = 8
 
 
 class TurnKind(StrEnum):
-    """How two runs share the machine.
+    """The way in which two runs share the machine.
 
-    In turns, a few steps each, whatever disturbs one disturbs both.
+    If they take turns of a few steps each, a disturbance hits both.
     """
 
     NONE = "none"
@@ -31,13 +31,13 @@ class TurnKind(StrEnum):
 
 
 class RunRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """How much longer a step takes in one run than in another.
+    """The ratio of the step times of two runs.
 
     Args:
         log_ratio: Natural logarithm of the ratio.
-        error: Standard error of ``log_ratio`` within the two runs, where they took turns; else
-            nothing is known of it.
-        turns: Which they took.
+        error: Standard error of ``log_ratio`` within the two runs, if they took turns; otherwise
+            unknown, and 0.
+        turns: Kind of turns.
     """
 
     log_ratio: float
@@ -46,7 +46,7 @@ class RunRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
-    """Return the ratio of two runs of which one followed the other.
+    """Return the ratio of two runs, one after the other.
 
     Args:
         baseline_ns: Median step without a change.
@@ -58,15 +58,15 @@ def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
 def compare_turns(
     baseline_ns: Mapping[int, float], candidate_ns: Mapping[int, float], turns: TurnKind
 ) -> RunRatio | None:
-    """Return the ratio of two runs that took turns; None where they share too few of them.
+    """Return the ratio of two runs that took turns; None if they share too few turns.
 
-    Turns of the same number are neighbours in time: what slows down both cancels in their ratio,
-    and what holds up one of them makes a ratio that is trimmed off.
+    Turns of the same number are neighbours in time: a slowdown of both cancels in their ratio, and
+    a stall of one gives an outlier, which is trimmed.
 
     Args:
         baseline_ns: Median step of each turn of the run without a change, by its number.
-        candidate_ns: The same of the run with it.
-        turns: Which they took.
+        candidate_ns: The same for the run with it.
+        turns: Kind of turns.
 
     Source: trimmed mean, with the standard error of the winsorized sample: J. W. Tukey,
     D. H. McLaughlin, "Less vulnerable confidence and significance procedures for location based
@@ -83,45 +83,45 @@ def compare_turns(
     return RunRatio(log_ratio=fmean(middle), error=error, turns=turns)
 
 
-# Standard deviation of the logarithm of the ratio of two runs that do the same, on a quiet
-# machine: where memory comes to lie and which core is taken differ from process to process, by 1
-# to 2 %. A few pairs that agree better than that do so by chance.
+# Standard deviation of the logarithm of the ratio of two equal runs on a quiet machine. Memory
+# layout and choice of core differ between processes, by 1 to 2 %. A few pairs that agree better do
+# so by chance.
 # Source: T. Kalibera, R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, for the
 # effect; the size is that of repeated runs of small networks on two cores.
 LEAST_SPREAD = 0.015
-# The same that is expected on a noisy machine. One pair says nothing of its spread, and of two the
-# t distribution asks for twelve times it; a spread above what is expected is not taken to be there
-# where the pairs do not show it. Of runs that took turns the error within the pair comes on top.
+# The same spread as expected on a noisy machine. One pair does not show its spread, and for two the
+# t distribution demands twelve times the spread; a spread above the expected one is assumed only if
+# the pairs show it. For runs that took turns, the error within the pair is added.
 # Source, for one after the other: a run that varies by some 13 %. For short turns: 6 to 8 pairs of
-# equal runs of each of two small networks, on one thread beside other load, which spread by 0.5 to
-# 1.7 %, an error of 1 % within the pairs included. For long turns: 8 pairs of each of seven
+# equal runs of each of two small networks, on one thread under other load; they spread by 0.5 to
+# 1.7 %, including an error of 1 % within the pairs. For long turns: 8 pairs of each of seven
 # networks on two cores; five spread by 0.7 to 1.3 %, a transformer by 6 to 9 %, and LeNet by 20 %
-# and more, where memory lay otherwise in one process than in the other: too rare to expect of all,
-# and told only by pairs enough to show it.
+# and more, since its memory layout differed between processes. This is too rare to expect for all
+# networks; only enough pairs show it.
 _EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0.12}
-# A spread above the expected one shows by chance as well. Beyond the 95 % quantile of chance, it
-# is the expectation that is wrong.
+# A spread above the expected one also occurs by chance. Beyond the 95 % quantile of chance, the
+# expectation is wrong.
 _CHANCE = 0.95
-# Load that stays slows both sides alike; what comes and goes is taken to be a tenth of it.
+# Constant load slows both sides alike; fluctuating load is assumed to be a tenth of it.
 _LOAD_SPREAD = 0.1
-# A pair of which something else held up one run all along lies far away from the other pairs: by
-# this many times their spread, and by more than even a noisy machine scatters them.
+# If a stall hits one run of a pair throughout, the pair is an outlier. It lies farther from the
+# others than this multiple of their spread, and than the spread of a noisy machine.
 _OUTLIER_FACTOR = 8.0
 _LEAST_OUTLIER = 2 * _EXPECTED_SPREADS[TurnKind.NONE]
-# With fewer pairs besides it nothing tells which one is out of line.
+# With fewer other pairs, the outlier cannot be identified.
 _FEWEST_OTHERS = 3
 _HALVINGS = 60
-# Wider than this on either side an interval says nothing, and numbers overflow.
+# An interval wider than this on either side is useless, and numbers overflow.
 _WIDEST = log(1e6)
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
-    """Time without a change over time with it: above 1, the change is faster.
+    """Step time without a change over step time with it; above 1, the change is faster.
 
     Args:
         value: The ratio.
         low: Lower end of its confidence interval.
-        high: Upper end; infinite where there is no pair.
+        high: Upper end; infinite without pairs.
         num_pairs: Pairs of runs that were compared.
     """
 
@@ -138,22 +138,21 @@ def compare_pairs(
     num_looks: int = 1,
     load_fraction: float = 0.0,
 ) -> Speedup:
-    """Return how much faster the candidate is, from pairs of runs.
+    """Return the speedup of the candidate from pairs of runs.
 
-    Pairs must come in the order A B, B A, A B, ...: what drifts steadily adds to one pair what it
-    takes from the next. The interval is Student's on the logarithms of the ratios, with a least
-    spread that no agreement of a few pairs goes below, and an expected one that it does not go
-    above unless the pairs contradict it. Pairs that do, and are many enough, are not taken to be
-    normal: their median counts, with an interval free of assumptions. Of four pairs or more, one
-    that is far out of line is left out.
+    Pairs must come in the order A B, B A, A B, ...: a steady drift then cancels between neighbours.
+    The interval is Student's on the logarithms of the ratios. Its spread is at least
+    ``LEAST_SPREAD``, however well a few pairs agree, and at most the expected one unless the pairs
+    contradict that. If enough pairs do, they are not assumed to be normal: the result is their
+    median, with a distribution-free interval. Of four pairs or more, one far outlier is left out.
 
     Args:
         pairs: Time without the change over time with it, of each pair.
         confidence: Probability that the interval holds the true ratio.
-        num_looks: How often the interval may be looked at before it is decided whether to go on.
-            All of them together are wrong as rarely as ``confidence`` says.
-        load_fraction: Share of the machine that other processes used, 0 to 1; widens the interval
-            of runs that did not take turns.
+        num_looks: How often the interval may be inspected to decide on another pair. All
+            inspections together are wrong as rarely as ``confidence`` says.
+        load_fraction: Fraction of the machine that other processes used, 0 to 1; widens the
+            interval of runs that did not take turns.
 
     Source: Student's t; order statistics; for looks, Bonferroni's inequality.
     """
@@ -184,13 +183,13 @@ def _expected_variance(pair: RunRatio, load_fraction: float) -> float:
 def _interval(
     ratios: Sequence[float], tail: float, least: float, expected: float
 ) -> tuple[float, float, float]:
-    """Return the interval that leaves the probability ``tail`` out on either side, and its middle.
+    """Return the low end, middle and high end of the interval with probability ``tail`` per side.
 
     Args:
-        ratios: Of the pairs.
-        tail: Probability.
-        least: Spread that the pairs have at least.
-        expected: Spread that they are expected to have.
+        ratios: Logarithms of the pairs' ratios.
+        tail: Probability outside the interval on either side.
+        least: Least spread of the pairs.
+        expected: Expected spread of the pairs.
     """
     count, middle = len(ratios), fmean(ratios)
     normal = NormalDist().inv_cdf(1.0 - tail) / sqrt(count)
@@ -201,13 +200,13 @@ def _interval(
     if spread <= expected * sqrt(_chi_square_quantile(count - 1) / (count - 1)):
         half = min(half, normal * max(spread, expected))
     elif count * log(2.0) >= -log(tail):
-        # The true median lies above all pairs, or below all, as rarely as so many coins agree.
+        # The median lies above or below all pairs with the probability that as many coins agree.
         return min(ratios), median(ratios), max(ratios)
     return middle - half, middle, middle + half
 
 
 def _without_outlier(ratios: list[float]) -> list[float]:
-    """Return the ratios without the outlier that a stall of the machine must have made, if any."""
+    """Return the ratios without the outlier of a stall, if any."""
     if len(ratios) <= _FEWEST_OTHERS:
         return ratios
     middle = fmean(ratios)
@@ -218,13 +217,13 @@ def _without_outlier(ratios: list[float]) -> list[float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a sample, as ``statistics.stdev`` does a lot slower."""
+    """Return the standard deviation of a sample; ``statistics.stdev`` is much slower."""
     middle = fmean(values)
     return sqrt(sum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
 def _chi_square_quantile(degrees: int) -> float:
-    """Return what chi-square exceeds with the probability that is left of ``_CHANCE``.
+    """Return the ``_CHANCE`` quantile of the chi-square distribution.
 
     Source: E. B. Wilson, M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
     """

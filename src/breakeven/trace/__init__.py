@@ -1,4 +1,4 @@
-"""A recorded training step, and what can be derived from it without running it again."""
+"""A recorded training step, and its derivations without another run."""
 
 from typing import TYPE_CHECKING
 

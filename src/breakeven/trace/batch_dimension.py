@@ -1,9 +1,9 @@
-"""One step at other batch sizes, from a single recording: what grows is told from its sizes.
+"""One step at other batch sizes, from a single recording: its sizes show which dimensions grow.
 
-A dimension grows with the batch where it is as large as the batch, or, where batch and time are
-flattened into one, a multiple of it. That holds only while no other dimension is as large, so
-those of parameters and of all else that the step finds and keeps are looked at first; and operators
-whose dimensions must agree are looked at afterwards.
+A dimension grows with the batch if it is as large as the batch or, if batch and time are flattened
+into one, a multiple of it. This fails if another dimension is as large. So collect first the
+dimensions of parameters and of all other tensors that exist before the step and stay; afterwards
+check the operators whose dimensions must agree.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from breakeven.trace.batch_scaling import ScaledTrace, ScalingError
 from breakeven.trace.events import Copy, Event, HostWork, Op, Phase, Sync, TensorSpec
 from breakeven.trace.step_trace import StepTrace, num_micro_batches
 
-# Operators that make another shape of the same elements.
+# Operators that reshape the same elements.
 _RESHAPES = ("aten.view.", "aten._unsafe_view.", "aten.t.", "aten.transpose.", "aten.permute.")
 # Position of the first of two matrices whose inner dimensions are equal.
 _PRODUCTS = {"aten.mm.": 0, "aten.bmm.": 0, "aten.addmm.": 1, "aten.baddbmm.": 1}
@@ -28,15 +28,15 @@ _SHAPE_ARGUMENTS = ("size", "shape")
 def scaled_from_one(trace: StepTrace) -> ScaledTrace:
     """Return the step at every batch size, from one recording of it.
 
-    What the host does beside operators (a script that makes up its batches) takes as long for each
+    The host's work besides operators (a script that generates its batches) takes the same time per
     sample.
 
     Raises:
-        ScalingError: Which dimensions are those of the batch cannot be told; the message says why.
+        ScalingError: The dimensions of the batch are ambiguous; the message says why.
     """
     if trace.batch_size is None:
         raise ScalingError("no single call of a model tells how large the batch is")
-    # Of a step that accumulates gradients, that of each call: it is what tensors show.
+    # In a step that accumulates gradients, take the batch of each call, which the tensors have.
     size = trace.batch_size // num_micro_batches(trace.events, trace.facts.model_calls)
     if size == 1:
         raise ScalingError("a batch of one sample looks like no batch at all")
@@ -86,7 +86,7 @@ class _Growth:
             for tensor in (*op.inputs, *op.outputs):
                 self._specs.setdefault(tensor.storage, tensor)
                 self._views[tensor.storage, tensor.num_bytes] = tensor
-        # A batch that is there before the step begins with its samples; nothing else does.
+        # Only a batch that exists before the step begins with its samples.
         self.fixed = {
             length
             for tensor in kept
@@ -94,10 +94,10 @@ class _Growth:
         }
 
     def _is_batch(self, tensor: TensorSpec) -> bool:
-        """Return whether a tensor that the step finds may be its batch.
+        """Return whether a tensor that exists before the step may be its batch.
 
-        A vector of floats may as well be a bias; one of integers is labels, of each sample or of
-        each time of it.
+        A vector of floats may also be a bias; one of integers is labels, one per sample or
+        per time step of it.
         """
         if not tensor.shape:
             return False
@@ -120,7 +120,7 @@ class _Growth:
                 host_ns=round(event.host_ns * after / before) if before else event.host_ns,
             )
         if isinstance(event, Copy | Sync):
-            # A batch may be a small part of the memory that holds all data.
+            # A batch may be a small part of a memory block with all data.
             part = self._views.get((event.storage, event.num_bytes))
             spec = part or self._specs.get(event.storage)
             if spec is None or not spec.numel:
@@ -132,7 +132,7 @@ class _Growth:
         return event
 
     def _outputs(self, op: Op, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Return the results of an operator, remembering those whose shape alone does not tell."""
+        """Return an operator's results, and record the shapes that a shape alone does not give."""
         outputs: list[TensorSpec] = []
         for output in op.outputs:
             new = self._tensor(output)
@@ -147,7 +147,7 @@ class _Growth:
         return tuple(outputs)
 
     def _reshaped(self, output: TensorSpec, growth: float) -> TensorSpec:
-        """Return a view whose elements became ``growth`` times as many, wherever they are."""
+        """Return a view whose elements became ``growth`` times as many, in any dimension."""
         new = self._by_shape(output)
         if _growth(output, new) == growth:
             return new
@@ -157,9 +157,9 @@ class _Growth:
             if length and length % self._size == 0 and length not in self.fixed
         ]
         if output.shape[:1] == (self._size,):
-            places = [0]  # there may be as many heads as samples; the batch is in front
+            places = [0]  # there may be as many heads as samples; the batch comes first
         if growth != 2 or len(places) != 1:
-            return new  # which is found not to agree
+            return new  # `_agrees` will reject it
         shape = list(output.shape)
         shape[places[0]] *= 2
         return replace(output, shape=tuple(shape))
@@ -196,7 +196,7 @@ def _first_of_each(tensors: Iterable[TensorSpec]) -> Iterable[TensorSpec]:
 
 
 def _attributes(op: Op, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return the arguments of an operator; a shape that it is told is that of its result."""
+    """Return the arguments of an operator; a shape argument follows the shape of its result."""
     if not op.outputs:
         return op.attributes
     old, new = list(op.outputs[0].shape), list(outputs[0].shape)
@@ -216,7 +216,7 @@ def _kept_bytes(trace: StepTrace) -> int:
 
 
 def _agrees(one: Op, other: Op) -> bool:
-    """Return whether dimensions that were equal in one step still are in the other."""
+    """Return whether dimensions that were equal in one step are equal in the other."""
     if one.name.startswith(_RESHAPES) and one.inputs and one.outputs:
         ratio = _growth(one.inputs[0], other.inputs[0])
         return ratio == _growth(one.outputs[0], other.outputs[0])

@@ -1,4 +1,4 @@
-"""One step at every batch size, from the same step traced at two."""
+"""One step at every batch size, from recordings of it at two."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ScalingError(BreakevenError):
 
 
 class ScaledTrace:
-    """The same step at two batch sizes, and by interpolation at every other.
+    """The same step at two batch sizes, and interpolated at every other.
 
-    Each tensor dimension, copy size, duration on the host and the peak memory is an affine
-    function of the batch size. Durations are measured and noisy, so neither their slope nor their
-    part that does not depend on the batch may be negative.
+    Each tensor dimension, copy size, host duration and the peak memory is an affine function of
+    the batch size. Durations are measured and noisy, so neither their slope nor their constant
+    part may be negative.
 
     Args:
         first: The step at one batch size.
@@ -59,7 +59,7 @@ class ScaledTrace:
         self._pairs = tuple(_pairs(first, second))
 
     def at(self, batch_size: int) -> StepTrace:
-        """Return the step at ``batch_size``; the traced sizes give back the traces themselves.
+        """Return the step at ``batch_size``; a traced size returns its trace.
 
         Raises:
             ValueError: ``batch_size`` is below 1.
@@ -79,7 +79,7 @@ class ScaledTrace:
             ),
             batch_size=batch_size,
             peak_memory_bytes=line.size(first.peak_memory_bytes, second.peak_memory_bytes),
-            # Host work may be merged, so positions of events no longer hold.
+            # Host work may be merged, so positions of events are no longer valid.
             facts=msgspec.structs.replace(first.facts, model_calls=()),
         )
 
@@ -92,7 +92,7 @@ class _Line:
         self._width = second - first
         self._at = batch_size
         self._batches = (first, second)
-        # Few shapes recur many times in a step, so each is evaluated once.
+        # A step has few shapes, each many times: evaluate each once.
         self._shapes: dict[tuple[_Sizes, _Sizes], _Sizes] = {}
 
     def size(self, one: int, other: int) -> int:
@@ -172,7 +172,7 @@ def _items(value: object) -> list[object] | None:
 
 
 def _pairs(first: StepTrace, second: StepTrace) -> list[tuple[Event, Event, bool]]:
-    """Return the events of both steps side by side, and whether they are equal."""
+    """Return the events of both steps in pairs, and whether they are equal."""
     pairs: list[tuple[Event, Event, bool]] = []
     ones, others = _segments(first), _segments(second)
     for (work, one), (other_work, other) in zip(ones, others, strict=False):
@@ -207,8 +207,8 @@ def _segments(trace: StepTrace) -> list[tuple[list[HostWork], _Located | None]]:
 def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Event, Event, bool]]:
     """Return the host's work between two events, merged by kind.
 
-    Short work is recorded only when it exceeds a threshold, so it may show up in one trace alone.
-    It says nothing about the batch size then, and counts half at every size.
+    Short work is recorded only above a threshold, so it may appear in one trace alone. Then it does
+    not show a dependence on the batch size, and counts half at every size.
     """
     merged: dict[tuple[str, int, Phase], tuple[list[HostWork], list[HostWork]]] = {}
     for side, works in enumerate((ones, others)):
@@ -227,7 +227,7 @@ def _paired_work(ones: list[HostWork], others: list[HostWork]) -> list[tuple[Eve
 
 
 def _identity(event: _Located) -> tuple[object, ...]:
-    """Return what must agree for two events to be the same at two batch sizes."""
+    """Return the properties that two events must share to be the same at two batch sizes."""
     match event:
         case Op():
             kind = (event.name, event.device, event.is_replayed, event.phase, len(event.inputs))
@@ -247,8 +247,8 @@ def _kinds(op: Op) -> tuple[tuple[int, str, str], ...]:
 
 def _is_constant(one: _Located, other: _Located) -> bool:
     if isinstance(one, Op) and isinstance(other, Op):
-        # A device's op has no use for its time on the tracing machine, and storages are numbered in
-        # each trace by itself.
+        # A device's op does not use its time on the tracing machine, and each trace numbers its
+        # own storages.
         shapes, other_shapes = (
             [tensor.shape for tensor in (*op.inputs, *op.outputs)] for op in (one, other)
         )
@@ -261,7 +261,7 @@ def _is_constant(one: _Located, other: _Located) -> bool:
 
 def _difference(one: _Located | None, other: _Located | None) -> str:
     if isinstance(one, Op) and isinstance(other, Op) and one.name == other.name:
-        # One result for each sample, say, which a loop goes through.
+        # For instance one result per sample, over which a loop runs.
         for what, many, few in (
             ("returns", other.outputs, one.outputs), ("is given", other.inputs, one.inputs),
         ):  # fmt: skip

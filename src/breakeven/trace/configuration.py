@@ -1,4 +1,4 @@
-"""How a step is run, where that differs from what the script asks for, and which step it is."""
+"""The settings of a step that differ from the script's own, and the identity of a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-# More than any machine has: all of them would be started at once.
+# More than any machine has; all of them would start at once.
 _Count = Annotated[int, Meta(ge=0, le=1_024)]
 _Samples = Annotated[int, Meta(ge=0, le=10**9)]
 
@@ -16,30 +16,29 @@ _Samples = Annotated[int, Meta(ge=0, le=10**9)]
 class Configuration(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Settings put into effect around an unmodified script; the defaults change nothing.
+    """Settings applied to an unmodified script; the defaults change nothing.
 
-    What the script sets by itself wins: an optimizer built with ``fused=False`` stays as it is.
+    The script's explicit settings win: an optimizer built with ``fused=False`` stays as it is.
 
     Args:
-        fast_step: The loop of a script does forward, backward and update as one compiled call.
+        fast_step: The script's loop runs forward, backward and update as one compiled call.
         num_threads: torch's intra-op threads; 0 for the script's own.
         flushes_denormals: The processor treats subnormal numbers as zero.
         channels_last: Weights of two-dimensional convolutions lie in channels-last memory.
-        keeps_freed_memory: The process keeps memory that is freed instead of returning it to the
-            system.
-        skips_profiler_ranges: Optimizers and loaders announce themselves to no profiler, while none
+        keeps_freed_memory: The process keeps freed memory instead of returning it to the system.
+        skips_profiler_ranges: Optimizers and loaders skip profiler annotations while no profiler
             runs.
-        optimizer: Implementation of torch's optimizers that have it.
+        optimizer: Implementation of torch's optimizers, if they have it.
         autocast: Number format of an autocast region around each call of the model.
         compile_mode: Mode of ``torch.compile`` for the model; empty for none.
-        gathers_batches: A data set of tensors hands out whole batches instead of single samples.
+        gathers_batches: A data set of tensors returns whole batches instead of single samples.
         num_workers: Processes of each DataLoader; -1 for the script's own.
         pins_memory: DataLoaders pin their batches, and copies of them to CUDA do not block.
         keeps_data_on_device: A data set of tensors is copied to the CUDA device once.
         allows_tf32: Matrix products and convolutions of float32 may use TF32 on CUDA.
-        benchmarks_cudnn: cuDNN tries its algorithms and keeps the fastest.
-        loader_batch_size: Batch size of the DataLoaders that get another one; 0 for none.
-        new_batch_size: The batch size that these get; it changes the training itself.
+        benchmarks_cudnn: cuDNN times its algorithms and keeps the fastest.
+        loader_batch_size: Batch size of the DataLoaders to change; 0 for none.
+        new_batch_size: Their new batch size; it changes the training itself.
     """
 
     fast_step: bool = False
@@ -73,7 +72,7 @@ class Configuration(
 
 
 class TimedPhase(StrEnum):
-    """What is inside the timed region."""
+    """The content of the timed region."""
 
     TRAIN = "train"
     FORWARD_BACKWARD = "forward_backward"
@@ -83,7 +82,7 @@ class TimedPhase(StrEnum):
 
 
 class NumberFormat(StrEnum):
-    """How the numbers of a step are stored and multiplied, in the words of the tables."""
+    """Storage and arithmetic of a step's numbers, in the words of the tables."""
 
     FP64 = "fp64"
     FP32 = "fp32"
@@ -95,14 +94,14 @@ class NumberFormat(StrEnum):
 
 
 class MemoryFormat(StrEnum):
-    """How images, and the weights of their convolutions, lie in memory."""
+    """The memory format of images and of the weights of their convolutions."""
 
     CONTIGUOUS = "contiguous"
     CHANNELS_LAST = "channels_last"
 
 
 class Attention(StrEnum):
-    """How a model computes attention: by one fused operator of torch, or operator by operator."""
+    """A model's implementation of attention: one fused operator of torch, or single operators."""
 
     UNSAID = ""
     EAGER = "eager"
@@ -110,20 +109,20 @@ class Attention(StrEnum):
 
 
 class StepCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A step without its batch size, device and host: what decides its operators.
+    """A step without its batch size, device and host: the properties that decide its operators.
 
     Args:
         workload: Spec of the model: ``torchvision:resnet50``, ``transformers:CLASS?config``,
             ``llm:FAMILY?numbers``, ``breakeven:NAME?args`` or ``path.py:function``.
-        phase: What is timed.
-        number_format: Of parameters and arithmetic; TF32 is fp32 with a switch set.
+        phase: Timed part.
+        number_format: Format of parameters and arithmetic; TF32 is fp32 with a switch set.
         optimizer: ``none``, or its name in lower case: ``sgd``, ``adam``, ``adamw``, ...
-        h2d: Whether the batch is copied to the device inside the timed region, and from what
-            memory.
-        zeroes_gradients: Whether gradients are set to zero in place at the start of the step, as
+        h2d: Memory from which the batch is copied to the device inside the timed region, or
+            ``none``.
+        zeroes_gradients: Whether gradients are zeroed in place at the start of the step, as
             torch did before 2.0, rather than released.
-        channels_last: Whether a model of images and its batch lie in channels-last memory.
-        attention: How attention is computed; where that is not said, as the model has it.
+        channels_last: Whether a model of images and its batch are in channels-last memory.
+        attention: Implementation of attention; if unsaid, the model's own.
     """
 
     workload: str

@@ -1,4 +1,4 @@
-"""What happens in a training step, event by event, in the order in which the host issues it."""
+"""The events of a training step, in the order in which the host issues them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
-# None of these is ever part of a cycle. A step has some hundred thousand, which Python's garbage
-# collection would go through again and again.
+# None of these is ever part of a cycle. A step has some hundred thousand of them, and Python's
+# garbage collector would scan them repeatedly.
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of a file of the user."""
+    """A line of one of the user's files."""
 
     file: str
     line: int
@@ -31,16 +31,16 @@ class Location(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a cost model needs to know of one tensor.
+    """The properties of a tensor that cost models need.
 
     Args:
-        shape: Size of each dimension; ``()`` for a scalar. Of a sparse tensor, that of its values:
-            what is stored, and what is computed with.
+        shape: Size of each dimension; ``()`` for a scalar. For a sparse tensor, the shape of its
+            values, which are stored and computed with.
         dtype: torch's name without the prefix: ``float32``, ``int64``, ``bool``.
-        device: ``cpu`` or ``cuda:0``: where it lives, or would live on a machine with a GPU.
+        device: ``cpu`` or ``cuda:0``: its device, or its device on a machine with a GPU.
         layout: ``contiguous``, ``channels_last``, ``transposed`` (last two dimensions swapped),
             ``expanded`` (a dimension of stride 0), ``sparse`` or ``strided``. Strides themselves
-            are not kept: they are products of sizes and do not scale with the batch as sizes do.
+            are not stored: they are products of sizes and do not scale with the batch as sizes do.
         storage: Number of the memory block, unique in the trace; views share it.
     """
 
@@ -88,12 +88,12 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, tag="op", gc=False):
         outputs: Tensor results, lists flattened.
         attributes: Non-tensor arguments by their schema name, such as ``stride`` and ``groups``.
         phase: Part of the step.
-        device: Where it runs: the device of its inputs.
+        device: Device that runs it: the device of its inputs.
         location: Line of the user's file; for backward ops, the line of the forward op.
         module: Dotted path of the ``nn.Module`` that issued it; empty outside of modules.
         thread: 0 for the thread of the training loop.
-        host_ns: How long it took on the CPU of the machine that traced it.
-        stack: Position in the trace's stacks of the lines that led there; -1 where unknown.
+        host_ns: Its time on the CPU of the tracing machine.
+        stack: Position in the trace's stacks of the lines that led to it; -1 if unknown.
         is_replayed: A CUDA graph runs it, without the host; lines are those of the capture.
     """
 
@@ -120,17 +120,17 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy", gc=False):
     """A copy between host and device memory.
 
     Args:
-        source: Device that it reads from: ``cpu`` or ``cuda:0``.
-        destination: Device that it writes to.
+        source: Device of the source: ``cpu`` or ``cuda:0``.
+        destination: Device of the destination.
         num_bytes: Bytes copied.
         is_pinned: Whether the host memory is page-locked.
         non_blocking: Whether the script asked not to wait.
         phase: Part of the step.
         location: Line of the user's file.
-        storage: Number of the memory block that is copied, as in `TensorSpec`.
-        dtype: Of the tensor that is copied.
-        via: Dotted name of the library module that the user's line called and that copies; empty
-            where the line does it itself.
+        storage: Number of the copied memory block, as in `TensorSpec`.
+        dtype: Dtype of the copied tensor.
+        via: Dotted name of the library module that copies, called from the user's line; empty
+            if the line copies itself.
         stack: As in `Op`.
         is_replayed: As in `Op`.
     """
@@ -155,19 +155,19 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, tag="copy", gc=False):
 
     @property
     def is_blocking(self) -> bool:
-        """Return whether the host waits: pageable memory always blocks, whatever was asked."""
+        """Return whether the host waits: a copy of pageable memory always blocks."""
         return not (self.is_pinned and self.non_blocking)
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True, tag="sync", gc=False):
-    """The host waits until the device has done all that was issued.
+    """The host waits until the device has finished all issued work.
 
     Args:
-        kind: What made it wait: ``item``, ``bool``, ``nonzero``, ``print``, ``synchronize``, ...
-        num_bytes: Bytes read back by the same call; 0 where none are.
+        kind: Cause of the wait: ``item``, ``bool``, ``nonzero``, ``print``, ``synchronize``, ...
+        num_bytes: Bytes read back by the same call; 0 without a read.
         phase: Part of the step.
         location: Line of the user's file.
-        storage: Memory block that is read, as in `TensorSpec`; -1 where none is.
+        storage: Memory block that it reads, as in `TensorSpec`; -1 without a read.
         via: As in `Copy`: the library module that waits, such as ``torch.distributions.normal``.
         stack: As in `Op`.
     """
@@ -187,10 +187,10 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host", gc=False):
     Args:
         kind: ``data`` (the data loader), ``script`` (the user's own Python, NumPy, simulators),
             ``save`` (``torch.save``), ``gc`` (``gc.collect``) or ``log`` (a logger of histograms).
-        duration_ns: Time on the CPU of the machine that traced it.
-        num_workers: Processes that share the work besides the training process; with any, the
+        duration_ns: Time on the CPU of the tracing machine.
+        num_workers: Processes that share the work besides the training process; if any, the
             work overlaps the step.
-        taking_ns: Of work of other processes: what the training process takes to receive it.
+        taking_ns: Time of the training process to receive the work of other processes.
         phase: Part of the step.
         location: Line of the user's file.
         stack: As in `Op`.
@@ -206,7 +206,7 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, tag="host", gc=False):
 
 
 class GraphLaunch(msgspec.Struct, frozen=True, kw_only=True, tag="graph", gc=False):
-    """The host launches a CUDA graph; what it replays follows.
+    """The host launches a CUDA graph; the events that it replays follow.
 
     Args:
         phase: Part of the step.

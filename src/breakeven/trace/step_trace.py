@@ -1,4 +1,4 @@
-"""A recorded training step, what is known of its run besides, and the files of the run."""
+"""A recorded training step, other facts of its run, and the files of the run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         allow_tf32_matmul: ``torch.backends.cuda.matmul.allow_tf32`` (off by default).
         allow_tf32_convolution: ``torch.backends.cudnn.allow_tf32`` (on by default).
         cudnn_benchmark: ``torch.backends.cudnn.benchmark``.
-        autocast_dtype: dtype of the autocast region, or empty when there is none.
-        is_compiled: ``torch.compile`` was asked for; the trace shows the eager step.
+        autocast_dtype: dtype of the autocast region; empty without one.
+        is_compiled: The script used ``torch.compile``; the trace shows the eager step.
     """
 
     allow_tf32_matmul: bool = False
@@ -44,10 +44,10 @@ class DeviceFault(msgspec.Struct, frozen=True, kw_only=True):
     """A line that would raise on a machine with a GPU.
 
     Args:
-        message: Why, after "this line raises:".
+        message: The reason, after "this line raises:".
         location: The line.
         module: Dotted path of the outermost module that ran there with all of its parameters on the
-            host, as in `Op`; empty where none did.
+            host, as in `Op`; empty if none did.
     """
 
     message: str
@@ -62,31 +62,31 @@ NEVER_ON_DEVICE = Caveat(
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``DataLoader`` that the recorded steps took batches from.
+    """A ``DataLoader`` that fed the recorded steps.
 
     Args:
-        location: Where the script makes it, or calls the library that does; None for one that was
+        location: Line at which the script makes it, or calls the library that does; None if it was
             made before the recording.
-        batch_size: Samples per batch; 0 where a sampler yields whole batches or nothing says.
-        num_samples: Of its data set; 0 where the data set has no length.
-        num_workers: Worker processes that were asked for; the recording itself loads without,
-            but for a data set that asks which worker it is in.
+        batch_size: Samples per batch; 0 if unknown or if a sampler yields whole batches.
+        num_samples: Samples of its data set; 0 if the data set has no length.
+        num_workers: Worker processes that the script asked for. The recording loads without
+            workers, except for a data set that asks for its worker.
         pin_memory: Whether batches arrive in pinned memory.
-        persistent_workers: Whether workers were to outlive an epoch.
-        num_epochs: Times that it was iterated in the recorded steps.
-        dataset: Name of the data set's type: ``TensorDataset``; of a subset, that of its source.
+        persistent_workers: Whether workers should outlive an epoch.
+        num_epochs: Number of its iterations in the recorded steps.
+        dataset: Name of the data set's type: ``TensorDataset``; for a subset, that of its source.
         dataset_location: The user's line that defines that type; None for a library's.
-        data_bytes: Tensors and arrays that the data set holds in memory; 0 where none were found.
-        is_indexed: Whether a sample is a slice of those and nothing more: ``TensorDataset``, a
-            list of samples, or a data set that holds tensors, has no transform, calls nothing but
-            conversions in its ``__getitem__``, and is as quick as that.
-        has_tensor_rows: Whether a sample is known to be a row of each of some tensors, from which
-            whole batches could be taken at once.
+        data_bytes: Tensors and arrays that the data set holds in memory; 0 if none were found.
+        is_indexed: Whether a sample is only a slice of those: ``TensorDataset``, a list of
+            samples, or a data set that holds tensors, has no transform, calls only conversions
+            in its ``__getitem__``, and is as fast as that.
+        has_tensor_rows: Whether a sample is known to be a row of each of some tensors, so that
+            whole batches could be indexed at once.
         has_batched_fetch: Whether whole batches are fetched in one call: ``__getitems__``, or a
             sampler that yields batches.
         batch_bytes: Tensors of the first batch.
-        fetch_ns: Typical time of fetching one batch in the process that does it, the first left
-            out; 0 where fetching uses the device and so is among the events of the step.
+        fetch_ns: Typical time of fetching one batch in the fetching process, without the first;
+            0 if fetching uses the device and so is among the events of the step.
         fetch_cpu_ns: Processor time of the same.
     """
 
@@ -113,11 +113,11 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: Name of its type: ``AdamW``.
-        location: Where the script makes it; for one that was made before the recording, the line
+        location: Line at which the script makes it; if it was made before the recording, the line
             of its first update.
         num_tensors: Parameters that it updates.
-        foreach: As the script set it; None for torch's own choice.
-        fused: As the script set it.
+        foreach: The script's setting; None for torch's own choice.
+        fused: The script's setting; None for torch's own choice.
         is_from_torch: Whether ``torch.optim`` provides it.
     """
 
@@ -135,13 +135,13 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         model: Name of its type.
         location: The user's line that calls it.
-        stack: Position in the trace's stacks of the lines that led there; -1 where unknown.
+        stack: Position in the trace's stacks of the lines that led to it; -1 if unknown.
         is_training: Whether it is in training mode.
         has_grad: Whether autograd records the call.
-        is_used_in_backward: Whether the backward pass reached anything that the call computed.
+        is_used_in_backward: Whether the backward pass reached any result of the call.
         first_event: Position in the trace of the first event within it.
         num_events: Events within it.
-        num_samples: Leading dimension of its first tensor; 0 where it is given none.
+        num_samples: Leading dimension of its first tensor; 0 without a tensor.
     """
 
     model: str
@@ -156,7 +156,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of torch or Python that matters to the speed of a run, by the user's line.
+    """A call of torch or Python that affects the speed of a run, by the user's line.
 
     Args:
         name: Dotted name: ``torch.save``, ``gc.collect``, ``torch.nn.DataParallel``,
@@ -165,11 +165,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             ``torch.utils.checkpoint.checkpoint``, ``SummaryWriter.add_histogram``, ...
         location: The user's line.
         count: Calls in the whole run, up to the end of the recorded steps.
-        step_count: Recorded steps in which it was called. What precedes the first update may be
-            preparation: the first step counts only for a line that later steps call too, and a
-            line that was called before it alone has 0.
-        duration_ns: All calls together.
-        argument: What it was given last, where that matters, as text: ``4``, ``float64``,
+        step_count: Recorded steps with such a call. Calls before the first update may be
+            preparation: the first step counts only for a line that later steps call too. A line
+            that was called only before the first update has 0.
+        duration_ns: Time of all calls together.
+        argument: The last argument, if relevant, as text: ``4``, ``float64``,
             ``cuda, float16``, ``Linear, mode=max-autotune``.
     """
 
@@ -182,10 +182,10 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostArray(msgspec.Struct, frozen=True, kw_only=True):
-    """An array of NumPy that the script holds while it trains.
+    """A NumPy array that the script holds while it trains.
 
     Args:
-        name: Variable, attribute or key that it is known by.
+        name: Its variable, attribute or key.
         dtype: NumPy's name: ``uint8``.
         shape: Size of each dimension.
     """
@@ -211,33 +211,33 @@ class HostArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the traced run.
+    """Facts of the traced run.
 
     Args:
-        num_steps: Steps that were seen: those recorded, and the first.
+        num_steps: Observed steps: those recorded, and the first.
         loaders: DataLoaders that fed them, the most used first.
-        optimizers: In the order of their first update.
-        model_calls: Of the typical step, in order.
-        calls: Calls that matter, in the order of the first of each line; those that a library
-            makes are at the user's line that called it.
-        num_shapes: How many different input shapes the steps had, of those with equal operators;
-            the update is left out.
-        num_convolution_shapes: The same of the convolutions alone.
+        optimizers: Optimizers in the order of their first update.
+        model_calls: Model calls of the typical step, in order.
+        calls: Calls that affect the speed, in the order of each line's first; a library's call
+            is at the user's line that called the library.
+        num_shapes: Number of different input shapes of the steps with equal operators, without
+            the update.
+        num_convolution_shapes: The same for the convolutions alone.
         shapes_vary_at: The first operator whose shapes differ between steps.
         is_anomaly_checked: Autograd's anomaly detection was on in the typical step.
         live_bytes: Tensors of the device that were alive at the end of each of these steps.
-        subnormal_fraction: Part of the values of parameters and gradients, at the end of the last
-            step, that are subnormal.
+        subnormal_fraction: Fraction of subnormal values among parameters and gradients at the end
+            of the last step.
         num_parameter_tensors: Parameters that the optimizers update.
-        num_threads: torch's intra-op threads when the last step ended.
+        num_threads: torch's intra-op threads at the end of the last step.
         num_interop_threads: torch's inter-op threads.
         num_cores: Processors that the process may use.
-        default_dtype: torch's default dtype when the last step ended.
+        default_dtype: torch's default dtype at the end of the last step.
         has_cuda_build: Whether torch was built with CUDA.
         has_nvidia_device: Whether the machine shows an NVIDIA device.
-        arrays: NumPy's, that user code could name when the first recorded step ended, the largest
-            first; small ones are left out.
-        load_fraction: Part of the processors that other processes used while it was recorded.
+        arrays: NumPy arrays that user code could name at the end of the first recorded step, the
+            largest first; small ones are left out.
+        load_fraction: Fraction of the processors that other processes used during the recording.
     """
 
     num_steps: int = 0
@@ -263,22 +263,23 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One training step: one optimizer update, or one round of all of them.
+    """One training step: one optimizer update, or one round of all optimizers.
 
     Args:
-        events: In the order in which the host issues them.
-        batch_size: Samples per step, where known.
+        events: Events in the order in which the host issues them.
+        batch_size: Samples per step, if known.
         num_parameters: Elements of all parameters that the optimizers update.
         peak_memory_bytes: Largest sum of live device tensors within the step.
         settings: Global switches at the end of the step.
         faults: Lines that would raise on a GPU.
-        caveats: What the trace could not see.
+        caveats: Limits of the trace.
         torch_version: Version that traced it.
-        stacks: The user's lines that led to events, outermost first; events name one by position.
-        facts: What is known of the run besides.
+        stacks: The user's lines that led to events, outermost first; events refer to one by
+            position.
+        facts: Other facts of the run.
         frames: For each of ``stacks`` the functions of a training framework that ran below its last
-            line, outermost first: ``transformers.trainer:Trainer.train``, then those that tell
-            the parts of its step apart. Unset where no event has any.
+            line, outermost first: ``transformers.trainer:Trainer.train``, then those that
+            distinguish the parts of its step. Unset if no event has any.
     """
 
     events: tuple[Event, ...]
@@ -291,7 +292,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     torch_version: str = ""
     stacks: tuple[tuple[Location, ...], ...] = ()
     facts: RunFacts = RunFacts()
-    # Left out of a file where unset: runs that were stored without it keep their digest.
+    # Leave it out of a file if unset: runs that were stored without it keep their digest.
     frames: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
     @cached_property
@@ -301,7 +302,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def launches_graph(self) -> bool:
-        """Return whether a captured graph runs any of it."""
+        """Return whether a CUDA graph runs part of it."""
         return any(isinstance(event, GraphLaunch) for event in self.events)
 
     @cached_property
@@ -321,18 +322,18 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def d2h_bytes(self) -> int:
-        """Return the bytes copied from device to host, those of syncs included."""
+        """Return the bytes copied from device to host, including those of syncs."""
         copied = sum(copy.num_bytes for copy in self.copies if not copy.is_to_device)
         return copied + sum(sync.num_bytes for sync in self.syncs)
 
     def stack_of(self, event: Event) -> tuple[Location, ...]:
-        """Return the user's lines that led to an event, outermost first; empty where unknown."""
+        """Return the user's lines that led to an event, outermost first; empty if unknown."""
         return self.stacks[event.stack] if event.stack >= 0 else ()
 
     def frames_of(self, event: Event) -> tuple[str, ...]:
         """Return the framework's functions below the user's line, outermost first.
 
-        A line that does its work itself has none.
+        It is empty for a line that does its work itself.
         """
         if event.stack < 0 or self.frames is msgspec.UNSET:
             return ()
@@ -340,12 +341,12 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def uses_device(self) -> bool:
-        """Return whether anything at all happens on the device."""
+        """Return whether any operator runs on the device."""
         return any(not op.is_on_host for op in self.ops)
 
 
 class FileChange(StrEnum):
-    """What a run does to a file."""
+    """The change that a run makes to a file."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -356,9 +357,9 @@ class FileWrite(msgspec.Struct, frozen=True, kw_only=True):
     """A file, or an empty folder, that a run wrote or deleted.
 
     Args:
-        path: Its absolute path, fit to be shown.
-        change: What was done to it.
-        num_bytes: Its size afterwards; 0 where it was deleted.
+        path: Its absolute path, suitable for display.
+        change: The change.
+        num_bytes: Its size afterwards; 0 if it was deleted.
     """
 
     path: str
@@ -367,24 +368,24 @@ class FileWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteProtection(StrEnum):
-    """Where the writes of a run go."""
+    """The destination of a run's writes."""
 
-    # A layer over the file system, which sees whatever writes.
+    # A layer over the file system, which captures all writes.
     OVERLAY = "overlay"
-    # A folder to which Python's own functions are led.
+    # A folder to which Python's own functions are redirected.
     REDIRECTED = "redirected"
-    # To the files themselves.
+    # The files themselves.
     NONE = "none"
 
 
 class FileWrites(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run wrote.
+    """The writes of a run.
 
     Args:
-        protection: Where that went.
-        files: The largest of the files; none where the files themselves were written.
-        num_files: How many files there are.
-        num_bytes: Their size in all.
+        protection: Destination of the writes.
+        files: The largest of the files; empty if the files themselves were written.
+        num_files: Number of files.
+        num_bytes: Their total size.
     """
 
     protection: WriteProtection
@@ -397,7 +398,7 @@ class SourceText(msgspec.Struct, frozen=True, kw_only=True):
     """A file that the target ran or imported.
 
     Args:
-        path: As the locations of a trace name it.
+        path: Its path, as the locations of a trace name it.
         text: Its content when the run ended.
     """
 
@@ -406,14 +407,14 @@ class SourceText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def num_micro_batches(events: Sequence[Event], calls: Sequence[ModelCall]) -> int:
-    """Return the batches of a step that the same line hands to a model, each with its backward.
+    """Return the number of a step's batches that one line hands to a model, each with a backward.
 
-    1 where the calls are something else: time steps before one backward pass, parts of a GAN, or
-    the evaluations of a line search, between which weights are changed.
+    It is 1 if the calls are something else: time steps before one backward pass, parts of a GAN,
+    or the evaluations of a line search, between which weights change.
 
     Args:
-        events: Of the step.
-        calls: Of whole models within it, by their positions in ``events``.
+        events: Events of the step.
+        calls: Calls of whole models within it, by their positions in ``events``.
     """
     trained = [call for call in calls if call.has_grad]
     if len({(call.model, call.location, call.num_samples) for call in trained}) != 1:
