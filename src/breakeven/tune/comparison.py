@@ -1,6 +1,6 @@
-"""A configuration and the one it is compared with, run in pairs until it is clear which is faster.
+"""Compare a configuration with a base in pairs of runs, until the faster one is clear.
 
-The two of a pair are interleaved, so what changes meanwhile meets both.
+The two runs of a pair are interleaved, so changes of the machine affect both.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from breakeven.timing import (
 from breakeven.trace import Configuration
 from breakeven.tune.runs import RunResult, TrialRuns
 
-# Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
+# A smaller gain does not justify another setting; the confirmation requires it.
 WORTHWHILE = 1.02
-# A contender must be faster by this to go on to the confirmation: several small gains may add up to
-# a worthwhile one.
+# Gain that a contender needs for the confirmation: several small gains may add up to a worthwhile
+# one.
 _FASTER = 1.005
-# One pair says nothing that one outlier of the machine would not say as well.
+# A single pair could be an outlier of the machine.
 _FEWEST_PAIRS = 2
-# More pairs narrow the interval slowly, and each costs two runs. On a loaded machine it is wider.
+# Further pairs narrow the interval slowly, and each costs two runs. Load widens it.
 _MOST_PAIRS = 6
 _MOST_PAIRS_LOADED = 8
-# But one pair in turns shows a compiled step that is faster by this factor: no load of the machine
-# looks like it, as it does if one thread is compared with several.
+# Exception: one pair in turns proves a compiled step that is faster by this factor. Machine load
+# cannot cause such a ratio, but it can when one thread is compared with several.
 _OBVIOUS = 2.0
-# Two that differ by no more than this factor are as fast. A contender that wins ties does so after
-# this many pairs.
+# Within this factor, two configurations count as equally fast. A contender that wins ties does so
+# after this many pairs.
 TIE = 1.02
 _PAIRS_OF_TIE = 3
-# A contender is given up when the upper end of its one-sided 80 % interval is not worthwhile: to
-# give up a good one costs speed, never correctness, and most contenders are not faster.
+# Give a contender up when the upper end of its one-sided 80 % interval is not worthwhile. Dropping
+# a good one costs speed, never correctness, and most contenders are not faster.
 _GIVING_UP_CONFIDENCE = 0.60
 
 
 class BaseFailedError(Exception):
-    """The configuration that others are compared with fails, twice in a row.
+    """The base configuration failed twice in a row.
 
     Args:
-        failure: The second time.
+        failure: The second failure.
     """
 
     def __init__(self, failure: RunFailure) -> None:
@@ -60,7 +60,7 @@ class BaseFailedError(Exception):
 
 
 class Decision(Enum):
-    """What a comparison has shown so far."""
+    """Result of a comparison so far."""
 
     FASTER = "faster"
     NOT_FASTER = "not faster"
@@ -69,17 +69,17 @@ class Decision(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Comparison:
-    """A configuration that is compared with a base.
+    """A comparison of a configuration with a base.
 
     Args:
-        base: What it is compared with.
-        configuration: What it runs under.
-        extra_s: By how many seconds it is predicted to start later.
-        wins_ties: It need only be as fast.
+        base: The configuration to compare with.
+        configuration: The configuration under test.
+        extra_s: Predicted delay of its start, in seconds.
+        wins_ties: Whether it wins if it is as fast as the base.
         on_one_thread: Whether both run on one thread, though the step may run on several.
-        base_runs: Runs of the base, one for each of its own.
-        own_runs: Its runs.
-        failure: Why it cannot go on, once it has failed.
+        base_runs: Runs of the base, one for each run of the configuration.
+        own_runs: Runs of the configuration.
+        failure: The failure that ended the comparison, if any.
     """
 
     base: Configuration
@@ -92,10 +92,10 @@ class Comparison:
     failure: RunFailure | None = None
 
     def run_pair(self, runs: TrialRuns, longest_s: float = inf) -> None:
-        """Run both once more. If the configuration fails, it keeps the pairs that it has.
+        """Run both once more. If the configuration fails, its earlier pairs remain.
 
         Raises:
-            BaseFailedError: The base fails, twice in a row.
+            BaseFailedError: If the base fails twice in a row.
         """
         pair = partial(
             runs.pair,
@@ -124,7 +124,7 @@ class Comparison:
 
     @property
     def samples(self) -> float:
-        """Samples of a step, relative to the base's: 2 for twice its batch size."""
+        """Samples per step relative to the base; 2 for twice its batch size."""
         return _samples_of(self.configuration) / _samples_of(self.base)
 
     @property
@@ -140,7 +140,7 @@ class Comparison:
 
     @property
     def later_ns(self) -> float:
-        """How much later it starts than the base."""
+        """Difference between the configuration's start-up time and the base's."""
         own, base = (
             median(run.startup_ns for run in runs) for runs in (self.own_runs, self.base_runs)
         )
@@ -148,17 +148,17 @@ class Comparison:
 
     @property
     def own_s(self) -> float:
-        """Seconds that its quickest run took."""
+        """Duration of the configuration's shortest run, in seconds."""
         return min(run.wall_s for run in self.own_runs)
 
     @property
     def pair_s(self) -> float:
-        """Seconds that one more pair will take; what a first run compiles stays."""
+        """Expected duration of another pair, in seconds; compiled code is cached by now."""
         return self.base_runs[-1].wall_s + self.own_s
 
     @property
     def new_warnings(self) -> tuple[str, ...]:
-        """What Python warns of in its runs, and not in the base's."""
+        """Python warnings that only the configuration's runs emit."""
         known = {warning for run in self.base_runs for warning in run.warnings}
         found = (warning for run in self.own_runs for warning in run.warnings)
         return tuple(dict.fromkeys(warning for warning in found if warning not in known))
