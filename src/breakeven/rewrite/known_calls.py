@@ -26,7 +26,7 @@ Loop = ast.For | ast.While
 
 # Reading a value out of a tensor ends the graph: move such statements past the step.
 READS_VALUES = frozenset({"item", "numpy", "tolist", "cpu", "print", "append", "add_scalar"})
-# These do something else after the update than before it.
+# These calls have another effect after the update than before it.
 MUST_PRECEDE = frozenset({"step", "backward", "zero_grad", "load_state_dict", "train", "eval"})
 # Libraries whose functions compute from their arguments and keep no state.
 _PURE = ("torch", "math", "itertools", "functools", "operator", "einops", "copy")
@@ -207,7 +207,7 @@ class KnownCalls:
         )
 
     def _is_made(self, name: str, *, as_tensor: bool) -> bool:
-        """Whether a name is bound only to calls of torch, or of module classes if not a tensor."""
+        """Whether a name is bound only to calls: of torch for a tensor, else of module classes."""
         found: list[bool] = []
         for binding in self._script.bindings:
             pairs = [(binding.target, binding.value)]

@@ -165,7 +165,7 @@ class Comparison:
 
     @property
     def finds_nothing(self) -> bool:
-        """Whether none of the settings that it adds to the base took hold."""
+        """Whether none of the settings that it adds to the base took effect."""
         changes = self.configuration.changes
         changed = [name for name, value in changes.items() if getattr(self.base, name) != value]
         effects = self.own_runs[-1].effects
@@ -173,19 +173,19 @@ class Comparison:
 
     @property
     def looks(self) -> Speedup:
-        """The speedup with an interval that may be looked at after each pair."""
+        """The speedup, with an interval that stays valid when checked after each pair."""
         return self.speedup(num_looks=_MOST_PAIRS_LOADED)
 
     def is_hopeless(self, needed: float = WORTHWHILE) -> bool:
-        """Whether it does not look as fast as ``needed`` any more."""
+        """Whether it can hardly be as fast as ``needed`` any more."""
         return self.speedup(_GIVING_UP_CONFIDENCE).high < needed
 
     def speedup(self, confidence: float = 0.95, *, num_looks: int = 1) -> Speedup:
-        """How much faster than the base it is, per sample.
+        """Return the speedup over the base, per sample.
 
         Args:
             confidence: Probability that the interval holds the true ratio.
-            num_looks: How often the interval may be looked at.
+            num_looks: How often the interval is checked.
         """
         ratios: list[RunRatio] = []
         for base, own in zip(self.base_runs, self.own_runs, strict=True):
@@ -199,11 +199,11 @@ class Comparison:
         )
 
     def decide(self) -> Decision:
-        """Decide whether the runs so far show that it is faster, or is not.
+        """Decide whether the runs so far show that it is faster, or that it is not.
 
-        Faster needs an interval above 1 that holds for all looks together, and two pairs or a large
-        gain. Not faster is what does not look worthwhile any more, and what stays undecided after
-        the last pair.
+        Faster needs an interval above 1 that holds for all checks together, and two pairs or a
+        large gain. Not faster means that it no longer looks worthwhile, or is undecided after the
+        last pair.
         """
         least = _FASTER
         if self.num_pairs < _FEWEST_PAIRS:
@@ -224,16 +224,16 @@ class Comparison:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CandidateComparison(Comparison):
-    """A candidate on top of what is kept, which is its base."""
+    """A comparison of a candidate, added to the kept configuration, with that configuration."""
 
     candidate: Candidate
 
 
 def run_base(runs: TrialRuns, base: Configuration) -> RunResult:
-    """Run what others are compared with; a failure that does not repeat is passed over.
+    """Run the base of the comparisons; a failure that does not repeat is ignored.
 
     Raises:
-        BaseFailedError: It fails twice in a row.
+        BaseFailedError: If it fails twice in a row.
     """
     result = runs.measure(base)
     if isinstance(result, RunFailure):
@@ -244,7 +244,7 @@ def run_base(runs: TrialRuns, base: Configuration) -> RunResult:
 
 
 def _samples_of(configuration: Configuration) -> float:
-    """Samples of a step relative to those of the script as it is."""
+    """Return the samples per step relative to the unchanged script's."""
     if not configuration.loader_batch_size or not configuration.new_batch_size:
         return 1.0
     return configuration.new_batch_size / configuration.loader_batch_size
