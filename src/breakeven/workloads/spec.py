@@ -67,7 +67,7 @@ def parse_workload(spec: str) -> WorkloadSpec:
 
     Args:
         spec: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CLASS``, ``llm:FAMILY``,
-            ``breakeven:NAME`` or ``path.py:function``, each optionally with ``?key=value&key=value``
+            ``breakeven:NAME`` or ``path.py:function``, optionally with ``?key=value&key=value``
             after it. Values that look like integers, numbers, ``true`` or ``false`` become such.
             ``FAMILY:SIZE`` is ``llm:FAMILY``, with any name of the size.
 
