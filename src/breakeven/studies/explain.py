@@ -185,7 +185,7 @@ def try_cpu_settings(
 def explain_run(
     path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
 ) -> ExplainReport:
-    """Explain the run in ``path``, a file that ``breakeven check`` or ``explain`` wrote with ``-o``.
+    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
 
     Nothing is run or measured again: the host is that of the stored run.
 
