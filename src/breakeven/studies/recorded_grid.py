@@ -85,7 +85,7 @@ class RecordedGrid:
         }
 
     def loader_at(self, settings: Settings) -> LoaderUse | None:
-        """Return the script's loader, if it has one, at a point."""
+        """Return the script's own loader at a point; None if it has none."""
         return self._loaders.get(values_at(settings, self._arguments))
 
     def only_size_at(self, settings: Settings) -> int | None:

@@ -313,7 +313,7 @@ def _is_emulated(trace: StepTrace) -> bool:
 
 
 def _emulation(trace: StepTrace) -> str:
-    """Return advice if a step trains in a 16-bit format that this CPU only emulates; else ``""``."""
+    """Return advice if a step trains in a 16-bit format that this CPU only emulates; else empty."""
     numel: Counter[str] = Counter()
     for op in trace.ops:
         for tensor in op.inputs if op.phase is Phase.OPTIMIZER else ():
