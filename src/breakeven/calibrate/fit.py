@@ -294,8 +294,8 @@ def fit_factors(
 ) -> tuple[StepEffect, ...]:
     """Fit factors for kernels whose time their efficiency does not cover, or only in part.
 
-    Channel-wise convolutions run at the rate of streams, small recurrent layers wait for the
-    previous step, and fused attention has a softmax that efficiencies do not scale.
+    Channel-wise convolutions run at the rate of streams. Small recurrent layers wait for the
+    previous step. Fused attention has a softmax that efficiencies do not scale.
 
     Args:
         timed: Samples of one device.

@@ -87,8 +87,8 @@ def auto(
             as ``torch.optim.Adam``. Without it, the step has no update.
         loss_fn: Called as ``loss_fn(output, *rest_of_the_batch)``. By default the output's
             ``loss``, or the mean of its floating-point tensors.
-        num_steps: Steps of the run that follows. The measurement then takes at most 1 % of it,
-            moving the model counts as a cost, and a run of less than ``budget_s`` stays on the CPU.
+        num_steps: Steps of the run that follows. The measurement then takes at most 1 % of it, and
+            moving the model counts as a cost. A run of less than ``budget_s`` stays on the CPU.
         budget_s: Seconds for the measurement. Half of them are for timed steps, even if a device
             starts slowly. Every device completes at least two steps, so slow ones take longer.
 

@@ -122,8 +122,8 @@ def race(
     slower drops out. The race ends when one place is left, when all that are left are equal, or
     with the budget.
 
-    Slow steps and slow starts exceed the budget: no step is interrupted, every place is warmed up
-    and timed at least once, and half of the budget is reserved for the time after the warm-up.
+    Slow steps and slow starts exceed the budget. No step is interrupted, and every place is warmed
+    up and timed at least once. Half of the budget is reserved for the time after the warm-up.
 
     Args:
         places: In order of preference among equals; those that start up come last.

@@ -316,7 +316,7 @@ SETTINGS = (
         apply=_flush_denormals,
         only_on="cpu",
         why_not=_why_not_flushed,
-        # An op with subnormal operands takes some 100 cycles.
+        # Arithmetic on subnormal operands takes some 100 cycles.
         gain=lambda facts, _: min(0.9, 10.0 * facts.trace.facts.subnormal_fraction),
     ),
     Setting(

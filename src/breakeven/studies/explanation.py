@@ -158,9 +158,9 @@ def cumulative_plan(
     """Return the unchanged step, and the step after each further fix.
 
     If a fix changes an event that an earlier fix changed, then the rules run again on the changed
-    step, and a finding that has disappeared leaves the plan. The CPU's time is the measured one
-    minus the host work that a fix removes, which is the same work there. Other effects of a fix on
-    the CPU are unknown.
+    step. A finding that has disappeared leaves the plan. The CPU's time is the measured one minus
+    the host work that a fix removes, which is the same work there. Other effects of a fix on the
+    CPU are unknown.
 
     Args:
         compared: The step.

@@ -82,8 +82,8 @@ def assign_roles(axes: Sequence[SweepAxis], arguments: Sequence[str]) -> tuple[S
         arguments: Arguments of the script.
 
     Raises:
-        UsageError: If an axis occurs twice or does not affect the script, if an argument has
-            ``{NAME}`` without such an axis, or if the role does not allow a value.
+        UsageError: If an axis occurs twice or does not affect the script; if an argument has
+            ``{NAME}`` without such an axis; or if the role does not allow a value.
     """
     if not axes:
         raise UsageError("a sweep needs at least one axis", hint=f"add --over: {_HINT}")

@@ -1,8 +1,8 @@
 """The six systems: their published figures, how to run them, and how to compare figures.
 
-``systems.toml`` has the published figures. The module of a system's name, with ``_`` for ``-``, has
-a function ``run``, which measures the system on a bench, predicts it elsewhere, and compares both
-with the published figures. It is imported only to run it.
+``systems.toml`` has the published figures. Each system has a module of its name, with ``_`` for
+``-``, that is imported only to run it. Its function ``run`` measures the system on a bench,
+predicts it elsewhere, and compares both with the published figures.
 """
 
 from __future__ import annotations
