@@ -50,7 +50,7 @@ from lab.own_data import SMALL_STEPS_TITLE, own_data_markdown
 from lab.validate import predictor_for
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-# What was never seen first: it is what a user with another GPU or model may expect.
+# Unseen sources, GPUs and models first: they show what to expect for another GPU or model.
 PROTOCOLS = (LeaveOut.SOURCE, LeaveOut.GPU, LeaveOut.MODEL, LeaveOut.NONE)
 PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
     LeaveOut.NONE: "The calibration that ships",
@@ -58,7 +58,7 @@ PROTOCOL_TITLES: Mapping[LeaveOut, str] = {
     LeaveOut.MODEL: "A new model on a known GPU",
     LeaveOut.SOURCE: "A source never calibrated on",
 }
-# A GPU that was never seen is what most readers ask for: it alone is shown in detail.
+# Show only the unseen GPU in detail, since most readers ask for it.
 _DETAILED = LeaveOut.GPU
 _DETAILS = ("phase", "architecture", "device", "family")
 _SUMMARY = ("precision", "era", "bound", "source")
@@ -83,12 +83,12 @@ class PublishedAccuracy:
     """Another predictor's error, on its own set of steps.
 
     Args:
-        name: Of the predictor.
-        figure: Its error, as published.
-        measured_on: The steps that the figure is about.
-        source: Where it is published.
-        by: Grouping of ours that comes nearest to those steps.
-        group: Group of ours.
+        name: Name of the predictor.
+        figure: Its published error.
+        measured_on: The steps of the figure.
+        source: The publication.
+        by: Our grouping that is closest to those steps.
+        group: Our group in it.
     """
 
     name: str
@@ -100,7 +100,7 @@ class PublishedAccuracy:
 
     @property
     def nearest_rows(self) -> str:
-        """Return what to call our group."""
+        """Return the name of our group."""
         return "all rows" if self.by == "all" else f"{self.by} {self.group}"
 
 
@@ -232,7 +232,7 @@ def _sections(report: AccuracyReport, plot: str | None) -> Iterator[str]:
 
 
 def _published(report: AccuracyReport, peer: PublishedAccuracy) -> tuple[str, ...]:
-    """Return the row of a published figure, with ours of the nearest group."""
+    """Return the row of a published figure, with ours for the nearest group."""
     ours = report.summary[peer.by].get(peer.group)
     num_rows = 0 if ours is None else ours.num_rows - ours.num_unpredicted
     return (
@@ -246,7 +246,7 @@ def _published(report: AccuracyReport, peer: PublishedAccuracy) -> tuple[str, ..
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], kinds: str) -> Iterator[str]:
-    """Yield a table line by line; ``kinds`` has an ``n`` for each column of numbers."""
+    """Yield a table line by line; ``kinds`` has an ``n`` for each numeric column."""
     yield _row(headings)
     yield "".join("| ---: " if kind == "n" else "| --- " for kind in kinds) + "|"
     yield from map(_row, rows)
@@ -258,19 +258,19 @@ def _row(cells: Sequence[str]) -> str:
 
 
 _EAGER = "none"
-# A predicted ratio this close to the measured one serves to decide.
+# A predicted ratio this close to the measured one suffices for a decision.
 CLOSE_FRACTION = 0.15
 
 
 class CompiledPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """Compiled over eager times of the same step on the same device, predicted and measured.
+    """Ratios of compiled to eager times of a step on a device, predicted and measured.
 
     Args:
         mode: Mode of ``torch.compile``.
-        num_pairs: Pairs of which both rows are predicted.
-        num_pairs_unpredicted: Pairs of which a row has no prediction.
+        num_pairs: Pairs whose rows are both predicted.
+        num_pairs_unpredicted: Pairs with an unpredicted row.
         close_fraction: Share of ``num_pairs`` whose predicted ratio is within 15 % of the measured
-            one; null where there are none, as the others are.
+            one. If there are no pairs, this and the following figures are null.
         right_side_fraction: Share on the same side of 1 as measured.
         median_error_fraction: Median of abs(predicted ratio / measured ratio - 1).
     """
@@ -284,9 +284,9 @@ class CompiledPairs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_compiled(rows: Sequence[RowResult]) -> tuple[CompiledPairs, ...]:
-    """Return one figure for each mode in which some step was measured that was also measured eager.
+    """Return the figures of each mode with a step that was also measured eager.
 
-    A step that was measured more than once eager is paired with the first of these rows.
+    If a step has several eager rows, then the first is used.
     """
     eager: dict[tuple[object, ...], RowResult] = {}
     compiled: defaultdict[str, list[RowResult]] = defaultdict(list)
@@ -304,7 +304,7 @@ def compare_compiled(rows: Sequence[RowResult]) -> tuple[CompiledPairs, ...]:
 
 
 def _step(row: RowResult) -> tuple[object, ...]:
-    """Return what two rows share that differ in compilation alone."""
+    """Return the fields that two rows share if they differ only in compilation."""
     return (
         row.source, row.workload, row.device, row.num_devices, row.precision, row.batch_size,
         row.phase, row.optimizer, row.h2d, row.host, row.framework, row.memory_format,
@@ -339,7 +339,7 @@ def _figures(mode: str, pairs: Sequence[tuple[RowResult, RowResult]]) -> Compile
 
 _BAND_FRACTION = 0.2
 _SIDE_INCHES = 5.5
-# Okabe and Ito's palette, which people with any colour vision can tell apart; a bound has the same
+# Okabe and Ito's palette, which is distinguishable with any colour vision. A bound has the same
 # colour in every plot.
 _BOUND_COLOURS: Mapping[Bound | None, str] = {
     Bound.COMPUTE: "#0072B2",
@@ -356,24 +356,24 @@ _SVG_SETTINGS = {
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    # Names of devices and files may hold what would be read as a formula.
+    # Names of devices and files may contain text that looks like a formula.
     "text.parse_math": False,
-    # Identifiers of an SVG are random unless salted; text as text needs no font's outlines.
+    # SVG identifiers are random without a salt; text stored as text needs no font outlines.
     "svg.hashsalt": "breakeven",
     "svg.fonttype": "none",
 }
 
 
 def scatter_svg(report: AccuracyReport) -> bytes | None:
-    """Return a plot of all predicted rows: measured time across, predicted time up, in ms.
+    """Plot all predicted rows: measured time across, predicted time up, in ms.
 
-    Both axes are logarithmic; a band marks ±20 %, colours tell what limits the predicted step.
+    Both axes are logarithmic. A band marks ±20 %, and colours show the bound of the predicted step.
 
     Returns:
-        The SVG, or ``None`` where no row is predicted.
+        The SVG, or ``None`` if no row is predicted.
 
     Raises:
-        BreakevenError: matplotlib is not installed.
+        BreakevenError: If matplotlib is not installed.
     """
     points: dict[Bound | None, list[tuple[float, float]]] = defaultdict(list)
     for row in report.rows:
@@ -382,7 +382,7 @@ def scatter_svg(report: AccuracyReport) -> bytes | None:
             points[row.prediction.bound].append((row.value_ns / NS_PER_MS, predicted_ms))
     if not points:
         return None
-    # An optional dependency without which everything else must work, types included.
+    # matplotlib is optional; everything else must work without it, including types.
     matplotlib: Any = importlib.import_module("matplotlib")
     figures: Any = importlib.import_module("matplotlib.figure")
     with matplotlib.rc_context(_SVG_SETTINGS):
@@ -461,7 +461,7 @@ def main(argv: list[str]) -> int:
     except BreakevenError as error:
         sys.stderr.write(f"error: {error.message}\n")
         return error.exit_code
-    # The folder of the table is the author's own business.
+    # Leave the folder of the table out: it is private to the author.
     options = [option for condition in args.only for option in ("--only", condition)]
     command = shlex.join(
         ["python", "-m", "lab.accuracy", *(table.name for table in args.tables), *options]

@@ -1,4 +1,4 @@
-"""The efficiencies that ship: of each GPU with timed kernels, and how far others are off."""
+"""Fit the efficiencies that ship, for each GPU with timed kernels, and their held-out errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from breakeven.errors import BreakevenError
 from breakeven.units import format_percent
 from lab.timed_tables import read_tables
 
-# Fewer rows than this cannot tell four parameters apart: then only the leading one is fitted.
+# Fewer rows cannot determine four parameters, so only the leading one is fitted.
 _MIN_ROWS = 28
 _PROVENANCE = (
     "Fitted by `python -m lab.fit efficiency` to public measurements of single operators: "
@@ -54,13 +54,13 @@ _PROVENANCE = (
 
 
 def fit_efficiencies(tables: Path) -> EfficiencyTable:
-    """Return the efficiencies of devices, fitted to the tables in a folder.
+    """Fit the efficiencies of devices to the tables in a folder.
 
     Args:
-        tables: Folder of CSV files; CONTRIBUTING.md says which, and their columns.
+        tables: Folder of CSV files; CONTRIBUTING.md lists them and their columns.
 
     Raises:
-        BreakevenError: A table is missing.
+        BreakevenError: If a table is missing.
     """
     try:
         timed = read_tables(tables)
@@ -73,7 +73,7 @@ def fit_efficiencies(tables: Path) -> EfficiencyTable:
 
 
 def fit_table(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
-    """Return the efficiencies of every device with rows, and the leave-one-chip-out errors."""
+    """Fit the efficiencies of every device with rows, and the leave-one-chip-out errors."""
     alone = [row for row in timed if not row.others]
     shared = [row for row in timed if row.others]
     if shared:
@@ -88,9 +88,9 @@ def fit_table(timed: Sequence[TimedKernel], provenance: str) -> EfficiencyTable:
 def held_out_errors(
     table: EfficiencyTable, timed: Sequence[TimedKernel]
 ) -> tuple[HeldOutError, ...]:
-    """Return the errors on each device as the others tell of it, pooled by family.
+    """Return the errors on each device when predicted from the others, pooled by family.
 
-    Devices with the same chip are left out together, since they would give the answer away.
+    Devices with the same chip are left out together, since their efficiencies are nearly equal.
     """
     ratios: dict[tuple[FamilyKey, bool], list[Floats]] = defaultdict(list)
     for device, rows in _by_device(timed).items():
@@ -106,7 +106,7 @@ def held_out_errors(
             for entry in item.families
         }
         for key, members in _by_family(rows).items():
-            # With few rows chance decides; with no reference but a relative there is no answer.
+            # A few rows depend on chance, and a family known only from relatives has no answer.
             if len(members) < _MIN_ROWS or key not in known:
                 continue
             is_other_line = is_from_other_vendors(others, spec, *key)
@@ -194,7 +194,7 @@ def _has_same_chip(device: DeviceSpec, other: DeviceSpec) -> bool:
 
 
 def describe_efficiencies(table: EfficiencyTable) -> str:
-    """Return the errors of a table as text, a line for each family."""
+    """Return the errors of a table as text, one line per family."""
     lines = ["left out      family, variant, arithmetic        median    P90  sigma  rows"]
     for error in table.held_out:
         name = f"{error.family} {error.variant or '-'} {error.arithmetic}"

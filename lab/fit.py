@@ -33,19 +33,19 @@ _FINGERPRINTS_PER_LINE = 7
 
 
 def step_effects_document(effects: StepEffects) -> bytes:
-    """Return effects as they are kept in ``cost/step_effects.json``: one to a line."""
+    """Encode effects for ``cost/step_effects.json``, one per line."""
     rows = _fingerprint_rows(effects.calibrated_on)
     return lined_json(effects, {"effects": effects.effects, "calibrated_on": rows})
 
 
 def multi_gpu_document(table: MultiGpuTable) -> bytes:
-    """Return costs of several GPUs as they are kept in ``simulate/multi_gpu.json``."""
+    """Encode the costs of several GPUs for ``simulate/multi_gpu.json``."""
     rows = _fingerprint_rows(table.calibrated_on)
     return lined_json(table, {"held_out": table.held_out, "calibrated_on": rows})
 
 
 def efficiencies_document(table: EfficiencyTable) -> bytes:
-    """Return a table as it is kept in ``cost/efficiency.json``."""
+    """Encode a table for ``cost/efficiency.json``."""
     return msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n"
 
 
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fit what is asked for, write it, and print what it is; 1 if that cannot be done."""
+    """Fit the requested file, write it, and print a summary; return 1 or more on an error."""
     args = _parser().parse_args(argv)
     try:
         if args.what == "errors":

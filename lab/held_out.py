@@ -1,4 +1,4 @@
-"""Rows of a table predicted by calibrations that have not seen their GPU, family or source."""
+"""Predict rows of a table by calibrations without their GPU, family or source."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from lab.step_parts import RowParts
 
 
 class HeldOutPredictor:
-    """One calibration per fold, made from the other rows of the table.
+    """Predicts each fold by a calibration fitted to the other rows of the table.
 
-    Of a GPU that is left out, and of a source, the benchmarks of operators are left out too, also
-    where they would decide the efficiencies of others. How wide intervals are is not learned anew.
+    If a GPU or a source is left out, then its benchmarks of operators are left out too, even if
+    other GPUs' efficiencies depend on them. The widths of intervals are not fitted again.
 
     Args:
-        protocol: What is left out together.
+        protocol: Rows to leave out together.
         progress: Progress callback.
-        spread: Residual uncertainty; that which ships by default.
+        spread: Residual uncertainty; the shipped one by default.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class HeldOutPredictor:
 
 
 def _without(table: EfficiencyTable, name: str, protocol: LeaveOut) -> EfficiencyTable:
-    """Return the benchmarks of operators that do not belong to a fold."""
+    """Return the table without the benchmarks of operators that belong to a fold."""
 
     def is_left_out(entry: DeviceEfficiency) -> bool:
         if protocol is LeaveOut.GPU:
@@ -105,7 +105,7 @@ def _effects(
 def _predicted(
     calibration: Calibration, steps: TracedRows, others: Sequence[int], members: Sequence[int]
 ) -> dict[int, RowOutcome]:
-    """Return the outcomes of ``members``, costs of several GPUs being learned from ``others``."""
+    """Return the outcomes of ``members``; learn the costs of several GPUs from ``others``."""
     strategies = {
         position: setup_of(row.note, row.num_devices)[0].strategy
         for position in members
@@ -137,15 +137,15 @@ def _with_shared_steps(calibration: Calibration, shared: Sequence[MultiGpuRow]) 
     return replace(calibration, multi_gpu=fitted)
 
 
-# Boards of one GPU that differ in memory size, form factor or cooling are one GPU: any of them
-# would give the others away.
+# Boards of one GPU that differ in memory size, form factor or cooling count as one GPU, since each
+# would reveal the others' times.
 _BOARD_WORDS = re.compile(
     r"\b(?:\d+\s*gb|sxm\d?|pcie|nvl|max-q|laptop)\b|\(dgx[^)]*\)", re.IGNORECASE
 )
 
 
 def gpu_of(device: DeviceSpec) -> str:
-    """Return the GPU of which ``device`` is a board: ``A100`` for all A100."""
+    """Return the GPU of a board: ``A100`` for all A100."""
     return " ".join(_BOARD_WORDS.sub(" ", device.name).split())
 
 
@@ -153,7 +153,7 @@ def fold_names(rows: Sequence[MeasuredRow], protocol: LeaveOut) -> tuple[str, ..
     """Return the fold of each row; the rows of a fold are left out together.
 
     Raises:
-        ValueError: The protocol leaves nothing out.
+        ValueError: If the protocol leaves nothing out.
     """
     if protocol is LeaveOut.GPU:
         return tuple(gpu_of(find_device(row.device)) for row in rows)
@@ -167,10 +167,10 @@ def fold_names(rows: Sequence[MeasuredRow], protocol: LeaveOut) -> tuple[str, ..
 def folds(
     rows: Sequence[MeasuredRow], protocol: LeaveOut
 ) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return by fold which rows a calibration may learn from, and which it is to predict.
+    """Return, by fold, the rows that a calibration may learn from, and the rows to predict.
 
-    Both are positions in ``rows``. No position is in both, and no GPU, or no model family, has
-    rows in both.
+    Both are positions in ``rows``. No position is in both, and neither is any GPU or model family
+    of the fold.
     """
     names = fold_names(rows, protocol)
     members: defaultdict[str, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Costs of several devices, fitted to steps that were timed on one device and on several."""
+"""Fit the costs of several devices to steps timed on one device and on several."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from breakeven.validate.traced_rows import Calibration, Place, Places, TracedRow
 from lab.step_parts import provenance_of
 
 _Floats = NDArray[np.float64]
-# A lone step with nearly as large a batch will do, scaled: large batches are chosen to fill the
-# memory, of which several devices leave a little less.
+# Accept a lone step with nearly as large a batch, and scale it: large batches are chosen to fill
+# the memory, of which several devices have slightly less left.
 _BATCH_TOLERANCE = 0.12
 _Costs = TypeVar("_Costs", bound=DataParallelCosts | DdpCosts)
 
@@ -53,13 +53,13 @@ class MultiGpuRow:
     Args:
         family: Family of the model: ``resnet``, ``vgg``, ``bert``.
         device: The devices.
-        setup: How many, and how they share the step.
-        times: The lone step, predicted.
-        size: The model.
-        dispatch_ns: The host's time to dispatch an elementwise operator, predicted.
-        single_ns: The lone step, predicted with what it loses where host and device overlap.
-        measured_single_ns: The lone step, measured.
-        measured_ns: The shared step, measured.
+        setup: Their number, and how they share the step.
+        times: Predicted times of the lone step.
+        size: Size of the model.
+        dispatch_ns: Predicted time of the host to dispatch an elementwise operator.
+        single_ns: Predicted lone step, including the loss where host and device overlap.
+        measured_single_ns: Measured lone step.
+        measured_ns: Measured shared step.
     """
 
     family: str
@@ -79,7 +79,7 @@ class MultiGpuRow:
 
 
 def predicted_ns(row: MultiGpuRow, table: MultiGpuTable) -> float:
-    """Return the shared step of ``row``."""
+    """Predict the shared step of ``row``."""
     setup = row.setup
     link = peer_link(
         row.device,
@@ -99,11 +99,11 @@ def factor_log_ratios(rows: Sequence[MultiGpuRow], table: MultiGpuTable) -> _Flo
 
 
 def matched_to_single(rows: Sequence[MultiGpuRow]) -> tuple[MultiGpuRow, ...]:
-    """Return the rows with host and device as fast as their lone steps say they are.
+    """Scale the host and device times of rows to match their lone steps.
 
-    What a machine's host and device deviate from the prediction is no error of what several
-    devices add, so the fit does not see it: the device is as fast as the lone step where that is
-    bound by it, and as the machine's others are where it is not; the host the other way round.
+    The error of a machine's lone prediction is no error of the costs of several devices, so the fit
+    must not see it. If the lone step is bound by the device, then the device is scaled to that
+    step; otherwise to the machine's device-bound steps. The host is scaled likewise.
     """
     by_machine: dict[tuple[str, bool, bool], list[float]] = defaultdict(list)
     for row in rows:
@@ -138,7 +138,7 @@ def _scaled(row: MultiGpuRow, *, host: float, device: float) -> MultiGpuRow:
     )
 
 
-# Where the searches start: dispatches of the size that a look at the slowest steps suggests.
+# Start of the searches; the dispatches are estimated from the slowest steps.
 _START = MultiGpuTable(
     version=MULTI_GPU_TABLE_VERSION,
     provenance="",
@@ -156,22 +156,22 @@ _START = MultiGpuTable(
 
 
 def fit_multi_gpu_costs(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
-    """Return the costs that ``rows`` tell of, without errors.
+    """Fit the costs to ``rows``, without their errors.
 
-    A strategy without rows keeps the costs with which the search starts.
+    A strategy without rows keeps the start values of the search.
 
     Args:
-        rows: Timed steps; none of them may be predicted with the result and called unseen.
+        rows: Timed steps; a prediction of one of them with the result is not unseen.
     """
     return _fit(matched_to_single(rows))
 
 
 def fit_multi_gpu(rows: Sequence[MultiGpuRow], provenance: str) -> MultiGpuTable:
-    """Return the costs that ``rows`` tell of, and their errors on rows left out.
+    """Fit the costs to ``rows``, with the errors on rows left out.
 
     Args:
         rows: Timed steps of both strategies.
-        provenance: Where the rows are from.
+        provenance: Origin of the rows.
     """
     matched = matched_to_single(rows)
     table = _fit(matched)
@@ -252,13 +252,13 @@ def _rounded(costs: _Costs) -> _Costs:
     return _struct(type(costs), np.array([rounded(value) for value in _values(costs)]))
 
 
-# Errors beyond this count linearly, so that a machine with a broken link says little.
+# Larger errors count linearly, so that a machine with a broken link has little effect.
 _HUBER = 0.1
 _MAX_ROUNDS = 40
 _SETTLED = 1e-5
-# Step of the numerical derivative, relative to where the search starts.
+# Step of the numerical derivative, relative to the start of the search.
 _STEP = 1e-3
-# With more damping, a round changes nothing that matters.
+# With more damping, a round changes nothing significant.
 _MAX_DAMPING = 1e6
 
 
@@ -268,9 +268,9 @@ def _fitted(
     name: str,
     start: DataParallelCosts | DdpCosts,
 ) -> MultiGpuTable:
-    """Return the table with the costs of least Huber loss (Levenberg and Marquardt's search).
+    """Return the table with the costs of least Huber loss (Levenberg-Marquardt search).
 
-    Costs are varied in multiples of where the search starts, and never negative.
+    Costs vary in multiples of the start values, and are never negative.
     """
     measured = np.log([row.measured_ns for row in rows])
     start_values = _values(start)
@@ -318,9 +318,8 @@ def shared_steps(
 
     Args:
         steps: Rows with their steps.
-        positions: Which rows; the steps on one GPU that the others are compared with are
-            looked for among them alone.
-        calibration: What predicts those.
+        positions: Rows to use; only these are searched for the matching steps on one GPU.
+        calibration: Predicts the steps on one GPU.
     """
     lone_ns = lone_steps_ns([steps.rows[position] for position in positions])
     places = Places(calibration)
@@ -351,9 +350,9 @@ def shared_steps(
 
 
 def lone_steps_ns(timings: Sequence[MeasuredRow]) -> dict[int, float]:
-    """Return what the step of each timing of several devices took on one of them, by position.
+    """Return the time on one device for each timing of several devices, by position.
 
-    Those without such a partner in ``timings`` are left out.
+    Timings without such a partner in ``timings`` are left out.
     """
     alone: defaultdict[tuple[str, ...], list[MeasuredRow]] = defaultdict(list)
     for timing in timings:
@@ -382,7 +381,7 @@ def _lone_key(timing: MeasuredRow) -> tuple[str, ...]:
 
 
 def _lone_ns(timing: MeasuredRow, alone: Sequence[MeasuredRow]) -> float | None:
-    """Return the lone step beside ``timing``: of the same host where there is one."""
+    """Return the lone step that matches ``timing``, on the same host if there is one."""
     near = [
         other for other in alone if abs(other.batch_size / timing.batch_size - 1) < _BATCH_TOLERANCE
     ]
@@ -393,7 +392,7 @@ def _lone_ns(timing: MeasuredRow, alone: Sequence[MeasuredRow]) -> float | None:
 
 
 def _family(workload: str) -> str:
-    """Return the family of a model: the word that its name begins with, ``wide_`` left out."""
+    """Return the family of a model: the first word of its name, without ``wide_``."""
     name = workload.partition(":")[2].removeprefix("wide_")
     found = re.match(r"[A-Z]?[a-z]+", name)
     return found.group().casefold() if found else name
@@ -402,18 +401,18 @@ def _family(workload: str) -> str:
 def calibrate_on_shared_steps(
     rows: Sequence[MeasuredRow], *, command: str, progress: Progress
 ) -> MultiGpuTable:
-    """Return costs of several GPUs fitted to all steps that were timed on one and on several.
+    """Fit the costs of several GPUs to all steps timed on one and on several.
 
-    The steps on one GPU are predicted with the effects that ship: fit those first.
+    Shipped effects predict the steps on one GPU: fit those first.
 
     Args:
-        rows: Measured steps; those without a partner on one GPU, and on unknown devices, are
-            left out.
-        command: What repeats this.
+        rows: Measured steps. Those without a partner on one GPU, or on unknown devices, are left
+            out.
+        command: The command that repeats the fit.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: There are no rows of one of the strategies.
+        BreakevenError: If a strategy has no rows.
     """
     rows = [row for row in rows if known_device(row.device)]
     progress.begin("setting steps on several GPUs beside those on one")
@@ -435,7 +434,7 @@ def calibrate_on_shared_steps(
 
 
 def describe_multi_gpu(table: MultiGpuTable) -> str:
-    """Return what was learned as text: the costs, and the errors on what was left out."""
+    """Describe the fit as text: the costs, and the errors on rows left out."""
     lines = [f"{len(table.calibrated_on)} steps on several GPUs"]
     for title, costs in (("nn.DataParallel", table.data_parallel), ("DDP", table.ddp)):
         lines.append(title)

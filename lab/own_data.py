@@ -1,4 +1,4 @@
-"""Sections of the accuracy page about measurements that are in the repository."""
+"""Sections of the accuracy page about measurements in the repository."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from benchmarks.gpu.summary import CASE, NETWORK, pair_tables
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# Fewer have no 90th percentile worth the name, as in the tables of GPUs.
+# Fewer rows have no meaningful 90th percentile, as in the tables of GPUs.
 LEAST_ROWS_FOR_P90 = 10
-# Written by `benchmarks/small_steps.py --csv`.
+# Output of `benchmarks/small_steps.py --csv`.
 SMALL_STEPS = ROOT / "benchmarks" / "data" / "small_steps_2026-11-23.csv"
-# Written by `benchmarks/absent_cpu.py report --csv`.
+# Output of `benchmarks/absent_cpu.py report --csv`.
 ABSENT_CPU = ROOT / "benchmarks" / "data" / "absent_cpu_2026-11-26.csv"
-# Written by `benchmarks/gpu/pairs.py` on a GPU.
+# Output of `benchmarks/gpu/pairs.py` on a GPU.
 PAIRS = ROOT / "benchmarks" / "data" / "pairs_h200_2026-11-28.csv"
-# Written by `benchmarks/gpu/run.py` on a GPU, and by `again.py` beside it.
+# Output of `benchmarks/gpu/run.py` on a GPU, completed by `again.py`.
 CALIBRATED_GPU = ROOT / "benchmarks" / "data" / "h200_steps_2026-11-27.csv"
 SMALL_STEPS_TITLE = "## The host's work on small steps"
 PHASES = {
@@ -31,11 +31,11 @@ PHASES = {
     "optimizer": "update",
     "step": "whole step",
 }
-# Of a step, where its host takes more to issue it.
+# The host decides a step if issuing takes more than this share of it.
 HOST_DECIDES_FRACTION = 0.9
-# Upper ends of the groups of whole steps, in microseconds.
+# Upper bounds of the groups of whole steps, in microseconds.
 STEP_TIMES_US = {"under 200 µs": 200.0, "200 to 500 µs": 500.0, "500 µs and over": math.inf}
-# Upper ends of the groups of steps on an absent CPU, in milliseconds.
+# Upper bounds of the groups of steps on an absent CPU, in milliseconds.
 ABSENT_CPU_TIMES_MS = {"under 10 ms": 10.0, "10 to 20 ms": 20.0, "20 ms and over": math.inf}
 ELSEWHERE = """
 ## What is scored elsewhere
@@ -98,7 +98,7 @@ def small_steps_markdown() -> str:
 
 
 def faster_device_markdown() -> str:
-    """Return the section about steps that were timed on both devices of one machine."""
+    """Return the section about steps timed on both devices of one machine."""
     rows = read_rows(PAIRS)
     names = {kind: {row["name"] for row in rows if row["kind"] == kind} for kind in (NETWORK, CASE)}
     place = rows[0]
@@ -129,7 +129,7 @@ def faster_device_markdown() -> str:
 
 
 def calibrated_gpu_markdown() -> str:
-    """Return the section about a GPU that was measured, from the table of its steps."""
+    """Return the section about a measured GPU, from the table of its steps."""
     rows = read_rows(CALIBRATED_GPU)
     eager = [row for row in rows if row["compile"] == "none"]
     groups = {
@@ -168,12 +168,12 @@ def calibrated_gpu_markdown() -> str:
 
 
 def _host_decides(row: Mapping[str, str]) -> bool:
-    """Return whether the host took nearly all of a step to issue it."""
+    """Return whether issuing took nearly all of the step."""
     return float(row["host_issue_ms"]) > HOST_DECIDES_FRACTION * float(row["value_ms"])
 
 
 def _calibrated_figures(rows: Sequence[Mapping[str, str]], when: str) -> str:
-    """Return median and P90 of the errors, and how many intervals hold, as cells."""
+    """Return median and P90 of the errors, and the share of intervals that hold, as cells."""
     errors = [abs(float(row[f"{when}_ms"]) / float(row["value_ms"]) - 1) for row in rows]
     held = mean(
         float(row[f"{when}_low_ms"]) <= float(row["value_ms"]) <= float(row[f"{when}_high_ms"])
@@ -183,7 +183,7 @@ def _calibrated_figures(rows: Sequence[Mapping[str, str]], when: str) -> str:
 
 
 def absent_cpu_markdown() -> str:
-    """Return the section about CPUs that are absent, from the table of families left out."""
+    """Return the section about absent CPUs, from the table with families left out."""
     rows = read_rows(ABSENT_CPU)
     lines = [f"| all | {_absent_cpu_figures(rows)} |"]
     least = 0.0
@@ -214,7 +214,7 @@ def absent_cpu_markdown() -> str:
 
 
 def _absent_cpu_figures(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return number, median, P90 and bias of the errors, and how many intervals hold, as cells."""
+    """Return number, median, P90 and bias of the errors, and the share of intervals that hold."""
     ratios = [float(row["predicted_ms"]) / float(row["there_ms"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
     bias = math.exp(mean(map(math.log, ratios))) - 1
@@ -226,7 +226,7 @@ def _absent_cpu_figures(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
-    """Return median and P90 of the error of a phase, and its bias, as cells."""
+    """Return median, P90 and bias of the error of a phase, as cells."""
     ratios = [float(row[f"{phase}_predicted_us"]) / float(row[f"{phase}_us"]) for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
     bias = math.exp(mean(map(math.log, ratios))) - 1
@@ -234,10 +234,10 @@ def _figures(rows: Sequence[Mapping[str, str]], phase: str) -> str:
 
 
 def _p90(errors: Sequence[float]) -> str:
-    """Return the 90th percentile as a cell; fewer errors have none worth the name."""
+    """Return the 90th percentile as a cell; ``-`` for too few errors."""
     return _percent(quantiles(errors, n=10)[-1]) if len(errors) >= LEAST_ROWS_FOR_P90 else "-"
 
 
 def _percent(fraction: float, sign: str = "-") -> str:
-    """Return a share as in the other tables; with ``+`` as sign, one of a gain too."""
+    """Return a share as in the other tables; with ``+``, show the sign of a gain too."""
     return f"{100 * fraction:{sign}.0f} %"

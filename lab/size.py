@@ -34,7 +34,7 @@ import tomlkit
 
 ROOT = Path(__file__).parents[1]
 BUDGET = ROOT / "lab" / "budget.toml"
-# The room of all of src, in the budget and in what is printed.
+# Name of the room with all of src, in the budget and in the output.
 ALL = "src"
 _NO_CODE = {
     tokenize.COMMENT,
@@ -45,19 +45,19 @@ _NO_CODE = {
     tokenize.ENDMARKER,
 }
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# The function whose first call is the verdict, and the folder that it is in.
+# The function whose first call gives the verdict, and its folder.
 _VERDICT = ("verdict", "decide")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much code one or more files hold.
+    """The amount of code in one or more files.
 
     Args:
         code_lines: Lines that are not blank, comment or docstring. Imports count.
-        tokens: Without comments and what only lays out lines. A docstring is one.
+        tokens: Tokens without comments and layout. A docstring is one.
         num_files: Python files. A link to a file is one.
-        function_lines: Of each function from its ``def`` to its end.
+        function_lines: Lines of each function from its ``def`` to its end.
         num_value_types: Dataclasses, msgspec structs and named tuples.
         num_private_once: Functions with a leading underscore that their file names at most once.
     """
@@ -70,7 +70,7 @@ class Size:
     num_private_once: int = 0
 
     def __add__(self, other: Size) -> Size:
-        """Return the size of both."""
+        """Add two sizes."""
         return Size(
             code_lines=self.code_lines + other.code_lines,
             tokens=self.tokens + other.tokens,
@@ -82,10 +82,10 @@ class Size:
 
 
 def size_of(source: str) -> Size:
-    """Return the size of one Python file.
+    """Measure one Python file.
 
     Raises:
-        SyntaxError: ``source`` is no Python.
+        SyntaxError: If ``source`` is no Python.
     """
     tree = ast.parse(source)
     words = [
@@ -135,19 +135,19 @@ def _is_value_type(node: ast.AST) -> bool:
 
 
 def room_sizes(root: Path, rooms: Mapping[str, Mapping[str, Any]]) -> dict[str, Size]:
-    """Return the size of each room, and of all of ``src`` under that name.
+    """Measure each room, and all of ``src`` under that name.
 
     Args:
-        root: Of a checkout.
-        rooms: By name, with the folders and modules of each as ``paths`` from ``root``.
+        root: Root of a checkout.
+        rooms: Rooms by name, each with its folders and modules as ``paths`` from ``root``.
 
     Raises:
-        ValueError: A file is in no room.
+        ValueError: If a file is in no room.
     """
     room_of = {root / path: name for name, room in rooms.items() for path in room["paths"]}
     sizes = dict.fromkeys((ALL, *rooms), Size())
     for file in sorted(path for top in ("src", "lab") for path in (root / top).rglob("*.py")):
-        # The innermost path counts: a folder may have its room within another.
+        # Use the innermost path: a folder may have its room within another.
         place = next((one for one in (file, *file.parents) if one in room_of), None)
         if place is None:
             raise ValueError(f"{file.relative_to(root)} is in no room of the budget")
@@ -159,17 +159,17 @@ def room_sizes(root: Path, rooms: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def sizes_at(ref: str, rooms: Mapping[str, Mapping[str, Any]]) -> dict[str, Size]:
-    """Return the sizes that the rooms had in a commit."""
+    """Measure the rooms as they were in a commit."""
     archive = subprocess.run(["git", "archive", ref], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     with tempfile.TemporaryDirectory() as folder:
-        # Whole, since examples are linked from src.
+        # Extract everything, since src links to examples.
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             files.extractall(folder, filter="data")
         return room_sizes(Path(folder), rooms)
 
 
 def grown(sizes: Mapping[str, Size], budget: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each limit that is passed."""
+    """Yield a sentence for each exceeded limit."""
     for name, limits in budget.items():
         for unit in ("code_lines", "tokens"):
             size, limit = getattr(sizes[name], unit), limits[unit]
@@ -179,7 +179,7 @@ def grown(sizes: Mapping[str, Size], budget: Mapping[str, Mapping[str, Any]]) ->
 
 
 def lower(file: Path, sizes: Mapping[str, Size]) -> None:
-    """Write the sizes as limits, if they are lower than those of the file."""
+    """Lower the limits in a file to the sizes; a smaller limit stays."""
     document = tomlkit.parse(file.read_text(encoding="utf-8"))
     for name, limits in document.items():
         for unit in ("code_lines", "tokens"):
@@ -188,18 +188,18 @@ def lower(file: Path, sizes: Mapping[str, Size]) -> None:
 
 
 class Calls:
-    """A profile function that notes own functions up to a depth, and ends at the verdict.
+    """A profile function that records own functions up to a depth, until the verdict.
 
-    What runs while a module is imported is left out, and so are lambdas and comprehensions.
+    It skips calls during imports, lambdas and comprehensions.
 
     Args:
-        package: The folder whose functions are own ones.
-        max_depth: Of own functions that call each other; the first is at 1.
+        package: The folder of own functions.
+        max_depth: Depth of nested own calls; the first is at 1.
     """
 
     def __init__(self, package: Path, max_depth: int) -> None:
         self.has_verdict = False
-        # By file, both in the order of their first call.
+        # Function names by file, both in the order of the first call.
         self.functions: dict[str, list[str]] = {}
         self._package = package
         self._max_depth = max_depth
@@ -207,7 +207,7 @@ class Calls:
         self._num_imports = 0
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """Take one event of `sys.setprofile`."""
+        """Handle one event of `sys.setprofile`."""
         change = {"call": 1, "return": -1}.get(event, 0)
         code = frame.f_code
         if code.co_name == "<module>":
@@ -230,10 +230,10 @@ class Calls:
 
 
 def calls_of_check(script: str, max_depth: int) -> dict[str, list[str]]:
-    """Run ``breakeven check`` here, and return what it calls until the verdict.
+    """Run ``breakeven check`` here, and return the functions that it calls until the verdict.
 
     Raises:
-        SystemExit: The check ended without a verdict.
+        SystemExit: If the check ended without a verdict.
     """
     import breakeven
     from breakeven.cli.dispatch import main as check
@@ -251,7 +251,7 @@ def calls_of_check(script: str, max_depth: int) -> dict[str, list[str]]:
 
 
 def _report(sizes: Mapping[str, Size], budget: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what ``--json`` prints: sizes of each room, and its budget."""
+    """Return the output of ``--json``: sizes of each room, and its budget."""
     return {
         name: {
             "code_lines": size.code_lines,
@@ -283,7 +283,7 @@ def _print_report(report: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Print what is asked for; 1 if a room grew."""
+    """Print the requested figures; return 1 if a room grew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ref", metavar="GIT_REF", help="measure this commit, not the checkout")

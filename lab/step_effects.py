@@ -1,4 +1,4 @@
-"""What ships: fitted to every step of a table, with a spread from steps left out."""
+"""Fit the effects that ship to every step of a table, with a spread from steps left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from breakeven.validate.traced_rows import RowOutcome, TracedRows
 from lab.held_out import HeldOutPredictor
 from lab.step_parts import RowParts, provenance_of
 
-# What is peculiar to a GPU, to one of its boards, and to a machine.
+# Kinds of effects of single GPUs, boards and machines.
 _OWN_KINDS = frozenset(
     {
         "chip", "chip+units", "device", "machine", "machine+units", "host machine",
@@ -30,7 +30,7 @@ _OWN_KINDS = frozenset(
     }
 )  # fmt: skip
 _SHOWN_PER_KIND = 4
-# Before any row was left out: kernels as uncertain as benchmarks say, hosts as by datasheets.
+# Spread before any row is left out: kernels as by benchmarks, hosts as by datasheets.
 _NEUTRAL = Spread(
     calibrated=KernelSpread.uniform(1.0),
     unseen=KernelSpread.uniform(1.0),
@@ -50,21 +50,21 @@ def calibrate_on_steps(
     command: str,
     progress: Progress,
 ) -> StepEffects:
-    """Return effects fitted to all steps on single GPUs, and their spread.
+    """Fit effects to all steps on single GPUs, and their spread.
 
-    The spread makes the 90 % intervals hold 90 % of the rows that were left out: by model family
-    for a GPU and a machine whose steps are known, by GPU for others; each of its figures those of
-    the steps that it decides: bound by the host, in fp64, or bound by memory or arithmetic. They
-    are all that is taken from residuals; they move no prediction.
+    The spread makes the 90 % intervals hold 90 % of the rows left out: by model family for GPUs and
+    machines with known steps, by GPU for others. Each figure of the spread comes from the steps
+    that it decides: bound by the host, in fp64, or bound by memory or arithmetic. Residuals set
+    only these figures; they move no prediction.
 
     Args:
         rows: Measured steps; those on unknown devices or several GPUs are left out.
-        own_rows: More of them, which teach what is peculiar to their GPUs and machines alone.
-        command: What repeats this.
+        own_rows: Further steps, used only for effects of their own GPUs and machines.
+        command: The command that repeats the fit.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: No row can be learned from.
+        BreakevenError: If no row can be learned from.
     """
     rows, own_rows = on_one_gpu(rows), on_one_gpu(own_rows)
     if not rows:
@@ -102,15 +102,15 @@ def calibrate_on_steps(
 
 
 def fit_own_effects(samples: Sequence[StepSample], general: StepEffects) -> StepEffects:
-    """Return effects of which those of GPUs and machines are fitted to more steps, the rest kept.
+    """Fit the effects of single GPUs and machines to more steps, and keep the other effects.
 
-    A table of few GPUs, each with software of its own, tells little of kernels on any other GPU,
-    and its rows are many: all that it can teach is taken for peculiar to its GPUs.
+    A table of few GPUs, each with its own software, says little about kernels on other GPUs, but
+    has many rows. Everything that it shows is attributed to its own GPUs.
 
     Args:
-        samples: Measured steps, those that ``general`` was fitted to among them; none of them may
-            be predicted with the result and called unseen.
-        general: From tables of many GPUs.
+        samples: Measured steps, including those that ``general`` was fitted to; a prediction of one
+            of them with the result is not unseen.
+        general: Effects from tables of many GPUs.
     """
     fitted = fit_step_effects(
         samples,
@@ -130,12 +130,12 @@ def on_one_gpu(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _needed_scales(
     rows: Sequence[MeasuredRow], outcomes: Sequence[RowOutcome]
 ) -> tuple[KernelSpread, float]:
-    """Return by how much the uncertainty of kernels, and that of hosts, must grow."""
+    """Return the factors by which the uncertainties of kernels and of hosts must grow."""
     needed: defaultdict[str, list[float]] = defaultdict(list)
     for row, outcome in zip(rows, outcomes, strict=True):
         if isinstance(outcome, RowPrediction):
             needed[_regime(row, outcome)].append(_half_widths(row.value_ns, outcome))
-    # Few rows have no tail: those of all kernels stand in for them.
+    # A regime with few rows has no tail, so use that of all kernels.
     of_kernels = [value for name, values in needed.items() if name != _HOST for value in values]
 
     def scale(name: str) -> float:
@@ -149,7 +149,7 @@ def _needed_scales(
 
 
 def _regime(row: MeasuredRow, outcome: RowPrediction) -> str:
-    """Return what decides how far a step is off: the host, or a field of `KernelSpread`."""
+    """Return the source of a step's error: the host, or a field of `KernelSpread`."""
     if outcome.bound in _HOST_BOUNDS:
         return _HOST
     if row.precision == NumberFormat.FP64:
@@ -158,7 +158,7 @@ def _regime(row: MeasuredRow, outcome: RowPrediction) -> str:
 
 
 def _half_widths(value_ns: float, outcome: RowPrediction) -> float:
-    """Return how far a measured time is off, in half widths of the interval on that side."""
+    """Return the error of a prediction, in half-widths of the interval on that side."""
     estimate = outcome.estimate
     end_ns = estimate.high_ns if value_ns > estimate.value_ns else estimate.low_ns
     half_width = abs(np.log(end_ns / estimate.value_ns))
@@ -166,7 +166,7 @@ def _half_widths(value_ns: float, outcome: RowPrediction) -> float:
 
 
 def describe_step_effects(effects: StepEffects) -> str:
-    """Return what was learned as text: the spread, and the largest effects of each kind."""
+    """Describe the fit as text: the spread, and the largest effects of each kind."""
     spread = effects.spread
     lines = [
         f"{len(effects.calibrated_on)} steps, {len(effects.effects)} effects",

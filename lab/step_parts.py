@@ -1,4 +1,4 @@
-"""Measured steps, taken apart into the times that effects are factors on."""
+"""Split measured steps into the times that effects scale."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from breakeven.validate.traced_rows import TracedRows, machine_of
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-# By the word in the column ``source``; other sources are named by their word alone.
+# URLs by the word in the column ``source``; other sources have only their word.
 _REPOSITORIES = {
     "ryujaehun": "https://github.com/ryujaehun/pytorch-gpu-benchmark",
     "timm": "https://github.com/huggingface/pytorch-image-models",
@@ -51,11 +51,11 @@ _REPOSITORIES = {
 
 
 def provenance_of(rows: Sequence[MeasuredRow], command: str) -> str:
-    """Return how a file was made, and from what.
+    """Describe how a file was made, and its data.
 
     Args:
-        rows: The rows that were used.
-        command: What makes it again, given their table.
+        rows: The used rows.
+        command: The command that makes it again from their table.
     """
     counts = Counter(row.source or "not given" for row in rows)
     sources = "; ".join(
@@ -69,13 +69,13 @@ def provenance_of(rows: Sequence[MeasuredRow], command: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
-    """Where and how a step was measured.
+    """The place and time of a measured step.
 
     Args:
         device: The GPU.
-        host: What issued the work, as its datasheet describes it.
-        era: Software.
-        machine: Name under which what is peculiar to the machine is kept.
+        host: The host that issued the work, by its datasheet.
+        era: Era of the software.
+        machine: Name under which the machine's own effects are stored.
         measured_ns: Time of one step.
     """
 
@@ -87,14 +87,14 @@ class StepTiming:
 
 
 class PlacedStep:
-    """A step that was measured in several places, to be taken apart for one fit after another.
+    """A step measured in several places, to be split for several fits.
 
-    What no efficiency changes is found once: the events' costs, the classes of the kernels, and
-    the host's time.
+    Everything independent of efficiencies is computed once: the events' costs, the classes of the
+    kernels, and the host's time.
 
     Args:
         program: The step, lowered.
-        places: Where it was measured.
+        places: Places of the measurements.
     """
 
     def __init__(self, program: Program, places: Sequence[StepTiming]) -> None:
@@ -111,14 +111,14 @@ class PlacedStep:
     def samples(
         self, efficiencies: EfficiencyTable, which: Iterable[int] | None = None
     ) -> tuple[StepSample, ...]:
-        """Return the step in parts.
+        """Split the step into parts.
 
         Args:
             efficiencies: Fitted to benchmarks of operators.
             which: Positions of the places; all by default.
         """
         places = [self._places[i] for i in (range(len(self._places)) if which is None else which)]
-        # Of the software, only what it makes of a kernel before any effect matters here.
+        # Of the era, only its effect on a kernel's time before any effect matters here.
         eras = {_software(place.era): place.era for place in places}
         of_any = next(iter(self._tables.values())).kernels
         kernels = {
@@ -140,8 +140,8 @@ class PlacedStep:
                 (self._devices[column].id, host, software): time_ns
                 for column, time_ns in zip(columns, times[0, :, 0].tolist(), strict=True)
             }
-        # Where kernels take so long, what is lost to the host is told from none of their own time:
-        # it would take in whatever is wrong with them, and teach it to the machine's other steps.
+        # Long fp64 kernels do not show the loss from overlap with the host: it would absorb their
+        # own error, and pass that on to the machine's other steps.
         is_fp64 = any(kernel.precision is Precision.FP64 for kernel in self._classes.members)
         return tuple(
             StepSample(
@@ -164,7 +164,7 @@ class PlacedStep:
 
 
 def _software(era: Era) -> tuple[bool, bool]:
-    """Return all that decides a kernel's time before any effect."""
+    """Return the properties of an era that decide a kernel's time before any effect."""
     return era.is_before_cudnn_8, era.has_small_recurrence
 
 
@@ -174,12 +174,12 @@ def _plain_costs(efficiencies: EfficiencyTable, era: Era = Era.TORCH_2) -> StepC
 
 @dataclass(frozen=True, slots=True)
 class _KernelClasses:
-    """Kernels of a step that the same effects scale, whatever the device.
+    """Classes of a step's kernels; the same effects scale a class on every device.
 
     Args:
         members: One kernel of each class.
         launches: All launches of the class.
-        launches_by_step: The same with one for each time step.
+        launches_by_step: The same with one launch for each time step.
         row_of: The class of each kernel, in launch order.
         kernel_of: Its row in the `KernelTable` of the step.
     """
@@ -211,13 +211,13 @@ class _KernelClasses:
         )
 
     def time_ns(self, kernels: KernelTable) -> Floats:
-        """Return all time of each class on each device: (classes, devices)."""
+        """Return the total time of each class on each device: (classes, devices)."""
         sums = np.zeros((len(self.members), len(kernels.devices)))
         np.add.at(sums, self.row_of, kernels.times(self.kernel_of).time_ns)
         return sums
 
     def parts(self, place: StepTiming, time_ns: Floats) -> tuple[StepPart, ...]:
-        """Return a device's times, given those of the classes, the floors of launches apart."""
+        """Return a device's times from those of the classes, with launch floors separate."""
         floor_ns = generation_of(place.device).floor_ns
         sums: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
         is_today = place.era.has_small_recurrence
@@ -232,7 +232,7 @@ class _KernelClasses:
 
 
 def _host_ns(program: Program, host: HostSpec) -> dict[HostPart, float]:
-    """Return what each kind of host work takes in a step."""
+    """Return the time of each kind of host work in a step."""
     sums: defaultdict[HostPart, float] = defaultdict(float)
     for op, lowering in zip(program.trace.events, program.lowerings, strict=True):
         if lowering is not None and isinstance(op, Op):
@@ -248,7 +248,7 @@ def _host_parts(
     for part, time_ns in host_ns.items():
         keys = host_effect_keys(part, era=step.era, machine=step.machine, is_measured=False)
         sums[keys] += time_ns
-    # What the driver takes is known; nothing here scales it.
+    # The driver's time is known; no effect scales it.
     sums[()] += launch_costs(step.device).launch_ns * program.num_kernels
     return _as_parts(sums)
 
@@ -258,7 +258,7 @@ def _as_parts(sums: dict[tuple[EffectKey, ...], float]) -> tuple[StepPart, ...]:
 
 
 class RowParts:
-    """Steps of a table on one GPU, taken apart for one fit after another.
+    """Steps of a table on one GPU, to be split for several fits.
 
     Args:
         steps: Rows with their steps.
@@ -280,11 +280,11 @@ class RowParts:
     def samples(
         self, efficiencies: EfficiencyTable, positions: Iterable[int] | None = None
     ) -> dict[int, StepSample]:
-        """Return the rows that a calibration can learn from, in parts, by position.
+        """Split the rows that a calibration can learn from, by position.
 
         Args:
             efficiencies: Fitted to benchmarks of operators.
-            positions: Which rows; all by default.
+            positions: Rows to split; all by default.
         """
         wanted = set(range(self._num_rows) if positions is None else positions)
         samples: dict[int, StepSample] = {}

@@ -1,4 +1,4 @@
-"""Rows of the tables of timed operators, as the operators that they timed.
+"""Convert rows of the tables of timed operators into operators.
 
 Letters: B batch, M rows, N columns, K contracted in GEMMs; C channels, H and W pixels in
 convolutions.
@@ -22,7 +22,7 @@ def _float32(*shape: int, layout: str = "contiguous") -> TensorSpec:
 
 
 def bmm_op(row: Row) -> Op:
-    """Return the operator of a row of a batched product."""
+    """Return the operator of a batched-product row."""
     b, m, n, k = (int(row[key]) for key in ("B", "M", "N", "K"))
     # The table multiplies (B, M, N) by (B, N, K): its N is contracted.
     return Op(
@@ -33,7 +33,7 @@ def bmm_op(row: Row) -> Op:
 
 
 def linear_op(row: Row) -> Op:
-    """Return the operator of a row of a linear layer."""
+    """Return the operator of a linear-layer row."""
     m, n, k = int(row["B"]) * int(row["M"]), int(row["N"]), int(row["K"])
     return Op(
         name="aten.addmm.default",
@@ -43,12 +43,12 @@ def linear_op(row: Row) -> Op:
 
 
 def product_op(row: Row) -> Op:
-    """Return the operator of a row of a table that holds both kinds of products."""
+    """Return the operator of a row in a table with both kinds of products."""
     return linear_op(row) if row["op"] == "linear" else bmm_op(row)
 
 
 def square_convolution_op(row: Row) -> Op:
-    """Return the operator of a row of a convolution of square images."""
+    """Return the operator of a row with a convolution of square images."""
     images, c_in, c_out = int(row["B"]), int(row["Cin"]), int(row["Cout"])
     window, pixels = int(row["ksize"]), int(row["HW"])
     stride, padding = int(row["stride"]), int(row["padding"])
@@ -85,7 +85,7 @@ _TWO_TENSORS = frozenset({"add", "mul", "div", "pow"})
 
 
 def vector_op(row: Row) -> Op:
-    """Return the operator of a row of an elementwise operator, softmax or layer normalization."""
+    """Return the operator of an elementwise, softmax or layer-normalization row."""
     x = _float32(int(row["B"]), int(row["H"]))
     if row["op"] == "softmax":
         return _softmax_op(x)
@@ -96,11 +96,11 @@ def vector_op(row: Row) -> Op:
 
 
 def layer_op(row: Row, *, is_backward: bool) -> Op | None:
-    """Return the operator of a row of a layer that was timed operator by operator.
+    """Return the operator of a row with a layer timed operator by operator; None to skip it.
 
-    None for rows that other tables say more of, run several kernels, or time what a training step
-    does not do: the backward pass was recorded for a second derivative, for which dropout and
-    powers are composed of other operators.
+    Skipped rows are better covered by other tables, run several kernels, or time operators that no
+    training step runs: the backward pass was recorded for a second derivative, which composes
+    dropout and powers of other operators.
     """
     shapes: list[list[int]] = json.loads(row["input_shapes"])
     result = tuple(int(size) for size in ast.literal_eval(row["output_shape"]))
@@ -117,7 +117,7 @@ def layer_op(row: Row, *, is_backward: bool) -> Op | None:
             mask = TensorSpec(shape=result, dtype="bool", device="cuda:0")
             return Op(name="aten.native_dropout.default", inputs=(x,), outputs=(x, mask))
         case "contiguous":
-            # What is contiguous already takes no kernel, and too little time to be looked at.
+            # A contiguous tensor needs no kernel, and its time is below the limit.
             source = _float32(*result, layout="strided")
             return Op(name="aten.clone.default", inputs=(source,), outputs=(x,))
         case "bool":
@@ -125,7 +125,7 @@ def layer_op(row: Row, *, is_backward: bool) -> Op | None:
             return Op(name="aten._to_copy.default", inputs=(x,), outputs=(converted,))
         case "embedding":
             indices = TensorSpec(shape=tuple(shapes[0]), dtype="int64", device="cuda:0")
-            # Of the table, only the rows that are looked up count.
+            # Only the rows of the embedding that are looked up count.
             table = _float32(1, result[-1])
             return Op(name="aten.embedding.default", inputs=(table, indices), outputs=(x,))
         case _:
@@ -179,7 +179,7 @@ _PADDED_TO = 8
 
 
 def gemm_op(row: Row) -> Op:
-    """Return the operator of a row of a product; in fp16 the sizes are padded for matrix units."""
+    """Return the operator of a product row; in fp16 the sizes are padded for matrix units."""
     m, n, k = int(row["M"]), int(row["N"]), int(row["K"])
     dtype = _dtype(row)
     if dtype == "float16":
@@ -203,7 +203,7 @@ _GRADIENT_MASKS = {"bw_input": [True, False, False], "bw_weight": [False, True, 
 
 
 def convolution_op(row: Row) -> Op:
-    """Return the operator of a row of a convolution, or one of its gradients."""
+    """Return the operator of a convolution row, or of one of its gradients."""
     images, c_in, c_out = int(row["N"]), int(row["Cin"]), int(row["Cout"])
     size = (int(row["H"]), int(row["W"]))
     window = (int(row["kh"]), int(row["kw"]))
@@ -213,8 +213,8 @@ def convolution_op(row: Row) -> Op:
         (s + 2 * p - w) // t + 1 for s, p, w, t in zip(size, padding, window, stride, strict=True)
     )
     dtype = _dtype(row)
-    # fp16 rows are taken to be in the order that the kernels want: with a change of format in each,
-    # more than half of the forward rows would be faster than the bandwidth allows.
+    # Assume that fp16 rows have the kernels' preferred layout. With a conversion in each, more than
+    # half of the forward rows would exceed the bandwidth.
     layout = "channels_last" if dtype == "float16" else "contiguous"
     source, weight, result = (
         TensorSpec(shape=shape, dtype=dtype, device="cuda:0", layout=layout)
@@ -244,7 +244,7 @@ _RECURRENT_MODES = {"rnn_vanilla": (0, 1), "rnn_lstm": (2, 4), "rnn_gru": (3, 3)
 
 
 def recurrent_op(row: Row) -> Op:
-    """Return the operator of a row of a recurrent layer, or its gradient."""
+    """Return the operator of a recurrent-layer row, or of its gradient."""
     mode, num_gates = _RECURRENT_MODES[row["op"]]
     hidden, batch, steps = (int(row[key]) for key in ("hidden", "batch", "timesteps"))
     source, weight, state = (
@@ -266,7 +266,7 @@ def recurrent_op(row: Row) -> Op:
     )
 
 
-# Of Apple's chips; what is elementwise takes a tensor and returns one like it.
+# Operators in the table of Apple's chips; elementwise ones map a tensor to one like it.
 _APPLE_NAMES = {
     "LeakyReLU": "leaky_relu.default", "PReLU": "_prelu_kernel.default", "ReLU": "relu.default",
     "SeLU": "elu.default", "Sigmoid": "sigmoid.default", "Softplus": "softplus.default",
@@ -278,10 +278,10 @@ _APPLE_NAMES = {
 
 
 def apple_ops(row: Row) -> tuple[Op, ...]:
-    """Return the operators of a row of the table of Apple's chips.
+    """Return the operators of a row in the table of Apple's chips.
 
-    Its ``args`` are the shapes of what the operator takes, and its dimension:
-    ``dim=64x1024 axi=1``. Images have their channels last.
+    Its ``args`` are the shapes of the inputs, and the dimension: ``dim=64x1024 axi=1``. Images have
+    their channels last.
     """
     args, name = row["args"], row["op"]
     shapes = [tuple(map(int, found.split("x"))) for found in re.findall(r"dim=([\dx]+)", args)]
@@ -289,7 +289,7 @@ def apple_ops(row: Row) -> tuple[Op, ...]:
     dim = int(axis[1]) if axis else None
     first, last, x = shapes[0], shapes[-1], _float32(*shapes[0])
     if name == "ScaledDotProductAttention":
-        # One operator after the other, as without a fused kernel.
+        # Run operator by operator, as without a fused kernel.
         (*batch, queries, channels), keys = first, shapes[1][-2]
         scores = (*batch, queries, keys)
         left = _apple_product(first, (*batch, channels, keys))
@@ -312,7 +312,7 @@ def apple_ops(row: Row) -> tuple[Op, ...]:
     elif name == "BCE":
         inputs, outputs = (x, x), (_float32(),)
     elif name.startswith(("Gather", "Scatter")):
-        # As many rows are read or written as there are indices.
+        # An index reads or writes one row.
         index = TensorSpec(shape=last, dtype="int64", device="cuda:0")
         rows = _float32(*last, *first[1:])
         inputs, outputs = ((x, index), (rows,)) if name == "Gather" else ((x, index, rows), (x,))
@@ -322,7 +322,7 @@ def apple_ops(row: Row) -> tuple[Op, ...]:
 
 
 def _apple_product(left: Sequence[int], right: Sequence[int]) -> Op:
-    """Return the product of matrices, or of batches of them where both have one."""
+    """Return the product of two matrices, or of two batches of matrices."""
     *batch, m, k = left
     sizes = {"B": math.prod(batch), "M": m, "N": k, "K": right[-1]}
     build = linear_op if len(right) == 2 else bmm_op
@@ -330,7 +330,7 @@ def _apple_product(left: Sequence[int], right: Sequence[int]) -> Op:
 
 
 def _apple_convolution(images: Sequence[int], windows: Sequence[int]) -> Op:
-    """Return a convolution without padding; one of sequences is one of images of a row."""
+    """Return a convolution without padding; treat a sequence as an image of one row."""
     (count, *pixels, c_in), (c_out, *window, _) = images, windows
     (height, width), (kh, kw) = (1, *pixels)[-2:], (1, *window)[-2:]
     sizes = {"N": count, "Cin": c_in, "H": height, "W": width, "Cout": c_out, "kh": kh, "kw": kw}

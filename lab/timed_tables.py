@@ -1,7 +1,7 @@
-"""Tables of timed operators, read as the kernels that `breakeven.cost.lower` makes of them.
+"""Read tables of timed operators as the kernels that `breakeven.cost.lower` makes of them.
 
-Fit and prediction share one lowering, so that an error of the FLOP or bytes counted
-is calibrated away rather than counted twice.
+Fit and prediction share one lowering, so that the fit absorbs an error in the counted FLOP or bytes
+instead of counting it twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lab.table_ops import (
     vector_op,
 )
 
-# Names of the tables that the catalogue does not know: another spelling, or a machine.
+# Device names in the tables that the catalogue lacks: other spellings, or machines.
 _DEVICE_NAMES = {
     "V100 (DGX-1)": "V100 SXM2 16GB",
     "P100 (PCIe, DeepBench)": "P100 PCIe 16GB",
@@ -47,32 +47,31 @@ _DEVICE_NAMES = {
     "AMD MI300X": "MI300X",
 }
 
-# An operator on an idle GPU is timed with its dispatch and launch: what the fastest rows of an
-# operator measure. What the host does after the launch overlaps a long kernel, so not all of it
-# is taken off: this share makes the bandwidths of large additions agree with those of te42kyfo's
-# streams (V100 0.89 of the datasheet, A100 0.89). Rows below the given multiple of it say more of
-# the host than of the kernel, and are left out.
+# A time on an idle GPU includes dispatch and launch, which the fastest rows of an operator show.
+# Host work after the launch overlaps a long kernel, so subtract only this share. With it, the
+# bandwidths of large additions agree with those of te42kyfo's streams (V100 0.89 of the datasheet,
+# A100 0.89). Rows below the given multiple show the host rather than the kernel, and are left out.
 _IDLE_CALL_PERCENTILE = 2.0
 _EXPOSED_CALL_FRACTION = 0.7
 _MIN_IDLE_CALLS = 3.0
-# The operator of the transformer layers whose kernel is the shortest: a thousand or two integers.
+# The transformer layers' operator with the shortest kernel: one or two thousand integers.
 _IDLE_LAYER_OP = "arange"
-# Calls in a C++ loop overlap with the kernels unless those are shorter than a launch.
+# Calls in a C++ loop overlap with their kernels, unless these are shorter than a launch.
 _MIN_LOOPED_NS = 20_000.0
-# Larger tables repeat the same sizes: this many rows, evenly spread, fit as well.
+# Larger tables repeat similar sizes: this many rows, evenly spread, suffice for the fit.
 _MAX_ROWS = 1_000
 
 
 def read_tables(directory: Path) -> tuple[TimedKernel, ...]:
-    """Return the timed kernels of every table in ``directory`` that the fit uses.
+    """Read the timed kernels of every table in ``directory`` that the fit uses.
 
     Args:
-        directory: Holds ``ops_neusight_*.csv(.gz)``, ``ops_deepbench_*.csv``, ``apple_ops.csv.gz``
-            and ``achieved_peaks.csv``.
+        directory: Contains ``ops_neusight_*.csv(.gz)``, ``ops_deepbench_*.csv``,
+            ``apple_ops.csv.gz`` and ``achieved_peaks.csv``.
 
     Raises:
-        FileNotFoundError: A table is missing.
-        UnknownDeviceError: A table names a GPU that the catalogue lacks.
+        FileNotFoundError: If a table is missing.
+        UnknownDeviceError: If a table names a GPU that the catalogue lacks.
     """
     timed: list[TimedKernel] = []
     for name, build in _IDLE_TABLES:
@@ -101,7 +100,7 @@ def _device(name: str) -> DeviceSpec:
 def _idle_kernels(
     rows: Iterable[Row], build: Callable[[Row], Op], *, source: str
 ) -> Iterator[TimedKernel]:
-    """Yield kernels of operators that were timed one at a time on an idle GPU."""
+    """Yield kernels of operators timed one at a time on an idle GPU."""
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["device"], row["op"]].append(row)
@@ -122,13 +121,13 @@ def _idle_kernels(
 def _looped_kernels(
     rows: Iterable[Row], build: Callable[[Row], Op], *, source: str
 ) -> Iterator[TimedKernel]:
-    """Yield kernels of library calls that were timed in a C++ loop."""
+    """Yield kernels of library calls timed in a C++ loop."""
     settings = Settings(allow_tf32_convolution=False)
     for row in rows:
         time_ns = float(row["latency_ms"]) * 1e6
         if row["device"].startswith("CPU") or time_ns < _MIN_LOOPED_NS or _is_first_layer(row):
             continue
-        # The share of the format is one of what these rows give.
+        # Set the format's share to 1, since the fit to these rows includes it.
         kernel = msgspec.structs.replace(_single_kernel(build(row), settings), matrix_share=1.0)
         yield TimedKernel(
             device=_device(row["device"]),
@@ -139,12 +138,12 @@ def _looped_kernels(
 
 
 def _is_first_layer(row: Row) -> bool:
-    """Return whether a row times what no training step does: the gradient of the images."""
+    """Return whether a row times the gradient of images, which no training step computes."""
     return row["phase"] == "bw_input" and int(row["Cin"]) <= 3
 
 
 def _evenly_picked(indices: np.ndarray) -> Iterable[int]:
-    """Return at most ``_MAX_ROWS`` of the indices, the smallest and the largest among them."""
+    """Return at most ``_MAX_ROWS`` of the indices, including the smallest and the largest."""
     if len(indices) <= _MAX_ROWS:
         return indices.tolist()
     picked = np.linspace(0, len(indices) - 1, _MAX_ROWS).round().astype(int)
@@ -172,10 +171,10 @@ def _layer_kernels(rows: Sequence[Row]) -> Iterator[TimedKernel]:
             )
 
 
-# Of Apple's chips each call was waited for: so long is one of ten thousand numbers. Rows below six
-# of them say more of the call, which takes from 0.1 to 0.5 ms. What MPS does to a tensor element by
-# element it composes of several passes, or is as short. What nobody timed elsewhere, reductions and
-# scatters, would be like Apple's on all GPUs.
+# Each call on Apple's chips was waited for; a call on ten thousand numbers takes this long. Rows
+# below six of these show the call, which takes from 0.1 to 0.5 ms. MPS composes elementwise
+# operators of several passes, or they are as short. Leave out reductions and scatters: no other
+# table has them, so every GPU would get Apple's figures.
 _APPLE_CALL_NS = 220_000.0
 _APPLE_MIN_CALLS = 6.0
 _APPLE_FAMILIES = (
@@ -186,14 +185,14 @@ _APPLE_CHIP = re.compile(r"M\d(?: Pro| Max| Ultra)?")
 
 
 def apple_chip(row: Row) -> str:
-    """Return the chip of a row: ``M1 Max`` of ``M1 Max (64GB) mlx 0.2.0``."""
+    """Return the chip of a row: ``M1 Max`` for ``M1 Max (64GB) mlx 0.2.0``."""
     found = _APPLE_CHIP.match(row["device"])
     assert found is not None, "the table has Apple's chips alone"
     return found[0]
 
 
 def _apple_kernels(rows: Iterable[Row]) -> Iterator[TimedKernel]:
-    """Yield kernels of operators that were timed on MPS, each of them waited for."""
+    """Yield kernels of operators timed on MPS with a wait after each."""
     for row in rows:
         time_ns = float(row["latency_ms"]) * 1e6
         if row["backend"] != "torch mps" or time_ns < _APPLE_MIN_CALLS * _APPLE_CALL_NS:
@@ -217,7 +216,7 @@ def _by_device(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _single_kernel(op: Op, settings: Settings) -> Kernel:
-    """Return the kernels of ``op`` as one; they must be alike, so that one efficiency fits."""
+    """Merge the kernels of ``op``; they must be alike, so that one efficiency fits."""
     lowering = lower(op, settings)
     kernels = lowering.kernels
     if len({(k.family, k.variant, k.precision) for k in kernels}) != 1 or lowering.caveat:
@@ -235,13 +234,13 @@ def _single_kernel(op: Op, settings: Settings) -> Kernel:
     )
 
 
-# Phases of the table, and how many kernels of the lowered operator they time. The gradients of the
-# weights come last in the lowering and are timed apart, as the plain GEMMs that they are.
+# Phases of the table, and the number of the lowered operator's kernels that they time. The weights'
+# gradients come last in the lowering; the table times them separately, as plain GEMMs.
 _RECURRENT_PHASES = {"fw": None, "bw": None, "bw_input": 2}
 
 
 def read_recurrent(path: Path) -> Iterator[TimedKernel]:
-    """Yield the time steps of recurrent layers, with the GEMMs that were timed with them."""
+    """Yield the recurrences of recurrent layers, with the GEMMs timed with them."""
     for row in _read(path):
         if row["phase"] not in _RECURRENT_PHASES or row["device"].startswith("CPU"):
             continue
@@ -250,7 +249,7 @@ def read_recurrent(path: Path) -> Iterator[TimedKernel]:
         (recurrence,) = (kernel for kernel in timed if kernel.family is Family.RECURRENT)
         yield TimedKernel(
             device=_device(row["device"]),
-            # With cuDNN 7.
+            # The tables used cuDNN 7.
             kernel=step_by_step(recurrence),
             time_ns=float(row["latency_ms"]) * 1e6,
             source=f"deepbench ops_deepbench_rnn.csv, {row['env']}",

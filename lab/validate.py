@@ -32,7 +32,7 @@ from lab.held_out import HeldOutPredictor
 
 
 def predictor_for(protocol: LeaveOut, *, progress: Progress) -> Predictor:
-    """Return what predicts rows with a calibration that keeps to ``protocol``."""
+    """Return a predictor whose calibration follows ``protocol``."""
     if protocol is LeaveOut.NONE:
         return ShippedPredictor(progress=progress)
     return HeldOutPredictor(protocol, progress=progress)
@@ -47,12 +47,12 @@ class ErrorBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Args:
         by: Grouping and group: ``split:new-gpu``, ``source,phase:neusight,forward_backward``.
-        leave_out: The protocol that it is about; every protocol by default.
+        leave_out: The protocol that it applies to; every protocol by default.
         median: Largest median error.
         mean: Largest mean error.
         p90: Largest 90th percentile of the error.
         coverage_low: Smallest share of rows that their 90 % interval must hold.
-        coverage_high: Largest such share: intervals that always hold say too little.
+        coverage_high: Largest such share: intervals that always hold are too wide.
         right_device: Smallest share of pairs of devices ordered right.
         unpredicted: Largest share of rows without a prediction.
     """
@@ -73,14 +73,14 @@ class _BudgetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_budgets(path: str | os.PathLike[str], *, protocol: LeaveOut) -> tuple[ErrorBudget, ...]:
-    """Return the budgets of a TOML file of ``[[budget]]`` tables that are about a protocol.
+    """Read the budgets for a protocol from a TOML file of ``[[budget]]`` tables.
 
     Args:
         path: The file.
-        protocol: Of the report that will be judged.
+        protocol: Protocol of the report to judge.
 
     Raises:
-        BreakevenError: The file cannot be read, is no such file, or says nothing about the
+        BreakevenError: If the file cannot be read, is no such file, or has no budget for the
             protocol.
     """
     path = Path(path)
@@ -107,10 +107,10 @@ def read_budgets(path: str | os.PathLike[str], *, protocol: LeaveOut) -> tuple[E
 
 
 def exceeded_budgets(report: AccuracyReport, budgets: Sequence[ErrorBudget]) -> tuple[str, ...]:
-    """Return one sentence for each limit that the report does not keep.
+    """Return one sentence for each limit that the report exceeds.
 
-    A group without rows, or without the figure that is limited, does not keep its budget: what
-    was not looked at is not fine.
+    A group without rows, or without the limited figure, exceeds its budget: an unchecked limit
+    counts as broken.
     """
     breaches: list[str] = []
     if budgets and report.unread:
@@ -147,7 +147,7 @@ def _breaches(budget: ErrorBudget, summary: AccuracySummary) -> Iterator[str]:
 
 
 def _percent(fraction: float | None) -> str:
-    # A digit more than reports show, or a budget missed by little would read "12 %, at most 12 %".
+    # Use one more digit than reports, or a near miss would read "12 %, at most 12 %".
     return "unknown" if fraction is None else f"{format_digits(100 * fraction, 4)} %"
 
 

@@ -1,4 +1,4 @@
-"""The device that is fastest, for Lightning and transformers."""
+"""Choose the fastest device for Lightning and transformers."""
 
 from breakeven.adapters.lightning import accelerator as accelerator
 from breakeven.adapters.transformers import device_callback as device_callback

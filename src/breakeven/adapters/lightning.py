@@ -1,4 +1,4 @@
-"""The accelerator for Lightning's Trainer. Lightning itself is not imported: the model tells."""
+"""The accelerator for Lightning's Trainer, found without importing Lightning."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def accelerator(
 ) -> Literal["cpu", "gpu", "mps"]:
     """Return the accelerator that trains a model fastest: ``Trainer(accelerator=...)``.
 
-    Of a ``LightningModule``, copies run ``training_step`` on the batch, with the first optimizer
-    of ``configure_optimizers``; what they log goes nowhere. A ``training_step`` that needs its
-    trainer, as manual optimization does, cannot be measured: pass ``loss_fn`` then, and
-    ``forward`` is measured with it, as it is for any other model.
+    For a ``LightningModule``, copies run ``training_step`` on the batch, with the first optimizer
+    of ``configure_optimizers``; their logs are discarded. A ``training_step`` that needs its
+    trainer, as manual optimization does, cannot be measured. Pass ``loss_fn`` then: it is measured
+    with ``forward``, as for any other model.
 
     Args:
         model: A ``LightningModule``, or any module.
         sample_batch: One batch of the training data loader.
-        optimizer: As in `breakeven.auto`; of a ``LightningModule``, its own by default.
+        optimizer: As in `breakeven.auto`; by default a ``LightningModule``'s own.
         loss_fn: As in `breakeven.auto`.
         num_steps: As in `breakeven.auto`.
         budget_s: As in `breakeven.auto`.
@@ -46,7 +46,7 @@ def accelerator(
     if is_lightning and loss_fn is None:
         model, sample_batch = _TrainingStep(model), (sample_batch,)
     with warnings.catch_warnings():
-        # A copy has no trainer to log to, which is as it should be.
+        # The copy has no trainer to log to, on purpose.
         warnings.filterwarnings("ignore", message=r"You are trying to `self\.log\(\)`")
         device = auto(
             model,
@@ -60,7 +60,7 @@ def accelerator(
 
 
 class _TrainingStep(nn.Module):
-    """A module whose forward is the training step of another one."""
+    """A module whose forward pass is another module's training step."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -72,15 +72,15 @@ class _TrainingStep(nn.Module):
         return step(batch, 0) if has_index else step(batch)
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the module by its own method: Lightning notes its device there."""
+        """Move the module by its own method, since Lightning records its device there."""
         self.module.to(*args, **kwargs)
         return self
 
 
 def _own_optimizer(model: nn.Module) -> torch.optim.Optimizer | None:
     """Return the first optimizer that a LightningModule configures; None if it has none."""
-    # On a shallow copy: what the method assigns to `self` does not reach the user's module, and
-    # the parameters are the same.
+    # Use a shallow copy: its assignments to `self` do not reach the user's module, and it shares
+    # the parameters.
     twin: Any = copy.copy(model)
     try:
         configured = twin.configure_optimizers()
@@ -95,7 +95,7 @@ def _own_optimizer(model: nn.Module) -> torch.optim.Optimizer | None:
 
 
 def _first_optimizer(configured: Any) -> torch.optim.Optimizer | None:
-    """Return the optimizer of what ``configure_optimizers`` may return.
+    """Return the first optimizer in a result of ``configure_optimizers``.
 
     Source: LightningModule.configure_optimizers: one, a list, a pair of lists of optimizers and
     schedulers, a dict with "optimizer", or several of these dicts.

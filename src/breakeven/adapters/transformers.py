@@ -1,4 +1,4 @@
-"""The device for the Trainer of transformers, and a callback that says when another is faster."""
+"""The device for transformers' Trainer, and a callback that warns if another one is faster."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def training_arguments(
 ) -> Any:
     """Return ``transformers.TrainingArguments`` that train on the fastest device.
 
-    The device is measured with AdamW, the default of the Trainer; ``max_steps``, if given, is
-    the length of the run. ``use_cpu`` is then set, and all else passed on.
+    The measurement uses AdamW, the Trainer's default, and ``max_steps``, if given, as the length of
+    the run. The function sets ``use_cpu`` and passes all other arguments on.
 
     Args:
-        model: To be trained.
-        sample_batch: As the Trainer's collator makes it, with labels; it has the batch size of
-            the training.
+        model: The model to train.
+        sample_batch: A batch from the Trainer's collator, with labels and the batch size of the
+            training.
         budget_s: As in `breakeven.auto`.
-        **arguments: Of ``TrainingArguments``.
+        **arguments: Arguments of ``TrainingArguments``.
 
     Raises:
-        BreakevenError: transformers is not installed, or the step fails on every device.
-        UsageError: The arguments already say where to train.
+        BreakevenError: If transformers is not installed, or the step fails on every device.
+        UsageError: If the arguments already contain ``use_cpu``.
     """
     transformers = import_optional("transformers", packages=_PACKAGES)
     if "use_cpu" in arguments:
@@ -51,18 +51,18 @@ def training_arguments(
 
 
 def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -> Any:
-    """Return a ``TrainerCallback`` that checks, when training begins, that no device is faster.
+    """Return a ``TrainerCallback`` that compares devices when training begins.
 
-    It warns where the Trainer runs on another kind of device than the fastest; what was measured
-    is logged as by `breakeven.auto`. It changes nothing, and where it cannot measure it warns
+    If the Trainer runs on another kind of device than the fastest, then the callback warns. It logs
+    the measurements as `breakeven.auto` does and changes nothing. If it cannot measure, it warns
     instead of ending the training.
 
     Args:
-        sample_batch: As the Trainer's collator makes it, with labels.
+        sample_batch: A batch from the Trainer's collator, with labels.
         budget_s: As in `breakeven.auto`.
 
     Raises:
-        BreakevenError: transformers is not installed.
+        BreakevenError: If transformers is not installed.
     """
     transformers = import_optional("transformers", packages=_PACKAGES)
 
@@ -70,7 +70,7 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
         """Compares the Trainer's device with the others when training begins."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Measure, and warn where another device is faster."""
+            """Measure, and warn if another device is faster."""
             message = ""
             try:
                 choice = choose_device(
@@ -94,14 +94,14 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
 
 
 def import_optional(name: str, *, packages: str) -> ModuleType:
-    """Import a package that is no dependency of breakeven.
+    """Import a package on which breakeven does not depend.
 
     Args:
-        name: Of the module.
-        packages: What to install, as pip takes it.
+        name: Name of the module.
+        packages: Packages to install, as pip takes them.
 
     Raises:
-        BreakevenError: It is not installed, or does not load.
+        BreakevenError: If it is not installed, or does not load.
     """
     try:
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Calibration: what this host and its GPU cost, and hosts elsewhere."""
+"""Calibration of this host, its GPU, and hosts elsewhere."""
 
 from breakeven.calibrate.elsewhere import Speed as Speed
 from breakeven.calibrate.elsewhere import anchors_of as anchors_of

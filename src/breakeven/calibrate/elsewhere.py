@@ -1,4 +1,4 @@
-"""A speed that a user saw on a GPU elsewhere, and what it tells of the machine there."""
+"""Estimate the speed of a machine elsewhere from a step's speed on its GPU."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from breakeven.store import write_document
 from breakeven.timing import Estimate
 from breakeven.units import format_duration, format_ratio, parse_speed
 
-# How far steps of one machine are off, its factor known: 0.14 to 0.22 for the eager steps of three,
-# 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
+# Log error of steps on one machine whose factor is known: 0.14 to 0.22 for the eager steps of
+# three, 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
 STEP_LOG_SIGMA = 0.2
-# No machine is so many times as fast or slow as its kind: the unit is another one, or the script.
+# No machine differs from its kind by this factor; the unit or the script must be wrong.
 _MOST_OFF = 30.0
-# What leaves so much of a kind's spread tells nothing of the machine.
+# A measurement that leaves this much of a kind's spread says little about the machine.
 _LITTLE_TOLD = 0.9
-# Factors that are simulated, and those between them that are weighed.
+# Number of simulated factors, and of interpolated factors that are weighted.
 _NUM_TRIED, _NUM_WEIGHED = 17, 801
-# Of a kind, in the user's folder of calibrations.
+# File of a kind, in the user's folder of calibrations.
 _FILE = "hosts/{}.json"
 _FORM = (
     "write [KIND] DEVICE: NUMBER UNIT, as in 'T4: 340 it/s' or 'colab T4: 45 s/epoch'; kinds as "
@@ -48,7 +48,7 @@ _Predictor = Callable[[HostKind], Estimate]
 
 
 class Speed(NamedTuple):
-    """A GPU, the kind of machine if that was said, a time, and of what: ``step``, ``epoch``, ..."""
+    """A GPU, the kind of machine if given, a time, and its unit: ``step``, ``epoch``, ..."""
 
     device: DeviceSpec
     kind: HostKind | None
@@ -57,13 +57,13 @@ class Speed(NamedTuple):
 
 
 class HostAnchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one speed, by itself, tells of a machine; the file of its kind is a list of them.
+    """The factor of a machine that one speed implies; the file of its kind is a list of them.
 
     Args:
-        date: Day on which it was said, in UTC: ``2026-03-01``.
+        date: Day when the user gave it, in UTC: ``2026-03-01``.
         said: The GPU's name, and the speed in the user's words: ``T4: 340 it/s``.
         target: The script.
-        factor: As that of a `HostKind`.
+        factor: As in a `HostKind`, but without that kind's prior.
         log_sigma: Standard deviation of its logarithm.
     """
 
@@ -74,15 +74,15 @@ class HostAnchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     log_sigma: Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 
 
-# By the ids of kinds.
+# Anchors by the id of their kind.
 Anchors = dict[str, list[HostAnchor]]
 
 
 def read_speeds(texts: Sequence[str]) -> dict[str, Speed]:
-    """Return what speeds such as ``colab T4: 340 it/s`` say, by their words.
+    """Parse speeds such as ``colab T4: 340 it/s``; return them by their text.
 
     Raises:
-        UsageError: One is no speed, or two are of the same GPU.
+        UsageError: If one is no speed, or two are of the same GPU.
     """
     speeds = {text: read_speed(text) for text in texts}
     of_gpus: dict[str, str] = {}
@@ -94,10 +94,10 @@ def read_speeds(texts: Sequence[str]) -> dict[str, Speed]:
 
 
 def read_speed(text: str) -> Speed:
-    """Return what ``colab T4: 340 it/s`` says.
+    """Parse ``colab T4: 340 it/s``.
 
     Raises:
-        UsageError: It is no number above 0 with a unit, or its GPU or kind is unknown.
+        UsageError: If it is no number above 0 with a unit, or its GPU or kind is unknown.
     """
     name, _, speed = (part.strip() for part in text.rpartition(":"))
     first, _, rest = name.partition(" ")
@@ -115,11 +115,12 @@ def _refused(text: str, why: str) -> UsageError:
 
 
 def as_measured(kind: HostKind, new: Sequence[HostAnchor] = ()) -> HostKind:
-    """Return a kind with what the user measured of it, and that in its name.
+    """Return a kind updated by the user's measurements, which its name then lists.
 
     Args:
-        kind: As it is without that.
-        new: Besides what is kept; it takes the place of what is kept of its GPU and script.
+        kind: The kind without measurements.
+        new: Measurements to add to the stored ones; one replaces a stored one of the same GPU and
+            script.
     """
     anchors, name = _joined(kind, new)
     if not anchors:
@@ -133,7 +134,7 @@ def as_measured(kind: HostKind, new: Sequence[HostAnchor] = ()) -> HostKind:
 
 
 def _joined(kind: HostKind, new: Sequence[HostAnchor]) -> tuple[Sequence[HostAnchor], str]:
-    """Return what was measured of a kind, and the kind's name, which says if that is damaged."""
+    """Return the measurements of a kind and its name; the name says if their file is damaged."""
     folder, found, name = user_calibrations(), (), kind.name
     if folder is not None:
         path = folder / _FILE.format(kind.id)
@@ -148,7 +149,7 @@ def _joined(kind: HostKind, new: Sequence[HostAnchor]) -> tuple[Sequence[HostAnc
 
 
 def _keep(kind: HostKind, new: Sequence[HostAnchor]) -> str:
-    """Keep what was measured of a kind, and return what to say of that."""
+    """Store the measurements of a kind, and return a message about it."""
     if (folder := user_calibrations()) is None:
         return "it is not kept, since BREAKEVEN_CALIBRATIONS is empty"
     path = folder / _FILE.format(kind.id)
@@ -161,11 +162,11 @@ def _keep(kind: HostKind, new: Sequence[HostAnchor]) -> str:
 
 
 def in_measured_machines(host: HostSpec, new: Anchors | None = None) -> HostSpec:
-    """Return a host with its kinds as the user measured them.
+    """Return a host whose kinds are updated by the user's measurements.
 
     Args:
-        host: What feeds the GPUs.
-        new: Besides what is kept.
+        host: The host of the GPUs.
+        new: Measurements to add to the stored ones.
     """
 
     def changed(one: FeedingHost) -> FeedingHost:
@@ -179,22 +180,22 @@ def anchors_of(
     speeds: Mapping[str, Speed], program: Program, host: HostSpec, target: str,
     counts: Mapping[str, float | None],
 ) -> tuple[Anchors, tuple[Caveat, ...]]:  # fmt: skip
-    """Return what speeds of a step tell of kinds of machines, and what to say of it.
+    """Return the anchors of kinds of machines that a step's speeds imply, and caveats on them.
 
-    It is kept for later.
+    The anchors are stored for later.
 
     Args:
-        speeds: Of the step on GPUs, by the user's words.
+        speeds: Speeds of the step on GPUs, by the user's words.
         program: The step.
-        host: What feeds the GPUs, with what the step on this CPU shows of its work.
+        host: The host of the GPUs, including the work that the step on this CPU shows.
         target: The script.
-        counts: How many steps a ``sample`` and an ``epoch`` are; None where that is unknown.
+        counts: Number of steps in a ``sample`` and an ``epoch``; None if unknown.
 
     Raises:
-        UsageError: A speed counts what is not known, is of a GPU that is in no kind of machine, or
-            is far from what is predicted.
+        UsageError: If a speed has an unknown unit of steps, if its GPU is in no kind of machine, or
+            if it is far from the prediction.
     """
-    if mode := compile_mode_of(program.trace):  # what ran there is what the script compiles
+    if mode := compile_mode_of(program.trace):  # the GPU ran the step that the script compiles
         program = program.edited(compiled_step(program, mode).edit)
     new: Anchors = {}
     messages: dict[str, tuple[str, str]] = {}
@@ -215,7 +216,7 @@ def anchors_of(
         if not tells_of:
             message += "predicted: the host does not decide this step, so it tells nothing of hosts"
         else:
-            # By itself: the kind's own spread comes in again, once, with all that was measured.
+            # Exclude the kind's own spread, since it enters once with all measurements together.
             weight = sigma**-2 - kind.log_sigma**-2
             factor = kind.factor * math.exp(mean * sigma**-2 / weight)
             anchor = HostAnchor(
@@ -227,7 +228,7 @@ def anchors_of(
             after = _text(predicted(as_measured(kind, told)))
             message += f"usual in a {kind.name}; with that, {after}"
         messages[said] = message, tells_of
-    # Not before all of them are known to be right.
+    # Store only after all have been accepted.
     kept = {kind_id: _keep(find_kind(kind_id), told) for kind_id, told in new.items()}
     return new, tuple(
         Caveat(
@@ -243,7 +244,7 @@ def _text(estimate: Estimate) -> str:
 
 
 def predictor(program: Program, device: DeviceSpec, fed: FeedingHost) -> _Predictor:
-    """Return what predicts a step on a GPU in machines of a kind."""
+    """Return a function that predicts a step on a GPU for a kind of machine."""
 
     def predicted(kind: HostKind) -> Estimate:
         host = fed.each(lambda one: replace(one, kind=kind))
@@ -255,24 +256,24 @@ def predictor(program: Program, device: DeviceSpec, fed: FeedingHost) -> _Predic
 def log_factor(step_ns: float, kind: HostKind, predicted: _Predictor) -> tuple[float, float]:
     """Return the logarithm of a machine's factor over its kind's, and its standard deviation.
 
-    Before a step was measured there it is normal around 0. The step took what is predicted at the
-    machine's factor, but for the error of a step whose machine is known. Where the host does not
-    decide the step, all factors predict about the same, and nothing changes.
+    Before a measurement, it is normal around 0. The measured time equals the prediction at the
+    machine's factor, up to the error of a step on a known machine. If the host does not decide the
+    step, then all factors predict about the same time, and nothing changes.
 
     Args:
-        step_ns: What the step took.
-        kind: Of the machine, as it is without any measurement.
+        step_ns: Measured time of the step.
+        kind: Kind of the machine, without measurements.
         predicted: Predicts the step.
     """
     off = abs(math.log(step_ns / predicted(kind).value_ns)) + 4 * kind.log_sigma
     tried, factors = np.linspace(-off, off, _NUM_TRIED), np.linspace(-off, off, _NUM_WEIGHED)
-    # Hosts of rented machines have the error of a step already.
+    # Hosts of rented machines already include the error of a step.
     known = replace(kind, log_sigma=0.0 if kind.is_rented else STEP_LOG_SIGMA)
     steps = [predicted(replace(known, factor=kind.factor * math.exp(each))) for each in tried]
     logs = np.log([(step.value_ns, step.low_ns, step.high_ns) for step in steps]).T
     value, low, high = (np.interp(factors, tried, column) for column in logs)
-    # A slower host has wider intervals: these must not make a step that was faster than predicted
-    # a sign of one.
+    # A slower host has wider intervals. Limit them, so that a step faster than predicted does not
+    # indicate a slower host.
     usual = predicted(known)
     error = np.minimum((high - low), math.log(usual.high_ns / usual.low_ns)) / (2 * Z_90)
     away = (factors / kind.log_sigma) ** 2 + ((math.log(step_ns) - value) / error) ** 2

@@ -1,4 +1,4 @@
-"""Efficiencies of one device by family of kernels, fitted to its timed kernels."""
+"""Fit the efficiencies of a device per kernel family to timed kernels."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from breakeven.device import DeviceSpec, Precision
 Floats = NDArray[np.float64]
 FamilyKey = tuple[Family, str, Arithmetic]
 
-# The tables repeat the same operator on the same data: what fits the cache is in the cache.
+# The tables repeat one operator on the same data, so the cache holds all of it that fits.
 TABLE_WARM_FRACTION = 1.0
 
 _TILED_FAMILIES = frozenset(
     {Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION, Family.RECURRENT}
 )
-# Traffic, not arithmetic, decides the other families; their rows cannot tell this value.
+# Traffic, not arithmetic, decides the other families; their rows cannot determine this value.
 _FLAT_COMPUTE_FRACTION = 0.5
 
 _PARAMETERS = ("compute_fraction", "tile_loss", "prologue_k", "memory_fraction")
@@ -53,16 +53,16 @@ _STARTS = ((0.8, 4.0, 16.0, 0.7), (0.5, 16.0, 64.0, 0.5))
 # Loading a tile and filling the pipeline always costs something.
 _LOW = (0.02, 1.0, 4.0, 0.05)
 _HIGH = (1.0, 200.0, 1_000.0, 1.0)
-# Recurrent layers read weights and states in long runs, which reach half of the bandwidth anywhere;
-# rows with small batches alone would trade it off against the latency of a time step.
+# Recurrent layers read weights and states in long runs, which reach half of the bandwidth anywhere.
+# Rows with small batches alone would trade bandwidth against the latency of a time step.
 _LOW_OF = {Family.RECURRENT: (*_LOW[:3], 0.5)}
 _FIRST_STEP = 0.8
-# Every set of tiles is tried to this step, the best one to the last.
+# Try every set of tiles up to this step, and the best one to the last step.
 _SKETCH_STEP = 0.3
 _LAST_STEP = 0.01
-# An improvement of the mean |log(predicted / measured)| below this is none.
+# Smaller improvements of the mean |log(predicted / measured)| are ignored.
 _LEAST_GAIN = 1e-5
-# A handful of rows says nothing of the spread over sizes.
+# A handful of rows does not determine the spread over sizes.
 _SPARSE_SIGMA = 0.2
 
 
@@ -71,10 +71,10 @@ class TimedKernel:
     """One measured kernel.
 
     Args:
-        device: Where it ran.
+        device: The device that ran it.
         kernel: Its work.
-        time_ns: How long it took, with the overheads of the measurement taken off.
-        source: The table and, where it says, the libraries.
+        time_ns: Its time, without the overheads of the measurement.
+        source: The table and, if it names them, the libraries.
         others: Further kernels that ran within the time, before or after.
     """
 
@@ -86,9 +86,9 @@ class TimedKernel:
 
 
 def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | None:
-    """Return a row without the time of its other kernels, as ``table`` predicts it.
+    """Subtract the time of a row's other kernels, as ``table`` predicts it.
 
-    None where the others take most of it: what remains would be their error.
+    The result is None if the others take most of the time: the rest would be their error.
     """
     if not row.others:
         return row
@@ -103,7 +103,7 @@ def without_others(row: TimedKernel, table: EfficiencyTable) -> TimedKernel | No
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How predicted times compare with measured ones."""
+    """Errors of predicted times against measured ones."""
 
     median_error_fraction: float
     p90_error_fraction: float
@@ -111,9 +111,9 @@ class Quality:
 
     @classmethod
     def of(cls, log_ratio: Floats) -> Quality:
-        """Return the quality of predictions, given log(predicted / measured)."""
+        """Compute the quality of predictions from log(predicted / measured)."""
         error = np.abs(np.expm1(log_ratio))
-        # Of a normal distribution, 90 % lie within 1.645 standard deviations; a bias counts too.
+        # In a normal distribution, 90 % is within 1.645 standard deviations; a bias counts too.
         sigma = np.percentile(np.abs(log_ratio), 90) / 1.645
         return cls(float(np.median(error)), float(np.percentile(error, 90)), float(sigma))
 
@@ -125,14 +125,14 @@ def fit_family(
     *,
     highest: tuple[float, float, float, float] = _HIGH,
 ) -> FamilyEfficiency:
-    """Return the efficiency of one device in one family, fitted to its measurements.
+    """Fit the efficiency of one device in one family to its measurements.
 
     Args:
         key: The family.
         rows: Its measurements.
-        references: When given, their parameters are kept but for the leading one, and for the
+        references: If given, their parameters are kept, except for the leading one and for the
             latency of recurrent layers.
-        highest: Bounds of the parameters, in their order.
+        highest: Upper bounds of the parameters, in order.
     """
     family, variant, arithmetic = key
     device = rows[0].device
@@ -149,8 +149,8 @@ def fit_family(
     if references is not None:
         transferred = transferred_efficiency(references, [device], *key).arrays
         values = [float(getattr(transferred, name)[0, 0]) for name in _PARAMETERS]
-        start = np.log(np.maximum(values, lowest))  # attention loses nothing to its tiles
-        # The steps of small recurrent layers show their latency rather than their rate.
+        start = np.log(np.maximum(values, lowest))  # attention has no loss from tiles
+        # Small recurrent layers show their latency rather than their rate.
         tiled_free = (0, 2) if family is Family.RECURRENT else (0,)
         is_computed = is_tiled or family is Family.ATTENTION
         starts, free = (start,), tiled_free if is_computed else (3,)
@@ -193,7 +193,7 @@ def _descend(
     high: Floats,
     last_step: float,
 ) -> Floats:
-    """Return the parameters that a pattern search finds: steps along each axis, halved in turn."""
+    """Minimize by a pattern search: steps along each axis, halved when none improves."""
     best = np.clip(start, low, high)
     best_loss = loss(best)
     step = _FIRST_STEP
@@ -213,7 +213,7 @@ def _descend(
 
 
 def _predictor(rows: Sequence[TimedKernel]) -> Callable[[Floats, TileSet], Floats]:
-    """Return a function from parameters to the predicted times of ``rows``, in their order."""
+    """Return a function from parameters to the predicted times of ``rows``, in order."""
     by_group: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         by_group[group_key(row.kernel)].append(index)
@@ -246,23 +246,23 @@ def measured_ns(rows: Sequence[TimedKernel]) -> Floats:
 
 
 def rounded(value: float) -> float:
-    """Return ``value`` with the digits that the table keeps."""
+    """Round a value to the digits that the table keeps."""
     return float(f"{value:.4g}")
 
 
-# So many sizes tell what tiles lose apart from what the units reach; of fewer, the other GPUs'
-# losses stand.
+# This many sizes separate the loss from tiles from the rate of the units; with fewer, use the
+# losses of other GPUs.
 _ROWS_FOR_TILES = 12
 _LEAST_LOG_SIGMA = 0.05
-# One GPU may be faster than its datasheet: boards hold higher clocks than they promise.
+# One GPU may exceed its datasheet: boards sustain higher clocks than specified.
 _HIGHEST = (3.0, 200.0, 1_000.0, 1.5)
-# A fit that is off by more says nothing: what is known of other GPUs is nearer.
+# Drop a fit with a larger error: other GPUs' efficiencies are closer.
 _MOST_ERROR = 0.5
 _TILED = frozenset({Family.GEMM, Family.BATCHED_GEMM})
 
 
 def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...]:
-    """Return the efficiencies of the device that all samples are of.
+    """Fit the efficiencies of the device to all its samples.
 
     Args:
         timed: Samples.
@@ -292,10 +292,10 @@ def fit_families(timed: Sequence[TimedKernel]) -> tuple[PrecisionEfficiency, ...
 def fit_factors(
     timed: Sequence[TimedKernel], calibration: GpuCalibration
 ) -> tuple[StepEffect, ...]:
-    """Return factors of kernels whose time no efficiency of their own says, or not all of it.
+    """Fit factors for kernels whose time their efficiency does not cover, or only in part.
 
-    Channel-wise convolutions are computed as streams are, small recurrent layers wait for the step
-    before, and fused attention has its softmax beside what efficiencies scale.
+    Channel-wise convolutions run at the rate of streams. Small recurrent layers wait for the
+    previous step. Fused attention has a softmax that efficiencies do not scale.
 
     Args:
         timed: Samples of one device.
@@ -323,12 +323,12 @@ def fit_factors(
 
 
 def _has_factor(kernel: Kernel) -> bool:
-    """Return whether a factor alone tells what was measured of such kernels."""
+    """Return whether only a factor describes the measurements of such kernels."""
     return kernel.variant.startswith("depthwise") or is_in_one_kernel(kernel.variant)
 
 
 def summed(kernels: Sequence[Kernel]) -> Kernel:
-    """Return kernels of one family, variant and precision as one."""
+    """Merge kernels of one family, variant and precision into one."""
     return Kernel(
         family=kernels[0].family,
         variant=kernels[0].variant,

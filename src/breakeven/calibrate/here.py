@@ -1,4 +1,4 @@
-"""The host that feeds the devices: this one, measured and remembered, or one with a name."""
+"""The host of the devices: this machine, measured and cached, or one by its name."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from breakeven.processor import is_virtual, num_cores
 from breakeven.store import read_host, write_host
 from breakeven.timing import BUSY_FRACTION
 
-# Some 2 ms each. The few are for a check that meets an unknown host; a calibration that was asked
-# for may take longer and knows the spread better.
+# About 2 ms each. A check on an unknown host uses few; an explicit calibration may take longer and
+# determines the spread better.
 _FEW_ROUNDS = 60
 _MANY_ROUNDS = 600
-# Set in the containers of Colab and Kaggle.
+# Variables that the containers of Colab and Kaggle set.
 NOTEBOOK_VARIABLES = frozenset({"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class HereCalibration:
-    """This host, with its provenance.
+    """This host's calibration and its origin.
 
     Args:
-        calibration: What was measured of it.
-        is_remembered: Whether that was done earlier.
-        other_load_fraction: Share of the processors that other processes used just now, where that
-            was tried; figures of a busy machine are not kept.
+        calibration: The measurements.
+        is_remembered: Whether they come from an earlier run.
+        other_load_fraction: Share of the processors that other processes used during a new
+            measurement; results of a busy machine are not stored.
     """
 
     calibration: HostCalibration
@@ -62,28 +62,28 @@ class HereCalibration:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether other processes took so much that the figures are not kept."""
+        """Return whether other processes used too much for the results to be stored."""
         return self.other_load_fraction > BUSY_FRACTION
 
 
 def calibrate_here(launcher: Launcher, *, is_forced: bool = False) -> HereCalibration:
-    """Measure this host thoroughly, unless that was done, and remember it.
+    """Measure this host thoroughly and store the result, unless one is stored.
 
     Args:
-        launcher: Runs the measurement in a process of its own.
-        is_forced: Measure also where figures are remembered.
+        launcher: Runs the measurement in a separate process.
+        is_forced: Measure even if a result is stored.
 
     Raises:
-        BreakevenError: The measurement did not come to an end.
+        BreakevenError: If the measurement does not finish.
     """
     return _calibrate(launcher, _MANY_ROUNDS, is_forced=is_forced)
 
 
 def find_host(name: str, launcher: Launcher) -> HostSpec:
-    """Return the host called ``name``; ``here`` is measured once and then remembered.
+    """Return the host called ``name``; ``here`` is measured once and then stored.
 
     Raises:
-        BreakevenError: There is no such host.
+        BreakevenError: If there is no such host.
     """
     if name != HERE:
         return named_host(name)
@@ -94,8 +94,8 @@ def find_host(name: str, launcher: Launcher) -> HostSpec:
 
 
 def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
-    """Return the host with what whole steps on its own GPU showed, where they were measured."""
-    # A hypervisor gives many machines one name: others' files say nothing of this one.
+    """Apply the calibration from whole steps on the host's own GPU, if there is one."""
+    # Use only this user's files: a hypervisor gives many machines one name.
     for calibration in load_calibrations(is_own=True).values():
         machine = calibration.machine
         told = (machine.processor, machine.num_cores, machine.torch_version)
@@ -107,37 +107,37 @@ def _with_own_steps(host: HostSpec, torch_version: str) -> HostSpec:
 def find_hosts(
     name: str, launcher: Launcher, kinds: Mapping[str, HostKind]
 ) -> tuple[HostSpec, HostSpec]:
-    """Return what feeds GPUs, and this machine, which is measured once.
+    """Return the host of the GPUs, and this machine, which is measured once.
 
     Args:
         name: As for `host_called`.
-        launcher: Runs the measurement in a process of its own.
+        launcher: Runs the measurement in a separate process.
         kinds: As for `with_kinds`.
 
     Raises:
-        BreakevenError: There is no such host.
+        BreakevenError: If there is no such host.
     """
     here = find_host(HERE, launcher)
     return with_kinds(host_called(name, here), here, kinds), here
 
 
 def host_called(name: str, here: HostSpec) -> HostSpec:
-    """Return what feeds GPUs.
+    """Return the host of the GPUs.
 
     Args:
-        name: ``auto``, where each GPU is in a machine that usually holds it, or in this one where
-            whole steps on its own GPU were measured; ``here``, a kind of machine, ``reference``, or
-            a CPU's name.
+        name: ``auto``, ``here``, a kind of machine, ``reference``, or a CPU's name. With ``auto``,
+            each GPU is in a machine that usually has it, or in this one if whole steps on its own
+            GPU were measured.
         here: This machine.
 
     Raises:
-        BreakevenError: There is no such host.
+        BreakevenError: If there is no such host.
     """
     own = kind_here()
     if name in (AUTO, HERE) and here.seen_work.has_steps:
         return here
     if name == AUTO:
-        # On a rented machine, cards for desks are predicted in a desktop with the same CPU.
+        # On a rented machine, predict desktop GPUs in a desktop with the same CPU.
         desk, rented = (find_kind("desktop"), own) if own.is_rented else (own, find_kind("cloud"))
         return replace(_in_machine(desk, here), data_center=_in_machine(rented, here))
     if name == HERE:
@@ -147,12 +147,12 @@ def host_called(name: str, here: HostSpec) -> HostSpec:
 
 
 def with_kinds(host: HostSpec, here: HostSpec, kinds: Mapping[str, HostKind]) -> HostSpec:
-    """Return a host with some GPUs in machines of other kinds.
+    """Put some GPUs into machines of other kinds.
 
     Args:
-        host: What feeds all others.
+        host: The host of all other GPUs.
         here: This machine.
-        kinds: By the ids of the GPUs.
+        kinds: Kinds by the ids of the GPUs.
     """
     if not kinds:
         return host
@@ -161,7 +161,7 @@ def with_kinds(host: HostSpec, here: HostSpec, kinds: Mapping[str, HostKind]) ->
 
 
 def kind_here() -> HostKind:
-    """Return the kind of this machine, by what it shows of itself."""
+    """Detect the kind of this machine."""
     if sys.platform == "win32" or "microsoft" in platform.release().lower():
         return find_kind("windows")
     if NOTEBOOK_VARIABLES & os.environ.keys():
@@ -170,10 +170,10 @@ def kind_here() -> HostKind:
 
 
 def _in_machine(kind: HostKind, here: HostSpec) -> FeedingHost:
-    """Return what issues a GPU's work in a machine of a kind."""
+    """Return the host of a GPU in a machine of a kind."""
     if not kind.is_rented:
         return FeedingHost.of(here, kind)
-    # How fast a virtual CPU runs its own operators does not tell how fast it reaches a GPU.
+    # The speed of a virtual CPU's own operators does not show how fast it reaches a GPU.
     cpu = host_spec(find_host_cpu(kind.cpu)) if kind.cpu else reference_host()
     return FeedingHost.of(replace(cpu, log_sigma=STEP_LOG_SIGMA), kind)
 
@@ -187,11 +187,11 @@ def check_host_name(name: str) -> None:
 def named_host(name: str) -> HostSpec:
     """Return the reference host, or one with the single-thread speed of the CPU called ``name``.
 
-    How far off such a host is likely to be is what the calibration found of measured steps. A CPU
-    whose name a hypervisor gives is one of a cloud machine.
+    The host's likely error comes from the calibration's measured steps. If the CPU's name is one
+    that a hypervisor gives, then the host is a cloud machine.
 
     Raises:
-        BreakevenError: There is no such host.
+        BreakevenError: If there is no such host.
     """
     reference = reference_host()
     try:
@@ -207,7 +207,7 @@ def named_host(name: str) -> HostSpec:
     host = replace(host, log_sigma=shipped_costs().host_log_sigma(host))
     if cpu is None or not cpu.is_virtual:
         return host
-    # Of an id of its own, since its factor is over this CPU: nothing else is measured of that.
+    # Give it a separate id: its factor is relative to this CPU, and no measurement applies to it.
     return FeedingHost.of(host, replace(find_kind("cloud"), id=cpu.id))
 
 
@@ -222,7 +222,7 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
         "cuda": str(ready.has_cuda),
     }
     stored = None if is_forced else read_host(key)
-    # Few rounds answer a check, but not who asked for a calibration.
+    # Few rounds suffice for a check, but not for an explicit calibration.
     if stored is not None and stored.num_rounds >= num_rounds:
         return HereCalibration(calibration=stored, is_remembered=True, other_load_fraction=0.0)
     run = launcher.measure_host(num_rounds)
@@ -233,6 +233,6 @@ def _calibrate(launcher: Launcher, num_rounds: int, *, is_forced: bool) -> HereC
     )
     if not here.is_busy:
         write_host(key, run.calibration)
-    elif stored is not None:  # fewer rounds, but of a quieter moment
+    elif stored is not None:  # fewer rounds, but from a less busy moment
         return dataclasses.replace(here, calibration=stored, is_remembered=True)
     return here

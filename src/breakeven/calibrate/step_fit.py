@@ -1,10 +1,10 @@
-"""Step effects, fitted to measured steps.
+"""Fit step effects to measured steps.
 
-All effects together are Gaussian random effects on logarithms of times: each kind has a prior
+All effects together are Gaussian random effects on logarithms of times. Each kind has a prior
 standard deviation around "no effect", and the data move an effect only as far as they agree on it.
-The time of a step is a smooth maximum of its host's and its device's time, anchored to the
-simulation, and linearised anew in each iteration (Gauss-Newton), with residuals weighted down as
-they grow, so that no odd row decides.
+The time of a step is a smooth maximum of host and device time, anchored to the simulation. Each
+iteration linearises it again (Gauss-Newton), and weights large residuals down, so that no outlier
+decides.
 
 Source of the method: Gelman, Hill, "Data Analysis Using Regression and Multilevel/Hierarchical
 Models", Cambridge, 2007, chapter 13; solved in the space of rows, of which there are fewer.
@@ -36,7 +36,7 @@ class StepPart:
     """Time of a step that the same effects scale.
 
     Args:
-        time_ns: Before any effect.
+        time_ns: Time before any effect.
         keys: The effects.
     """
 
@@ -50,11 +50,11 @@ class StepSample:
 
     Args:
         measured_ns: Time of one step.
-        simulated_ns: What the simulation makes of it before any effect.
-        waiting_ns: The part of it during which the host waits for copies; no effect scales it.
+        simulated_ns: Simulated time before any effect.
+        waiting_ns: The part of it in which the host waits for copies; no effect scales it.
         device_parts: Times of kernels.
-        host_parts: Times of the host, launches among them.
-        overlap_keys: Effects on the share of overlapping work that is lost.
+        host_parts: Times of the host, including launches.
+        overlap_keys: Effects on the lost share of overlapping work.
     """
 
     measured_ns: float
@@ -82,15 +82,15 @@ PRIOR_SIGMA = {
     "floor+family": 0.2,
     "floor+generation": 0.2,
     "host": 0.4,
-    # Convolutional networks alone were timed where launches decide; a wider prior trades their
-    # kinds of operators off against each other, to figures that no other network would confirm.
+    # Only convolutional networks were timed in the range that launches decide. A wider prior trades
+    # their kinds of operators off against each other, which no other network would confirm.
     "host class": 0.25,
     "host era": 0.2,
     "host machine": 0.6,
     "host machine+phase": 0.3,
     "overlap": 0.5,
     "overlap machine": 0.5,
-    # Of one GPU whose kernels were measured, with its host: from steps of its own. Judgement.
+    # For one GPU whose kernels and host were measured, from its own steps. Set by judgement.
     "gpu": 0.2,
     "gpu+units": 0.15,
     "own host": 0.3,
@@ -98,14 +98,14 @@ PRIOR_SIGMA = {
     "own backward call": 1.0,
     "own overlap": 0.5,
 }
-# Repeats of one step differ by this much; residuals beyond the second figure are weighted down.
+# Repeats of one step differ by the first value; residuals beyond the second are weighted down.
 _NOISE_SIGMA = 0.06
 _ROBUST_SIGMA = 0.07
-# Exponent of the smooth maximum that stands for the simulation between its anchors.
+# Exponent of the smooth maximum that replaces the simulation between its anchors.
 _OVERLAP_POWER = 6.0
 _NUM_ITERATIONS = 6
 _LARGEST_CHANGE = 0.6
-# Effects below this change no figure that anyone reads.
+# Smaller effects change no visible figure.
 _LEAST_EFFECT = 0.005
 
 
@@ -117,14 +117,14 @@ def fit_step_effects(
     known: StepEffects | None = None,
     free_kinds: Container[str] = PRIOR_SIGMA,
 ) -> StepEffects:
-    """Return the effects that explain the measured steps.
+    """Fit the effects that explain the measured steps.
 
     Args:
-        samples: Measured steps; none of them may be predicted with the result and called unseen.
-        provenance: What they are and how to repeat this.
-        spread: Residual uncertainty, from rows that were left out.
-        known: Effects whose kinds are not in ``free_kinds`` stay as they are here.
-        free_kinds: Kinds of effects that are fitted; all by default.
+        samples: Measured steps; a prediction of one of them with the result is not unseen.
+        provenance: Their description, and how to repeat the fit.
+        spread: Residual uncertainty, from rows left out of the fit.
+        known: Effects; those whose kinds are not in ``free_kinds`` keep their value.
+        free_kinds: Kinds of effects to fit; all by default.
     """
     kept: dict[EffectKey, float] = {
         (effect.kind, *effect.of): effect.log_factor
@@ -133,7 +133,7 @@ def fit_step_effects(
     }
     problem = _Problem(samples)
     mean = np.array([kept.get(key, 0.0) for key in problem.keys])
-    # What has no variance stays as it is.
+    # An effect without variance keeps its value.
     is_free = np.array([key[0] in free_kinds for key in problem.keys])
     log_factors = problem.solve(mean, problem.prior_variance * is_free)
     fitted = kept | dict(zip(problem.keys, log_factors.tolist(), strict=True))
@@ -150,7 +150,7 @@ def fit_step_effects(
 
 
 def _indices(keys_of: Sequence[tuple[EffectKey, ...]], index: dict[EffectKey, int]) -> Indices:
-    """Return the numbers of some effects, row by row, padded with -1; new effects get a number."""
+    """Return the indices of effects per row, padded with -1; a new effect gets a new index."""
     numbers = np.full((len(keys_of), max(1, *map(len, keys_of))), -1, dtype=np.intp)
     for row, keys in enumerate(keys_of):
         numbers[row, : len(keys)] = [index.setdefault(key, len(index)) for key in keys]
@@ -158,7 +158,7 @@ def _indices(keys_of: Sequence[tuple[EffectKey, ...]], index: dict[EffectKey, in
 
 
 class _Parts:
-    """Parts of all samples: whose they are, how long, and their effects."""
+    """The parts of all samples: their samples, times and effects."""
 
     def __init__(
         self, parts_of: Sequence[tuple[StepPart, ...]], index: dict[EffectKey, int]
@@ -169,7 +169,7 @@ class _Parts:
         self.effects = _indices([part.keys for part in parts], index)
 
     def scaled(self, log_factors: Floats) -> Floats:
-        """Return the times with their effects; the last factor is that of the padding, none."""
+        """Return the times with their effects; the last factor is for the padding and is 0."""
         return self.time_ns * np.exp(log_factors[self.effects].sum(axis=1))
 
 
@@ -186,11 +186,11 @@ class _Problem:
 
     @property
     def prior_variance(self) -> Floats:
-        """Return the variance of each effect before the data, by its kind."""
+        """Return the prior variance of each effect, by its kind."""
         return np.array([PRIOR_SIGMA[key[0]] for key in self.keys]) ** 2
 
     def solve(self, mean: Floats, variance: Floats) -> Floats:
-        """Return the logarithm of each effect, before the data ``mean`` with this ``variance``."""
+        """Return the logarithm of each effect, given the prior ``mean`` and ``variance``."""
         found = mean
         for _ in range(_NUM_ITERATIONS):
             log_time, slope = self._linearized(found)
@@ -229,7 +229,7 @@ class _Problem:
         ):
             moved = ((anchor - loss) * after * share + loss * total) / step_ns
             weight = (moved / np.maximum(total, 1.0))[parts.rows] * times
-            # Negative effects are padding: they end up in the last column of the row.
+            # Negative indices are padding: they count in the last column of the row.
             cells = parts.rows[:, None] * len(padded) + parts.effects % len(padded)
             weights = np.broadcast_to(weight[:, None], cells.shape)
             slope += np.bincount(cells.ravel(), weights.ravel(), len(slope))

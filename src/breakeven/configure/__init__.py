@@ -1,4 +1,4 @@
-"""What torch makes for a script, made otherwise for a while: loaders, calls of models, memory."""
+"""Temporary patches of torch for a script: DataLoaders, model calls, freed memory."""
 
 from breakeven.configure.loaders import change_loaders as change_loaders
 from breakeven.configure.loaders import has_whole_batches as has_whole_batches

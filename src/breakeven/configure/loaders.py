@@ -1,4 +1,4 @@
-"""DataLoaders made with other arguments, and batches taken from tensors at once."""
+"""Patches that change the arguments of DataLoaders and gather whole batches from tensors."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from breakeven.configure.patching import Patches
 
-# What makes two functions without constants of their own do the same.
+# Two functions without constants are the same if these attributes are equal.
 _CODE = ("co_code", "co_names", "co_varnames", "co_argcount", "co_freevars", "co_cellvars")
 
 
 class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
     """Inside, a DataLoader over tensors indexes them once per batch.
 
-    It applies where samples are rows of tensors that the data set holds, and to subsets of such a
-    data set, with torch's own collation. The batches are the same to the bit, and so are the random
-    numbers that the sampler draws.
+    It applies to data sets whose samples are rows of their tensors, to subsets of these, and only
+    with torch's own collation. Batches are equal to the bit, and the sampler draws the same random
+    numbers.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # DataLoaders that were made whose batches are taken at once.
+        # Number of DataLoaders made so far whose batches are gathered.
         self.num_applied = 0
 
     def _apply(self) -> None:
@@ -56,13 +56,13 @@ class whole_batches(Patches):  # noqa: N801 - a context manager reads as a verb
 
 
 def has_whole_batches(loader: Any) -> bool:
-    """Whether the batches of a DataLoader can be taken at once from what it loads."""
+    """Whether the batches of a DataLoader can be gathered from its data set's tensors."""
     is_collated = loader._auto_collation and _stacks(loader.collate_fn)
     return is_collated and bool(row_tensors(loader.dataset))
 
 
 def gather(dataset: Any, indices: Any) -> list[torch.Tensor] | None:
-    """Return the batch at ``indices``; None if it cannot be had at once."""
+    """Return the batch at ``indices``; None if it cannot be gathered."""
     tensors = row_tensors(dataset)
     if not tensors:
         return None
@@ -77,7 +77,7 @@ def gather(dataset: Any, indices: Any) -> list[torch.Tensor] | None:
 
 
 def _row_numbers(indices: Any) -> list[int] | None:
-    """Return a list of numbers as those of Python; None for whatever else a sampler yields."""
+    """Return row numbers as Python integers; None if the sampler yields anything else."""
     if type(indices) is not list:
         return None
     rows: list[int] = []
@@ -94,7 +94,7 @@ def _row_numbers(indices: Any) -> list[int] | None:
 
 
 def _stacks(collate: Any) -> bool:
-    """Whether samples are put together as torch does it, tensor by tensor."""
+    """Whether the collation stacks samples tensor by tensor, as torch does by default."""
     return (
         collate is default_collate
         and default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn
@@ -103,20 +103,20 @@ def _stacks(collate: Any) -> bool:
 
 
 def without_subsets(dataset: Any) -> Any:
-    """Return the data set that a subset, or a subset of one, takes its samples from."""
+    """Return the data set below all nested subsets."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 
 
 def row_tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors whose rows are the samples of a data set, or of a subset; else none.
+    """Return the tensors whose rows are the samples of a data set or subset; else ``()``.
 
     These are `torch.utils.data.TensorDataset`, and classes whose ``__getitem__`` only returns a
     tuple of rows of their own attributes: ``return self.x[index], self.y[index]``.
 
-    Tensors that are not plain are none either: stacked samples of theirs may lie otherwise in
-    memory than samples taken at once, or remember where they come from.
+    The result is also ``()`` if a tensor is not plain: its stacked samples may have another memory
+    layout than a gathered batch, or a gradient history.
     """
     dataset = without_subsets(dataset)
     if type(dataset) is TensorDataset:
@@ -127,16 +127,16 @@ def row_tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _attributes(dataset: Any) -> tuple[Any, ...]:
-    """Return what a sample holds a row of each of, where that is all that it holds."""
+    """Return the attributes whose rows make up a sample; ``()`` if a sample holds anything else."""
     kind = type(dataset)
-    # The class's own, whatever a metaclass may say.
+    # Search the classes directly: a metaclass may answer otherwise.
     method = next(filter(None, (vars(base).get("__getitem__") for base in kind.__mro__)), None)
     reads_otherwise = kind.__getattribute__ is not object.__getattribute__
     if not isinstance(method, FunctionType) or reads_otherwise or hasattr(dataset, "__getitems__"):
         return ()
     names = _row_names(method.__code__)
     held = getattr(dataset, "__dict__", {})
-    # What a class defines under the name, such as a property, may be found in its place.
+    # If the class defines the name too, for example as a property, that may hide the attribute.
     if not names or any(name not in held or hasattr(kind, name) for name in names):
         return ()
     return tuple(held[name] for name in names)
@@ -144,7 +144,7 @@ def _attributes(dataset: Any) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=64)
 def _row_names(code: CodeType) -> tuple[str, ...]:
-    """Return the attributes of which ``__getitem__`` returns a row each; none if it does more."""
+    """Return the attributes that ``__getitem__`` takes rows of; ``()`` if it does more."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
     except (OSError, SyntaxError, TokenError, ValueError):
@@ -155,10 +155,10 @@ def _row_names(code: CodeType) -> tuple[str, ...]:
 
 
 def _is_source_of(function: ast.FunctionDef, code: CodeType) -> bool:
-    """Whether a function is what runs: the file may have changed since it was read."""
+    """Whether the parsed source is the running code: the file may have changed since its import."""
     module = compile(ast.Module([function], []), "", "exec", dont_inherit=True)
     made = (each for each in module.co_consts if isinstance(each, CodeType))
-    # Others are of its annotations.
+    # The other code objects belong to annotations.
     own = next((each for each in made if each.co_name == function.name), None)
     return all(getattr(own, name, None) == getattr(code, name) for name in _CODE)
 
@@ -213,7 +213,7 @@ def _rows_of(method: ast.FunctionDef) -> tuple[str, ...]:
 def _is_plain(value: Any) -> bool:
     if type(value) is not torch.Tensor or value.layout is not torch.strided or value.dim() == 0:
         return False
-    # Those of a new tensor; a contiguous one has other strides where a size is 1.
+    # Compare with the strides of a new tensor; a contiguous one may differ if a size is 1.
     strides = [1]
     for size in reversed(value.shape[1:]):
         strides.insert(0, strides[0] * max(1, size))
@@ -223,11 +223,12 @@ def _is_plain(value: Any) -> bool:
 def change_loaders(
     patches: Patches, change: Callable[[dict[str, Any], DataLoader[Any]], None]
 ) -> None:
-    """Let ``change`` edit what DataLoaders are made with, until the patches are undone.
+    """Let ``change`` edit the arguments of new DataLoaders, until the patches are undone.
 
     Args:
-        patches: Puts it back.
-        change: Takes the arguments that the maker of a loader has given, by name, and the loader
+        patches: Holds the patch and undoes it.
+        change: Takes the arguments that the script passes, by name, and the loader under
+            construction.
             that is about to be made.
     """
     original = DataLoader.__init__
@@ -237,7 +238,7 @@ def change_loaders(
     def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
         try:
             given = signature.bind(loader, *args, **kwargs).arguments
-        except TypeError:  # torch says it better
+        except TypeError:  # torch raises the clearer error
             return original(loader, *args, **kwargs)
         given.pop(next(iter(signature.parameters)))  # the loader itself
         change(given, loader)

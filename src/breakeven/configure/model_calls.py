@@ -1,4 +1,4 @@
-"""Calls of trained models inside an autocast region, or compiled, in an unmodified script."""
+"""Patches that run an unmodified script's trained models compiled or in an autocast region."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from torch.utils._pytree import tree_map_only
 
 from breakeven.configure.patching import ByIdentity, Patches, named_parameters_of, updated_by
 
-# What torch calls a module through where it is set; it is left out of copies and saved models.
+# torch calls a module through this attribute if it is set; copies and saved models omit it.
 _CALL = "_compiled_call_impl"
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-# After so many updates every model that is trained has been called.
+# After this many updates, every trained model has been called.
 _MAX_UPDATES = 32
 
 
 class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a verb
-    """Inside, models that are trained run compiled, or within an autocast region, or both.
+    """Inside, trained models run compiled, in an autocast region, or both.
 
-    A script that compiles something itself keeps what it compiles, and nothing else is compiled;
-    a call within an autocast region of the script's own gets no second one.
+    If a script compiles something itself, then nothing else is compiled. A call inside an autocast
+    region of the script gets no second region.
 
-    What a model is called through is the attribute that torch itself keeps for compiled calls, so
-    that neither the names of its parameters change nor what is copied or saved of it.
+    The patch sets the attribute that torch keeps for compiled calls. Parameter names, copies and
+    saved models therefore do not change.
 
     Args:
         compile_mode: Mode of ``torch.compile``; empty for none.
@@ -53,17 +53,17 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         self._entered: set[int] = set()
 
     def num_applied(self, setting: str) -> int:
-        """Return how many models are called otherwise by a setting, by its name.
+        """Return the number of models whose calls a setting changes, by its name.
 
-        Of ``autocast``, those that have run within a region of ours; none is compiled where torch
-        found nothing to compile.
+        For ``autocast``, it counts models that have run in our region. For compilation, it is 0 if
+        torch found nothing to compile.
         """
         if setting == "autocast":
             return len(self._entered)
         return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
 
     def _apply(self) -> None:
-        # Whatever it is by now: a caller may have replaced it.
+        # Read it now: a caller may have replaced it.
         self._compile = torch.compile
         self._num_graphs_before = _num_graphs()
         self._watch_compile()
@@ -80,7 +80,7 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         ):
             call = self._in_region(call)
         if call not in (own, model._call_impl):
-            # Not by an assignment, which a compiled model hands on to the one that it wraps.
+            # Do not assign: a compiled model forwards assignments to the model that it wraps.
             vars(model)[_CALL] = call
             self.callback(_restore, weakref.ref(model), call, own)
 
@@ -96,7 +96,7 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
             entered.add(number)
             with torch.autocast(device, dtype):
                 output = call(*args, **kwargs)
-            # What follows the model, the loss first of all, is computed as in the script.
+            # Code after the model, such as the loss, computes in the script's format.
             return tree_map_only(
                 torch.Tensor,
                 lambda tensor: tensor.float() if tensor.dtype is dtype else tensor,
@@ -124,12 +124,12 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
 
 
 def _traceable_call(model: nn.Module) -> Callable[..., Any]:
-    """Return the call of a model as torch.compile traces it.
+    """Return the call of a model in a form that torch.compile traces.
 
-    It steps over torch's own code, a model that is an ``nn.Sequential`` included, unless a frame
-    of somebody else's is around it; ``Module.compile`` silently does nothing for such a model.
+    torch.compile skips frames of torch's own code, including an ``nn.Sequential``, unless a frame
+    of other code surrounds them. ``Module.compile`` silently does nothing for such a model.
     """
-    import torch._dynamo.external_utils  # as slow as torch itself, and needed to compile alone
+    import torch._dynamo.external_utils  # as slow as importing torch; only compiling needs it
     import torch._dynamo.trace_rules
 
     forward = model.forward
@@ -139,13 +139,13 @@ def _traceable_call(model: nn.Module) -> Callable[..., Any]:
 
 
 def _num_graphs() -> int:
-    """Return how many graphs torch.compile has made in this process."""
+    """Return the number of graphs that torch.compile has made in this process."""
     counters = sys.modules.get("torch._dynamo.utils")
     return counters.counters["stats"]["unique_graphs"] if counters is not None else 0
 
 
 def _is_in_package(frame: FrameType) -> bool:
-    """Whether the code of a frame is installed, instead of being the user's own."""
+    """Whether the code of a frame belongs to an installed package, not to the user."""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
@@ -156,16 +156,16 @@ def _restore(
     if found is None or vars(found).get(_CALL) is not ours:
         return
     if own is None:
-        del vars(found)[_CALL]  # the class says None
+        del vars(found)[_CALL]  # the class attribute is None
     else:
         vars(found)[_CALL] = own
 
 
 class TrainedModels(Patches):
-    """Calls back before the first call of each model that an optimizer has parameters of.
+    """Calls back before the first call of each model whose parameters an optimizer updates.
 
-    A call within the call of another module is part of that one. Once all parameters of all
-    optimizers belong to models that were found, module calls are left alone again.
+    A nested module call belongs to the outer module. Once every parameter of every optimizer
+    belongs to a model that was found, the patch stops watching calls.
 
     Args:
         on_found: Called with the model.
@@ -174,7 +174,7 @@ class TrainedModels(Patches):
     def __init__(self, on_found: Callable[[nn.Module], None]) -> None:
         super().__init__()
         self._on_found = on_found
-        # Optimizers may replace their parameters, and be given more: hence no set of those.
+        # Optimizers may replace or add parameters: keep the optimizers, not a set of parameters.
         self._optimizers = ByIdentity[torch.optim.Optimizer, bool]()
         self._found = ByIdentity[nn.Module, bool]()
         self._num_updates = 0
@@ -188,7 +188,7 @@ class TrainedModels(Patches):
             if self._is_over or torch.compiler.is_compiling():
                 return original_call(module, *args, **kwargs)
             self._look_at(module)
-            # Its parts are called as ever: at full speed, and as torch.compile knows them.
+            # Call the parts unpatched: at full speed, and in a form that torch.compile can trace.
             nn.Module.__call__ = original_call
             try:
                 return original_call(module, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""What is changed of torch and of this process for a while, and what modules and optimizers hold.
+"""Undoable patches of torch and the process, and safe access to modules and optimizers.
 
-A script may override ``parameters``, ``named_modules`` or ``__eq__``; torch calls those where the
-script asks for it, and so does nobody else.
+A script may override ``parameters``, ``named_modules`` or ``__eq__``. torch calls these only when
+the script asks for it, so this module never calls them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEVER = -1
 
 
 class Patches(ExitStack):
-    """A stack of replaced attributes; leaving it restores all of them in reverse order."""
+    """A stack of replaced attributes; leaving it restores all in reverse order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,26 +38,26 @@ class Patches(ExitStack):
         return self
 
     def _apply(self) -> None:
-        """Replace what a subclass is for; called when it is entered."""
+        """Make the replacements of a subclass; called on entry."""
 
     def original_of(self, value: Any) -> Any:
-        """Return what ``value`` stands in for; ``value`` itself when it replaces nothing."""
+        """Return the original that ``value`` replaces; ``value`` if it replaces nothing."""
         return self._originals.get(id(value), value)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name`` until the stack is left.
 
-        An attribute that ``owner`` merely inherits is shadowed, and uncovered again afterwards.
+        An attribute that ``owner`` inherits is shadowed, and visible again afterwards.
         """
         original = vars(owner).get(name, _ABSENT)
-        # To ask a package for what it imports on use would import it.
+        # Reading a lazy attribute of a package would import it.
         is_lazy = original is _ABSENT and type(owner) is ModuleType
         self._originals[id(value)] = None if is_lazy else getattr(owner, name, None)
         setattr(owner, name, value)
         self.callback(_restore, owner, name, original)
 
     def call_after_making(self, kind: type, callback: Callable[[Any], object]) -> None:
-        """Call back with each object of a class, or of one below it, that has been made."""
+        """Call back with each new object of a class or its subclasses, after construction."""
         original: Any = kind.__init__
 
         @functools.wraps(original)
@@ -76,12 +76,12 @@ def _restore(owner: Any, name: str, original: Any) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Let freed memory be used again instead of being returned to the operating system.
+    """Keep freed memory for reuse instead of returning it to the operating system.
 
-    Returning the memory of large tensors, and getting new pages, can take longer than the step on a
-    GPU, whose allocator keeps what it has. In a recording it looks like work of the script between
-    two operators. It cannot be undone, so it is for a process that ends with its run; where
-    the C library is another than glibc, nothing changes.
+    Returning the memory of large tensors and getting new pages can take longer than the step on a
+    GPU, whose allocator keeps its memory. A recording shows that time as the script's own work
+    between two operators. This cannot be undone, so use it in a process that ends with its run.
+    Only glibc supports it.
 
     Returns:
         Whether anything changes.
@@ -97,7 +97,7 @@ def keep_freed_memory() -> bool:
 
 
 def set_num_threads(count: int) -> None:
-    """Set torch's intra-op threads, where that changes anything; 0 to leave them."""
+    """Set torch's intra-op threads unless they have that value; 0 leaves them unchanged."""
     if count and torch.get_num_threads() != count:
         torch.set_num_threads(count)
 
@@ -107,12 +107,12 @@ _Value = TypeVar("_Value")
 
 
 def named_parts(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module and all of its parts once each, with their dotted paths below it."""
+    """Yield a module and all its parts once each, with their dotted paths below it."""
     return _named_parts(module, "", set())
 
 
 def named_parameters_of(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of a module and its parts; those that are shared by all their names."""
+    """Yield the parameters of a module and its parts; a shared one appears under each name."""
     for path, part in _named_parts(module, "", None):
         for name, parameter in _held(part, "_parameters"):
             yield f"{path}.{name}" if path else name, parameter
@@ -129,15 +129,15 @@ def children_of(module: nn.Module) -> list[nn.Module]:
 
 
 def updated_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Yield what an optimizer updates; nothing as long as it cannot tell."""
+    """Yield the tensors that an optimizer updates; none while it has no groups."""
     for group in groups_of(optimizer):
         yield from group["params"]
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the groups of an optimizer; none as long as it cannot tell.
+    """Return the groups of an optimizer; none while it has no ``param_groups``.
 
-    One that wraps another offers the other's, and has none before it knows it.
+    A wrapping optimizer returns the groups of the inner one, and has none before it is set.
     """
     try:
         return list(optimizer.param_groups)
@@ -158,7 +158,7 @@ def _named_parts(
 
 
 def _held(module: nn.Module, kind: str) -> list[tuple[str, Any]]:
-    """Return what is there of ``_modules`` or ``_parameters``; one not made yet has neither."""
+    """Return the items of ``_modules`` or ``_parameters``; none before ``Module.__init__``."""
     found = object.__getattribute__(module, "__dict__").get(kind)
     return (
         [] if found is None else [(name, item) for name, item in found.items() if item is not None]
@@ -166,10 +166,10 @@ def _held(module: nn.Module, kind: str) -> list[tuple[str, Any]]:
 
 
 class ByIdentity(MutableMapping[_Key, _Value]):
-    """A map whose keys are told apart by being another object, and forgotten when they are gone.
+    """A map that compares keys by identity and drops an entry when its key is deleted.
 
-    Nothing of a key is called: neither ``__hash__`` and ``__eq__``, which a class of one's own may
-    leave out, nor ``__getattr__``.
+    It calls no method of a key: not ``__hash__`` or ``__eq__``, which a class may lack, and not
+    ``__getattr__``.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class ByIdentity(MutableMapping[_Key, _Value]):
         held, number = self._held, id(key)
 
         def forget(reference: weakref.ref[Any]) -> None:
-            # The number may be another object's by now.
+            # Another object may have the number by now.
             if held.get(number, (None,))[0] is reference:
                 del held[number]
 

@@ -1,4 +1,4 @@
-"""Which of the devices that are here runs a model fastest, measured in a moment."""
+"""Choose the fastest of this machine's devices for a model, by a short measurement."""
 
 from breakeven.placement.automatic import DeviceChoice as DeviceChoice
 from breakeven.placement.automatic import auto as auto

@@ -1,4 +1,4 @@
-"""Choose the device on which a model trains fastest, by training copies of it for a moment."""
+"""Choose the device that trains a model fastest, by briefly training copies of it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class DeviceChoice:
     """The fastest place for a model's training step.
 
     Args:
-        device: Where to train.
-        num_threads: Threads of torch on the CPU that were fastest; 0 where that was not asked.
-        times: What was measured; empty where there was nothing to choose between.
-        left_out: Places that took no part, and why.
-        duration_ns: How long choosing took.
+        device: The device to train on.
+        num_threads: The fastest number of torch's CPU threads; 0 if not requested.
+        times: The measurements; empty if there was no choice.
+        left_out: Places without a measurement, and why.
+        duration_ns: Time that the choice took.
     """
 
     device: torch.device
@@ -48,7 +48,7 @@ class DeviceChoice:
 
     @property
     def reason(self) -> str:
-        """Return in one line what was measured where."""
+        """Return the measurements and exclusions in one line."""
         parts = [
             f"{time.name}: {format_duration(time.step_ns.median_ns, 2)}" for time in self.times
         ]
@@ -68,33 +68,33 @@ def auto(
     num_steps: int | None = None,
     budget_s: float = 1.0,
 ) -> torch.device:
-    """Return the device that is here and trains the model fastest, measured.
+    """Measure which available device trains the model fastest, and return it.
 
     Copies of the model run forward, backward and update on the CPU, on one CUDA device of each
-    kind and on Apple's GPU, with the copy of the batch to the device in each step. Nothing of the
-    caller's changes: parameters, gradients, buffers, optimizer, random numbers and settings stay
-    as they are. Where there is one device only, it is returned at once. A device on which the
-    step fails is left out with a warning. Devices within 1 % of each other are equally good, and
-    then it is the CPU. The times are logged to the logger ``breakeven`` at level INFO.
+    kind and on Apple's GPU. Each step includes the copy of the batch to the device. Parameters,
+    gradients, buffers, optimizer, random numbers and settings of the caller do not change.
+
+    If there is only one device, then it is returned at once. If the step fails on a device, then
+    that device is left out with a warning. Devices within 1 % of each other count as equal, and
+    the CPU wins. The logger ``breakeven`` logs the times at level INFO.
 
     Args:
-        model: Measured in training mode.
-        sample_batch: As the training loop gets it. A mapping becomes keyword arguments of the
-            model; of a tuple or list, as many leading values as ``forward`` requires become its
-            arguments, and the others go to ``loss_fn``; anything else is the one argument.
-        optimizer: Of the model, or a function that makes one for given parameters, such as
-            ``torch.optim.Adam``. Without it the update is left out of the step.
+        model: The model, measured in training mode.
+        sample_batch: A batch as in the training loop. A mapping becomes keyword arguments of the
+            model. Of a tuple or list, as many leading values as ``forward`` requires become its
+            arguments, and the rest goes to ``loss_fn``. Anything else is the only argument.
+        optimizer: The model's optimizer, or a function that makes one for given parameters, such
+            as ``torch.optim.Adam``. Without it, the step has no update.
         loss_fn: Called as ``loss_fn(output, *rest_of_the_batch)``. By default the output's
             ``loss``, or the mean of its floating-point tensors.
-        num_steps: Steps of the run that follows. The measurement then takes 1 % of it at most,
-            moving the model counts, and a run of less than ``budget_s`` stays on the CPU.
-        budget_s: Seconds that measuring may take, half of them for timed steps however long a
-            device takes to start. Every device does at least two steps, and no step is broken
-            off: slow ones take longer.
+        num_steps: Steps of the run that follows. The measurement then takes at most 1 % of it, and
+            moving the model counts as a cost. A run of less than ``budget_s`` stays on the CPU.
+        budget_s: Seconds for the measurement. Half of them are for timed steps, even if a device
+            starts slowly. Every device completes at least two steps, so slow ones take longer.
 
     Raises:
-        BreakevenError: The step fails on every device.
-        UsageError: The arguments make no sense.
+        BreakevenError: If the step fails on every device.
+        UsageError: If the arguments are invalid.
     """
     choice = choose_device(
         model,
@@ -117,7 +117,7 @@ def choose_device(
     budget_s: float = 1.0,
     thread_counts: Sequence[int] = (),
 ) -> DeviceChoice:
-    """Return what `auto` returns, with the times that decided.
+    """Choose a device as `auto` does, and return it with the measured times.
 
     Args:
         model: As in `auto`.
@@ -126,7 +126,7 @@ def choose_device(
         loss_fn: As in `auto`.
         num_steps: As in `auto`.
         budget_s: As in `auto`.
-        thread_counts: Numbers of torch's threads to try on the CPU; none to leave them.
+        thread_counts: Numbers of torch's CPU threads to try; empty to keep the current one.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}, not a torch.nn.Module")
@@ -141,7 +141,7 @@ def choose_device(
     else:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        # Of a compiled model the plain one: a copy that is compiled first is not done in time.
+        # Use the plain model of a compiled one: compiling a copy would exceed the budget.
         plain: nn.Module = getattr(model, "_orig_mod", model)
         call = BatchLoss(plain, loss_fn)
         places = [
@@ -164,9 +164,9 @@ def _choose(
     finally:
         for place in places:
             place.close()
-        # Leave no memory of a device behind that is not chosen.
+        # Free the memory on devices that were not chosen.
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            gc.collect()  # a graph of the last step may be part of a cycle
+            gc.collect()  # a graph of the last step may be in a reference cycle
             torch.cuda.empty_cache()
     for left in result.left_out:
         if isinstance(left.error, UsageError):
@@ -198,11 +198,11 @@ def _choose(
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Give back the random numbers, the threads and the hooks of optimizers as they were.
+    """Restore random numbers, threads and hooks of optimizers on exit.
 
-    Inside, gradients are recorded whatever the caller does, and no hook sees a step.
+    Inside, gradients are recorded even if the caller disables them, and no hook sees a step.
     """
-    # Compiled steps are only needed where steps run.
+    # Only measurements need compiled steps.
     from faststep.guards import unwatched_steps
 
     python_state, numpy_state = random.getstate(), np.random.get_state()

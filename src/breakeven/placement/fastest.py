@@ -1,4 +1,4 @@
-"""Run a block, or a step function, where the model trains fastest, and put all back after it."""
+"""Run a block or a step function on the model's fastest device, and restore everything after."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ def on_fastest(
     num_steps: int | None = None,
     budget_s: float = 1.0,
 ) -> OnFastest:
-    """Move a model to where it trains fastest: for a ``with`` block, or for a step function.
+    """Move a model to its fastest device, for a ``with`` block or for a step function.
 
-    As a context manager it gives the device, and puts everything back at the end::
+    As a context manager, it returns the device and restores everything at the end::
 
         with breakeven.on_fastest(model, (x, y), loss_fn=loss_fn) as device:
             for x, y in loader:
                 train(model, x.to(device), y.to(device))
 
-    As a decorator, the first call's arguments are the sample batch where none is given, and
-    tensors among the arguments of every call are moved to the device::
+    As a decorator, it moves tensors among the arguments of every call to the device. Without a
+    sample batch, it measures with the arguments of the first call::
 
         @breakeven.on_fastest(model, optimizer=optimizer, loss_fn=loss_fn)
         def step(x, y): ...
 
-    The step function itself is never called to measure: copies of the model are, see `auto`. Of
-    the CPU, 1 thread, half of them and all (as many as torch uses now) are tried too. In a block
-    the threads are set until its end; then the model and the optimizer's state return to the
-    device they came from, with what was learned. A decorated function sets the threads for the
-    length of each call and leaves the model on its device.
+    The measurement runs copies of the model, never the step function: see `auto`. On the CPU it
+    tries 1 thread, half of torch's current threads, and all of them. A block keeps the chosen
+    threads until its end; then the trained model and the optimizer's state return to their former
+    device. A decorated function sets the threads during each call and leaves the model on its
+    device.
 
     Args:
         model: Moved in place, so optimizers keep their parameters.
         sample_batch: As in `auto`; a context manager needs it.
-        optimizer: Of the model: counts in the measurement, and its state moves along. One that
-            has made steps before must be passed.
+        optimizer: The model's optimizer. The measurement includes it, and its state moves too. It
+            is required if it has already made steps.
         loss_fn: As in `auto`.
         num_steps: As in `auto`.
         budget_s: As in `auto`.
 
     Raises:
-        BreakevenError: The step fails on every device.
-        UsageError: The model lies on several devices, or there is no sample batch.
+        BreakevenError: If the step fails on every device.
+        UsageError: If the model is on several devices, or there is no sample batch.
     """
     return OnFastest(
         model,
@@ -72,13 +72,13 @@ def on_fastest(
 
 
 class OnFastest:
-    """What `on_fastest` returns: a context manager and a decorator.
+    """The result of `on_fastest`: a context manager and a decorator.
 
     Args:
-        model: To be moved.
-        sample_batch: To measure with; None to take the first call's arguments.
-        optimizer: Whose state moves along.
-        **options: Of `choose_device`.
+        model: The model to move.
+        sample_batch: The batch to measure with; None for the first call's arguments.
+        optimizer: The optimizer whose state moves too.
+        **options: Options of `choose_device`.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class OnFastest:
         self._before: tuple[torch.device, int] | None = None
 
     def choose(self, sample_batch: Any) -> DeviceChoice:
-        """Return the fastest place for the model on a batch, without moving anything."""
-        most = torch.get_num_threads()  # never more than the process allows itself now
+        """Return the fastest place for the model on a batch; move nothing."""
+        most = torch.get_num_threads()  # never exceed the process's current limit
         return choose_device(
             self._model,
             sample_batch,
@@ -127,18 +127,18 @@ class OnFastest:
         return choice.device
 
     def __exit__(self, *_: object) -> None:
-        """Put the threads, the model and the optimizer's state back."""
+        """Restore the threads, and move the model and the optimizer's state back."""
         assert self._before is not None, "entered before it is left"
         (device, num_threads), self._before = self._before, None
         set_num_threads(num_threads)
         self._move(device)
 
     def __call__(self, step: Callable[_P, _R]) -> OnFastestStep[_P, _R]:
-        """Return a step function that runs where the model trains fastest."""
+        """Return a step function that runs on the model's fastest device."""
         return OnFastestStep(self, step)
 
     def settle(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> DeviceChoice:
-        """Choose by the first call's arguments, and move the model for good."""
+        """Choose by the first call's arguments, and move the model permanently."""
         _home_device(self._model)
         sample_batch = self._sample_batch
         if sample_batch is None:
@@ -158,7 +158,7 @@ class OnFastest:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 for name, value in state.items():
-                    # Counts of steps stay on the CPU unless a kernel reads them.
+                    # Step counts stay on the CPU unless a kernel reads them.
                     if isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device):
                         state[name] = value.to(device)
 
@@ -167,11 +167,11 @@ class OnFastestStep(Generic[_P, _R]):
     """A decorated step function.
 
     Args:
-        owner: Chooses and moves at the first call.
+        owner: Chooses the device and moves the model at the first call.
         step: The user's function.
 
     Attributes:
-        choice: Where the steps run, and why; None before the first call.
+        choice: The chosen device and the reason; None before the first call.
     """
 
     def __init__(self, owner: OnFastest, step: Callable[_P, _R]) -> None:
@@ -194,10 +194,10 @@ class OnFastestStep(Generic[_P, _R]):
 
 
 def _home_device(model: nn.Module) -> torch.device:
-    """Return the one device on which a model lies.
+    """Return the model's only device.
 
     Raises:
-        UsageError: It lies on several.
+        UsageError: If it is on several devices.
     """
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
@@ -207,7 +207,7 @@ def _home_device(model: nn.Module) -> torch.device:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Return an argument of the user's with its tensors on a device, and of the same type."""
+    """Return a user's argument, of the same type, with its tensors on a device."""
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Race places against each other within a budget of time, and stop as soon as it is decided."""
+"""Race places against each other within a time budget, until the fastest is clear."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from breakeven.timing import Measurement
 
 
 class Place(Protocol):
-    """Somewhere a step can run: a device, or the CPU with a number of threads.
+    """A place to run a step: a device, or the CPU with a number of threads.
 
     Any method may raise; the place is then left out, with the reason.
 
     Attributes:
-        name: Unlike that of all others.
-        starts_up: Whether first steps take long for reasons of their own, as on a GPU: libraries
-            are loaded, kernels chosen. Such a first step says nothing of later ones.
-        one_off_ns: What moving there costs once, known after `prepare`.
+        name: A unique name.
+        starts_up: Whether first steps are slow for one-time reasons, as on a GPU, which loads
+            libraries and chooses kernels. Its first step then does not predict later ones.
+        one_off_ns: One-time cost of moving there, known after `prepare`.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Place(Protocol):
     one_off_ns: float
 
     def prepare(self) -> None:
-        """Get ready for steps; the user's own model and batch stay as they are."""
+        """Prepare for steps; the user's model and batch do not change."""
         ...
 
     def enter(self) -> None:
-        """Put settings into effect that hold for the following steps; called out of the time."""
+        """Apply the settings for the following steps; called outside of the timed region."""
         ...
 
     def run_step(self) -> None:
@@ -40,34 +40,34 @@ class Place(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait until all that was issued is done."""
+        """Wait until all issued work is done."""
         ...
 
 
-# Within this of each other, places are equally good: the first one given is taken, the simplest.
+# Places within this fraction of each other are equal: the first one listed, the simplest, wins.
 TIE_FRACTION = 0.01
 
-# One sample lasts this share of the budget, or one step where that is longer: short enough for a
-# hundred of them, and long enough for a GPU to run ahead of its host as it does in training.
+# Share of the budget for one sample, or one step if that is longer: short enough for a hundred
+# samples, and long enough for a GPU to run ahead of its host as in training.
 _SAMPLE_FRACTION = 0.01
 _MAX_STEPS_PER_SAMPLE = 1_000
-# Under this share of the budget a first step is repeated at once, for a better first guess.
+# A first step below this share of the budget is repeated at once, for a better first guess.
 _SHORT_FRACTION = 0.05
-# Of the stated run, what finding out may take.
+# Share of the following run that the race may take.
 _RUN_FRACTION = 0.01
-# Of the budget, what is left for timed steps however long the warm-up took: the first use of a GPU
-# takes seconds, which training pays as well, and one timed step decides nothing.
+# Share of the budget reserved for timed steps, even after a long warm-up: the first use of a GPU
+# takes seconds, which training pays as well, and a single timed step decides nothing.
 _TIMED_FRACTION = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceTime:
-    """What was measured at one place.
+    """The measurement of one place.
 
     Args:
-        name: Of the place.
-        step_ns: Samples, each the mean step of some that ran back to back.
-        one_off_ns: What moving there costs once.
+        name: Name of the place.
+        step_ns: Samples; each is the mean step time of a back-to-back series.
+        one_off_ns: One-time cost of moving there.
     """
 
     name: str
@@ -77,12 +77,12 @@ class PlaceTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A place that took no part, or not to the end.
+    """A place that did not start or finish the race.
 
     Args:
-        name: Of the place.
-        reason: Why, in one sentence.
-        error: What it raised; None if it was left out without trying.
+        name: Name of the place.
+        reason: The reason in one sentence.
+        error: The exception; None if the place was not tried.
     """
 
     name: str
@@ -92,14 +92,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceResult:
-    """How a race ended.
+    """The result of a race.
 
     Args:
-        winner: Name of the fastest place; None where every one failed.
-        times: What was measured, in the order of the places; a place that alone was left at the
-            start has been warmed up only, and has no time.
+        winner: Name of the fastest place; None if all failed.
+        times: The measurements, in the order of the places. A place that has no competitor after
+            the warm-up has no time.
         left_out: The places without a time, and why.
-        duration_ns: How long the race took.
+        duration_ns: Duration of the race.
     """
 
     winner: str | None
@@ -116,22 +116,23 @@ def race(
     now_ns: Callable[[], int] = perf_counter_ns,
     own_ns: Callable[[], int] = own_time_ns,
 ) -> RaceResult:
-    """Return which place runs a step fastest.
+    """Find the place that runs a step fastest.
 
-    Places take turns, so that a disturbance falls on all of them alike. One that is shown to be
-    slower drops out; the race ends when one is left, when all that are left are equally good, or
-    with the budget. A step that was begun is not broken off, every place is warmed up and timed
-    once at least, and half of the budget is for the time after the warm-up, so slow steps and slow
-    starts take longer than the budget.
+    Places take turns, so that a disturbance affects all of them alike. A place that is shown to be
+    slower drops out. The race ends when one place is left, when all that are left are equal, or
+    with the budget.
+
+    Slow steps and slow starts exceed the budget. No step is interrupted, and every place is warmed
+    up and timed at least once. Half of the budget is reserved for the time after the warm-up.
 
     Args:
-        places: In order of preference among equals, those that start up last.
-        budget_ns: What the race may take, warm-up included.
-        num_steps: Steps of the run that is to follow: the race then takes at most 1 % of it, a
-            one-off cost counts by its share of a step, and where the whole run would end within
-            the budget, nothing is started up.
-        now_ns: Reads the clock.
-        own_ns: Reads the one of the steps, which other work does not stretch.
+        places: In order of preference among equals; those that start up come last.
+        budget_ns: Time for the race, warm-up included.
+        num_steps: Steps of the run that follows. The race then takes at most 1 % of it, and each
+            step carries its share of a one-off cost. If the whole run would end within the budget,
+            then no place is started up.
+        now_ns: Returns wall time.
+        own_ns: Returns the time for timing steps, which excludes other processes' work.
     """
     race = _Race(budget_ns, num_steps, now_ns, own_ns)
     for place in places:
@@ -140,7 +141,7 @@ def race(
     racing = list(race.runners)
     while len(racing) > 1:
         round_ns = now_ns()
-        # Those that start up first, whose first steps say nothing.
+        # Sample places that start up first, since their first steps cannot be used.
         for runner in sorted(racing, key=lambda runner: not runner.place.starts_up):
             race.sample(runner)
         racing = _undecided([runner for runner in racing if runner in race.runners])
@@ -168,7 +169,7 @@ class _Runner:
     place: Place
     first_ns: int
     samples_ns: list[int] = field(default_factory=lambda: [])
-    shares_ns: float = 0.0  # of the one-off cost, in each step
+    shares_ns: float = 0.0  # share of the one-off cost in each step
 
     @property
     def guess_ns(self) -> int:
@@ -184,7 +185,7 @@ class _Runner:
 
 
 class _Race:
-    """The places that still work, and the time that is left."""
+    """The places that still work, and the time left."""
 
     def __init__(
         self,
@@ -219,7 +220,7 @@ class _Race:
         self.runners.append(runner)
 
     def sample(self, runner: _Runner) -> None:
-        """Take one sample; the first step serves if another one would break the budget."""
+        """Take one sample; reuse the first step if another one would exceed the budget."""
         if (
             not runner.place.starts_up
             and not runner.samples_ns
@@ -237,7 +238,7 @@ class _Race:
             self.runners.remove(runner)
 
     def _time(self, place: Place, num_steps: int) -> int:
-        """Return the nanoseconds per step of some steps back to back."""
+        """Return the mean time per step of a back-to-back series, in nanoseconds."""
         place.enter()
         place.synchronize()
         started_ns = self._own_ns()
@@ -247,14 +248,14 @@ class _Race:
         return max(1, (self._own_ns() - started_ns) // num_steps)
 
     def _limit_ns(self) -> float:
-        """Return what the race may take, as far as the run's time is known yet."""
+        """Return the time limit of the race, from the run's length if it is known by now."""
         if self._num_steps is None or not self.runners:
             return self._budget_ns
         fastest_ns = min(runner.guess_ns for runner in self.runners)
         return min(self._budget_ns, _RUN_FRACTION * self._num_steps * fastest_ns)
 
     def left_ns(self) -> float:
-        """Return what is left for timed steps."""
+        """Return the time left for timed steps."""
         limit_ns = self._limit_ns()
         warm_up_ns = self.warm_ns - self.started_ns
         timed_ns = max(limit_ns - warm_up_ns, _TIMED_FRACTION * limit_ns)
@@ -266,7 +267,7 @@ class _Race:
 
 
 def _undecided(left: Sequence[_Runner]) -> list[_Runner]:
-    """Return who may still be the fastest; one alone if that is decided."""
+    """Return the runners that may still be the fastest; only one if that is decided."""
     if not left:
         return []
     leader = min(left, key=lambda runner: runner.cost_ns)

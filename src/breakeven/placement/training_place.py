@@ -1,4 +1,4 @@
-"""Devices that are here, and copies of the user's model that are trained there for a moment."""
+"""The available devices, and copies of the user's model that train there briefly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from breakeven.errors import BreakevenError, UsageError
 from breakeven.memory import available_bytes
 from breakeven.units import format_bytes
 
-# Copies of the parameters in one step, at least: themselves and their gradients; most optimizers
-# keep two more.
+# Least number of parameter-sized tensors in a step: parameters and gradients. Most optimizers keep
+# two more.
 _COPIES_IN_STEP = 2
 _COPIES_IN_OPTIMIZER = 2
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -28,15 +28,15 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class TrainingPlace:
     """Forward, backward and update of a copy of a model on one device.
 
-    On a device that is not the batch's own, each step begins with the copy of the batch to it.
+    If the batch is on another device, then each step starts with its copy to this one.
 
     Args:
-        device: Where to train.
-        model: Is copied in `prepare`, never touched.
-        batch: Sample batch; copied too.
-        call: How the model is called.
-        optimizer: Of the model, or what makes one; None for steps without an update.
-        num_threads: Of torch on the CPU, for this place; 0 to leave them.
+        device: The device to train on.
+        model: The model; `prepare` copies it and leaves it unchanged.
+        batch: The sample batch, also copied.
+        call: Calls the model and computes the loss.
+        optimizer: The model's optimizer, or a function that makes one; None for no update.
+        num_threads: torch's CPU threads for this place; 0 to keep the current number.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TrainingPlace:
         set_num_threads(self.num_threads)
 
     def run_step(self) -> None:
-        """Copy the batch, run forward, backward where there is a gradient, and update."""
+        """Copy the batch, run forward, backward if there is a gradient, and update."""
         model, optimizer = self._model, self._optimizer
         assert model is not None, "prepared before it runs"
         batch = self._batch
@@ -96,7 +96,7 @@ class TrainingPlace:
             )
         closure = optimizer and inspect.signature(optimizer.step).parameters.get("closure")
         if optimizer is not None and closure and closure.default is closure.empty:
-            # Such as LBFGS, which evaluates the model by itself.
+            # For example LBFGS, which evaluates the model itself.
             optimizer.step(lambda: self._backward(model, batch))  # pyright: ignore
             return
         self._backward(model, batch)
@@ -111,7 +111,7 @@ class TrainingPlace:
             torch.mps.synchronize()
 
     def close(self) -> None:
-        """Free the copies, and give back the device's random numbers."""
+        """Free the copies, and restore the device's random numbers."""
         self._model = self._optimizer = self._batch = None
         self._restore_random()
 
@@ -123,7 +123,7 @@ class TrainingPlace:
         return loss
 
     def _start_device(self) -> None:
-        """Start the device, so that this is not taken for the cost of moving the model."""
+        """Start the device, so that the cost of moving the model excludes it."""
         if self.device.type == "cuda":
             state = torch.cuda.get_rng_state(self.device)
             self._restore_random = lambda: torch.cuda.set_rng_state(state, self.device)
@@ -152,7 +152,7 @@ class TrainingPlace:
             )
 
     def _own_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor of the sample batch to where the user's loop would have it."""
+        """Copy a tensor of the sample batch to the device where the user's loop has it."""
         lies_here = tensor.device == self.device
         target = self.device if lies_here or not self.starts_up else torch.device("cpu")
         copied = tensor.detach().to(target, copy=True)
@@ -164,12 +164,12 @@ class TrainingPlace:
 def copy_model(model: nn.Module, device: torch.device) -> tuple[nn.Module, dict[int, Any]]:
     """Return a copy of a model on a device, and the copied tensors by the originals' ``id``.
 
-    Parameters are copied straight to the device, so the device where they lie needs no room for
-    them, and gradients are not copied.
+    Parameters are copied straight to the device, so their own device needs no room for them.
+    Gradients are not copied.
 
     Args:
-        model: Stays as it is.
-        device: Where the copy lies.
+        model: The original; it does not change.
+        device: The device of the copy.
     """
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers()):
@@ -189,21 +189,21 @@ def copy_optimizer(
     copied_tensors: dict[int, Any],
     device: torch.device,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer of a copied model whose updates leave the numbers as they are.
+    """Return an optimizer for a copied model whose updates do not change the numbers.
 
-    Its learning rates are 0: the same arithmetic, but a model that is trained towards nothing in
-    particular does not run away while it is timed.
+    Its learning rates are 0. The arithmetic is the same, but a model that trains on one batch
+    cannot diverge while it is timed.
 
     Args:
-        optimizer: Of the original model, or what makes one for given parameters.
+        optimizer: The original model's optimizer, or a function that makes one for parameters.
         model: The copy.
         copied_tensors: Its tensors by the originals' ``id``.
-        device: Where the copy lies.
+        device: The device of the copy.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         made = optimizer(model.parameters())
     else:
-        inner = getattr(optimizer, "optimizer", None)  # accelerate wraps the real one
+        inner = getattr(optimizer, "optimizer", None)  # accelerate wraps torch's optimizer
         if isinstance(inner, torch.optim.Optimizer):
             optimizer = inner
         memo = dict(copied_tensors)
@@ -216,14 +216,14 @@ def copy_optimizer(
                     )
                 for value in optimizer.state.get(parameter, {}).values():
                     if isinstance(value, torch.Tensor):
-                        # The count of steps lies on the CPU unless it is read by a kernel.
+                        # The step count is on the CPU unless a kernel reads it.
                         # Source: torch.optim.Optimizer._process_value_according_to_param_policy.
                         follows = value.dim() > 0 or group.get("fused") or group.get("capturable")
                         target = device if follows else torch.device("cpu")
                         memo[id(value)] = value.detach().to(target, copy=True)
         made = copy.deepcopy(optimizer, memo)
-        # What optimizers keep besides their state is not copied: LBFGS misses its parameters. A
-        # step on the object itself is a scheduler's wrapper around the user's optimizer.
+        # deepcopy skips attributes outside of the optimizer's state: LBFGS would lack its
+        # parameters. A ``step`` on the object itself is a scheduler's wrapper around the original.
         for name, value in vars(optimizer).items():
             if name != "step" and name not in vars(made):
                 setattr(made, name, copy.deepcopy(value, memo))
@@ -234,10 +234,10 @@ def copy_optimizer(
 
 
 def devices_present() -> tuple[torch.device, ...]:
-    """Return the CPU, one CUDA device of each model of GPU, and Apple's GPU where there is one.
+    """Return the CPU, one CUDA device of each GPU model, and Apple's GPU if there is one.
 
-    Of several CUDA devices with one name the current one counts, so that each process of a
-    distributed run keeps its own.
+    If several CUDA devices have one name, then the current device represents them, so that each
+    process of a distributed run keeps its own.
     """
     devices = [torch.device("cpu")]
     if torch.cuda.is_available():
@@ -258,8 +258,8 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
     """Return a batch with ``function`` applied to each tensor; mappings become plain dicts.
 
     Args:
-        function: From tensor to tensor.
-        batch: A tensor, an array, or tuples, lists and mappings of them; all else stays.
+        function: Maps a tensor to a tensor.
+        batch: A tensor, an array, or tuples, lists and mappings of them; other values stay.
     """
     if isinstance(batch, torch.Tensor):
         return function(batch)
@@ -275,18 +275,18 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
 
 
 class BatchLoss:
-    """Calls a model on a batch: of a tuple or list, the model gets what it requires.
+    """Calls a model on a batch and computes the loss.
 
     A mapping becomes keyword arguments. Of a tuple or list, as many leading values as ``forward``
-    requires become positional arguments, and the others go to ``loss_fn`` behind the output: so
-    ``(x, y)`` of a data loader is ``model(x)``, then ``loss_fn(output, y)``. Anything else is the
-    one argument.
+    requires become positional arguments, and the rest follows the output in ``loss_fn``: a data
+    loader's ``(x, y)`` becomes ``model(x)``, then ``loss_fn(output, y)``. Anything else is the only
+    argument.
 
     Args:
-        model: Whose ``forward`` is looked at.
-        loss_fn: Takes the output and the rest of the batch. By default a scalar output, or its
-            ``loss`` where the output has one (transformers), or the mean of its floating-point
-            tensors, summed: a stand-in that runs back through all of the model.
+        model: The model whose ``forward`` decides the number of arguments.
+        loss_fn: Takes the output and the rest of the batch. By default, the output's ``loss`` if
+            it has one (transformers), else the sum of the means of its floating-point tensors: a
+            stand-in whose gradient reaches all of the model.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None) -> None:
@@ -300,7 +300,7 @@ class BatchLoss:
             output = model(**batch)
         elif isinstance(batch, tuple | list):
             num_inputs = self._num_inputs
-            if num_inputs is None:  # it takes any number: all but the target
+            if num_inputs is None:  # it takes any number: pass all but the target
                 num_inputs = len(batch) - (self._loss_fn is not None and len(batch) > 1)
             output = model(*batch[:num_inputs])
             rest = tuple(batch[num_inputs:])
@@ -310,7 +310,7 @@ class BatchLoss:
 
 
 def _num_required(model: nn.Module) -> int | None:
-    """Return how many positional arguments ``forward`` requires; None for any number."""
+    """Return the number of positional arguments ``forward`` requires; None for any number."""
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):  # compiled by TorchScript, or not Python at all
@@ -323,7 +323,7 @@ def _num_required(model: nn.Module) -> int | None:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]
-    # A forward whose arguments are all optional still gets one.
+    # Pass one argument even if all are optional.
     return max(1, len(required))
 
 
@@ -340,6 +340,6 @@ def _default_loss(output: Any) -> torch.Tensor:
             "as a loss",
             hint="pass loss_fn=, which takes the output and returns the loss",
         )
-    # What can be differentiated decides: a policy's sampled actions cannot.
+    # Prefer differentiable tensors: a policy's sampled actions are not.
     differentiable = [tensor for tensor in found if tensor.requires_grad] or found
     return sum((tensor.mean() for tensor in differentiable[1:]), differentiable[0].mean())

@@ -1,4 +1,4 @@
-"""Propose the lines of a training loop that `breakeven.fast_step` replaces, or run it with them."""
+"""Rewrite a training loop to call `breakeven.fast_step`: as a proposal, or in memory for a run."""
 
 from breakeven.rewrite.source_patch import NoPatch as NoPatch
 from breakeven.rewrite.source_patch import SourcePatch as SourcePatch

@@ -1,7 +1,7 @@
-"""Which calls of a loop compute and do no more, and which of its values stay what they are.
+"""Analysis of a loop: which calls only compute, and which values stay constant.
 
-A step is traced once. A call that counts, draws from NumPy or writes to a list would do so once,
-and a number that changes would stay what it was: both are refused unless they are known to be safe.
+A step is traced once. A call that counts, draws from NumPy or writes to a list would then run only
+once, and a changing number would keep its first value. Both are refused unless known to be safe.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from breakeven.source import (
 
 Loop = ast.For | ast.While
 
-# Reading a value out of a tensor ends the graph: such statements come after the step.
+# Reading a value out of a tensor ends the graph: move such statements past the step.
 READS_VALUES = frozenset({"item", "numpy", "tolist", "cpu", "print", "append", "add_scalar"})
-# These do something else after the update than before it.
+# These calls have another effect after the update than before it.
 MUST_PRECEDE = frozenset({"step", "backward", "zero_grad", "load_state_dict", "train", "eval"})
-# Libraries whose functions compute what their arguments say, and keep nothing.
+# Libraries whose functions compute from their arguments and keep no state.
 _PURE = ("torch", "math", "itertools", "functools", "operator", "einops", "copy")
-# In those: what keeps something, or makes a constant of what it is given.
+# Exceptions in those libraries: functions that keep state or turn their arguments into constants.
 _IMPURE = frozenset({
     "manual_seed", "seed", "save", "load", "set_grad_enabled", "no_grad", "inference_mode",
     "enable_grad", "set_num_threads", "from_numpy", "tensor", "as_tensor", "count", "cycle",
 })  # fmt: skip
-# Methods that change what they are called on.
+# Methods that change their object.
 _WRITING = frozenset({"pop", "extend", "update", "write", "sample", "clear", "add", "insert"})
 _PURE_BUILTINS = frozenset({
     "len", "range", "zip", "enumerate", "sum", "min", "max", "float", "int", "bool", "tuple",
@@ -43,7 +43,7 @@ _PURE_BUILTINS = frozenset({
     "round", "super", "getattr",
 })  # fmt: skip
 _LITERALS = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.unaryop, ast.Load)
-# What a Polyak update may write by, and go over.
+# Methods that a Polyak update may write with, and calls that its loop may iterate over.
 _WRITES_PARAMETERS = frozenset({"mul_", "add_", "sub_", "lerp_", "copy_"})
 _PARAMETERS = frozenset({
     "parameters", "named_parameters", "buffers", "named_buffers", "zip",
@@ -56,12 +56,12 @@ def last_called(call: ast.Call) -> str:
 
 
 class KnownCalls:
-    """What the calls of some statements are known to do.
+    """Decides what the calls in a step's statements do.
 
     Args:
         script: The script.
-        models: Those of its step, as it calls them.
-        loops: The loop of the step and those around it, from within.
+        models: Models of the step, as the source names them.
+        loops: The loop of the step and those around it, innermost first.
     """
 
     def __init__(self, script: SyntaxTree, models: Sequence[str], loops: Sequence[Loop]) -> None:
@@ -89,10 +89,10 @@ class KnownCalls:
 
         Args:
             node: A statement.
-            values: Variables whose methods are those of tensors.
-            lists: Lists that the function around it makes.
-            given: What that function was given, and may call.
-            harmless: Names of functions and methods that are allowed besides.
+            values: Variables that hold tensors.
+            lists: Lists that the surrounding function makes.
+            given: Parameters of that function, which it may call.
+            harmless: Further names of functions and methods to allow.
         """
         for part in ast.walk(node):
             if isinstance(part, ast.Yield | ast.YieldFrom | ast.Await | ast.NamedExpr):
@@ -108,7 +108,7 @@ class KnownCalls:
                 )
 
     def ensure_lasting(self, node: ast.AST) -> None:
-        """Refuse an attribute that is read, and may change: its value would be compiled in."""
+        """Refuse to read an attribute that may change: its value would be compiled in."""
         for part in nodes_in(node, ast.Attribute):
             name, above = plain_name(part), self._script.parent(part)
             root = name.partition(".")[0]
@@ -122,7 +122,7 @@ class KnownCalls:
                 raise NoEditError(f"`{name}` may change in the loop")
 
     def ensure_constant(self, node: ast.AST, known: set[str]) -> None:
-        """Refuse a variable of elsewhere whose value may change: it would be compiled in.
+        """Refuse an outer variable that may change: its value would be compiled in.
 
         Args:
             node: A statement.
@@ -140,7 +140,7 @@ class KnownCalls:
 
     @cached_property
     def _stored_attributes(self) -> frozenset[str]:
-        """The attributes that are set anywhere but where objects are made."""
+        """The attributes that are set outside of ``__init__``."""
         return frozenset(
             part.attr
             for part in self._script.nodes(ast.Attribute)
@@ -149,7 +149,7 @@ class KnownCalls:
         )
 
     def _is_used(self, name: str) -> bool:
-        """Whether the loop does more with an object than to read its attributes."""
+        """Whether the loop uses an object for more than reading its attributes."""
         loop = self._loops[-1]
         if name in {one.partition(".")[0] for one in written_names(loop)}:
             return False  # a value of the batch
@@ -183,7 +183,7 @@ class KnownCalls:
             if name.rpartition(".")[0] in lists:
                 return True
             is_of_value = not name or root in values | given or self._is_made(root, as_tensor=True)
-            # A method of a tensor that writes ends with an underscore.
+            # A tensor method that writes ends with an underscore.
             writes = last.endswith("_") or last in _WRITING
             return is_of_value and not writes and last not in READS_VALUES | MUST_PRECEDE
         if hasattr(builtins, name):
@@ -191,7 +191,7 @@ class KnownCalls:
         return name in self._classes or name in given or self._is_made(name, as_tensor=False)
 
     def _is_literal(self, name: str) -> bool:
-        """Whether a variable is assigned once in the file, a number or the like."""
+        """Whether a variable is assigned once in the file, and to a literal."""
         stores = [
             part
             for part in self._script.nodes(ast.Name)
@@ -207,7 +207,7 @@ class KnownCalls:
         )
 
     def _is_made(self, name: str, *, as_tensor: bool) -> bool:
-        """Whether a name is only bound to calls of torch, or as a module to its or own classes."""
+        """Whether a name is bound only to calls: of torch for a tensor, else of module classes."""
         found: list[bool] = []
         for binding in self._script.bindings:
             pairs = [(binding.target, binding.value)]
@@ -227,7 +227,7 @@ class KnownCalls:
             return True
         self._seen.add(name)
         function = self._functions[name]
-        # Lists of its own, and what it was given to call.
+        # Lists that the function makes, and parameters that it may call.
         given = frozenset(parameters_of(function.args))
         lists = frozenset(
             plain_name(node.targets[0])
@@ -249,10 +249,10 @@ class KnownCalls:
         return True
 
     def is_polyak_update(self, statement: ast.stmt) -> bool:
-        """Whether a statement moves a target network towards the one that it follows.
+        """Whether a statement moves a target network towards the network that it follows.
 
-        It is a loop over parameters of models, or calls a function of such loops. It writes into
-        parameters, which nothing else in a step may do.
+        The statement is a loop over parameters of models, or calls a function of such loops. It
+        writes into parameters, which no other statement of a step may do.
         """
         match statement:
             case ast.For():
@@ -275,10 +275,10 @@ class KnownCalls:
         )
 
     def ensure_plain_polyak(self, statement: ast.stmt) -> None:
-        """Refuse a Polyak update that does anything else.
+        """Refuse a Polyak update that has other effects.
 
         Args:
-            statement: One for which ``is_polyak_update`` holds.
+            statement: A statement for which ``is_polyak_update`` is true.
         """
         loops, known = [statement], set[str]()
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -315,7 +315,7 @@ class KnownCalls:
 
 
 def _goes_over(loop: ast.For, owners: frozenset[str]) -> bool:
-    """Whether a loop is one over parameters of some models, or of what it is given."""
+    """Whether a loop iterates over parameters of the given owners only."""
     return (
         all(last_called(call) in _PARAMETERS for call in nodes_in(loop.iter, ast.Call))
         and not loop.orelse
@@ -324,7 +324,7 @@ def _goes_over(loop: ast.For, owners: frozenset[str]) -> bool:
 
 
 def _without_no_grad(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, those within ``with torch.no_grad()`` in its place."""
+    """Yield the statements of a body, with each ``with torch.no_grad()`` replaced by its body."""
     for statement in body:
         match statement:
             case ast.With(items=[ast.withitem(context_expr=context)], body=inner):

@@ -1,6 +1,6 @@
-"""The loops of a training step, and where it calls backward and update on which model.
+"""The loops of a training step, and its backward pass, update, model and optimizer.
 
-The loop may stand in a function that a loop elsewhere calls, once for each epoch.
+The loop may be in a function that a loop elsewhere calls, once per epoch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from breakeven.source import (
     written_names,
 )
 
-# Scripts that do these look into a step, or change how it is run, in ways that one call of a
-# compiled step does not allow.
+# Scripts with these names inspect a step or change how it runs, in ways that a compiled step does
+# not support.
 _FORBIDDEN = {
     "grad": "reads gradients, which a compiled step does not leave behind",
     "grad_fn": "looks at the graph of gradients",
@@ -41,7 +41,7 @@ _FORBIDDEN = {
     "DistributedDataParallel": "trains on several devices",
     "fast_step": "has a compiled step already",
 }
-# Done while the loops run, these change what was compiled before them.
+# These change the model while the loops run, and the compiled step would not notice.
 _CHANGES_MODEL = {
     "requires_grad": "freezes or thaws parameters",
     "requires_grad_": "freezes or thaws parameters",
@@ -57,18 +57,18 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """The statements that a step is made of, as far as their form shows.
+    """The statements of a step, recognised by their form.
 
     Args:
         block: Body of the innermost loop.
-        loops: That loop and those around it, from within, of the same function.
+        loops: That loop and those around it in the same function, innermost first.
         backward: The statement that calls ``backward()``.
-        loss: What it is called on.
+        loss: The expression whose ``backward()`` it calls.
         update: The statement that updates.
-        model: As the source calls it: ``self.model``.
-        optimizer: Likewise.
-        max_norm: What gradients are clipped to; None for no clipping.
-        outer: The call of the function of these loops that a loop elsewhere makes; None for none.
+        model: The model as the source names it, such as ``self.model``.
+        optimizer: The optimizer as the source names it.
+        max_norm: Maximal norm of the gradients; None for no clipping.
+        outer: The call, in a loop elsewhere, of the function with these loops; None for none.
         own: Statements that clear gradients, clip them, call backward or update.
     """
 
@@ -88,7 +88,7 @@ def find_parts(script: SyntaxTree) -> StepParts:
     """Return the parts of the training step of a script.
 
     Raises:
-        NoEditError: There is none, or one that is not known to be safe to change.
+        NoEditError: If there is no step, or it may not be safe to change.
     """
     ensure_plain(script)
     calls = [
@@ -145,7 +145,7 @@ def find_parts(script: SyntaxTree) -> StepParts:
 
 
 def ensure_plain(script: SyntaxTree) -> None:
-    """Refuse a script that looks into its steps, or changes how they are run."""
+    """Refuse a script that inspects its steps or changes how they run."""
     for part in script.nodes(ast.Attribute, ast.Name):
         is_attribute = isinstance(part, ast.Attribute)
         name = part.attr if is_attribute else part.id
@@ -156,14 +156,14 @@ def ensure_plain(script: SyntaxTree) -> None:
 
 
 def ensure_lasting_model(loop: Loop) -> None:
-    """Refuse a loop that changes what a step was compiled for."""
+    """Refuse a loop that changes the model while it runs."""
     for part in nodes_in(loop, ast.Attribute):
         if part.attr in _CHANGES_MODEL:
             raise NoEditError(f"line {part.lineno} {_CHANGES_MODEL[part.attr]} while the loop runs")
 
 
 def loops_of(backward: ast.stmt, script: SyntaxTree) -> tuple[tuple[Loop, ...], OuterCall | None]:
-    """Return the loops of the step, and the call of their function that a loop makes."""
+    """Return the loops of the step, and the call of their function in an outer loop, if any."""
     innermost = script.parent(backward)
     if not isinstance(innermost, ast.For | ast.While) or backward not in innermost.body:
         raise NoEditError(
@@ -192,7 +192,7 @@ def _ensure_plain_context(node: ast.AST) -> None:
 
 
 def clip_call(statement: ast.stmt) -> ast.Call | None:
-    """Return the call of ``clip_grad_norm_`` that a statement is, if it is one."""
+    """Return the statement's call of ``clip_grad_norm_``; None if it is no such call."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return None
@@ -213,14 +213,14 @@ def _max_norm(call: ast.Call, model: str) -> ast.expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterCall:
-    """The one place from which the function of a training loop is called.
+    """The only call of the function that contains the training loop.
 
     Args:
-        function: That has the training loop.
-        call: Of it.
-        loops: Around the call, from within, of the same scope.
+        function: The function with the training loop.
+        call: The call.
+        loops: Loops around the call in the same scope, innermost first.
         scope: Function or module of the call.
-        arguments: What the call gives for each parameter.
+        arguments: Arguments of the call by parameter.
     """
 
     function: ast.FunctionDef
@@ -230,10 +230,10 @@ class OuterCall:
     arguments: Mapping[str, ast.expr]
 
     def outside(self, expression: ast.expr) -> ast.expr:
-        """Return an expression of the function as it reads where the function is called.
+        """Translate an expression of the function into the scope of its call.
 
         Raises:
-            NoEditError: It has another value there, or another one for each call.
+            NoEditError: If it has another value there, or changes from call to call.
         """
         free = read_names(expression) - parameters_of(expression)
         written = {name.partition(".")[0] for name in written_names(self.function)}
@@ -251,11 +251,11 @@ class OuterCall:
         return with_values(expression, {n: self.arguments[n] for n in free & self.arguments.keys()})
 
     def statement_outside(self, statement: ast.stmt, kept: set[str]) -> ast.stmt:
-        """Return a statement of the function as it reads outside.
+        """Translate a statement of the function into the scope of its call.
 
         Args:
-            statement: Assigns variables of its own.
-            kept: Its variables, and names that it gets.
+            statement: A statement that assigns variables of its own.
+            kept: Those variables, and the names passed in.
 
         Raises:
             NoEditError: As for `outside`.
@@ -275,10 +275,10 @@ class _Outside(ast.NodeTransformer):
 
 
 def _find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall | None:
-    """Return the call of a function that a loop makes; None if no loop does.
+    """Return the call of a function inside a loop; None if no loop calls it.
 
     Raises:
-        NoEditError: A step could not be handed over in that call.
+        NoEditError: If a step could not be passed in that call.
     """
     calls = _calls(function, script)
     call = next((call for call in calls if _loops_around(call, script)), None)
@@ -310,13 +310,13 @@ def _find_outer_call(function: ast.FunctionDef, script: SyntaxTree) -> OuterCall
 
 
 def _loops_around(node: ast.AST, script: SyntaxTree) -> tuple[Loop, ...]:
-    """Return the loops around a node in its function, class or module, from within."""
+    """Return the loops around a node in its function, class or module, innermost first."""
     above = takewhile(lambda one: not isinstance(one, _SCOPES), script.parents(node))
     return tuple(one for one in above if isinstance(one, ast.For | ast.While))
 
 
 def _mentions(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.AST]:
-    """Return the names of a function in a script; for a method, the attributes that may be it."""
+    """Return the uses of a function's name; for a method, attributes that may refer to it."""
     if isinstance(script.parent(function), ast.ClassDef):
         return [part for part in script.nodes(ast.Attribute) if part.attr == function.name]
     return [part for part in script.nodes(ast.Name) if part.id == function.name]
@@ -328,7 +328,7 @@ def _calls(function: ast.FunctionDef, script: SyntaxTree) -> list[ast.Call]:
 
 
 def _bound_arguments(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
-    """Return what each parameter gets; None if that is not plain to see."""
+    """Return the argument for each parameter; None if the call is not plain."""
     parameters = function.args
     names = [parameter.arg for parameter in parameters.args]
     if parameters.vararg or parameters.kwarg or parameters.kwonlyargs or parameters.posonlyargs:

@@ -1,14 +1,14 @@
-"""Statements of a step that become one function, if it is no call of a model and a loss alone.
+"""Statements of a step that move into one function, if the step is not just a model and a loss.
 
-For one optimizer they go from a batch to its loss: in loops that use the model's output, call a
-part of the model, have several targets, or hand on a state from step to step.
+With one optimizer, they lead from a batch to its loss. Such loops use the model's output, call a
+part of the model, have several targets, or pass a state from step to step.
 
-For several optimizers (an actor and its critic, a generator and its discriminator) they are all of
-the step: clearing, backward passes and updates stand among the computing, in an order that matters.
-They are moved as they stand. What reads values, such as a log, comes after them.
+With several optimizers (an actor and its critic, a generator and its discriminator), they are the
+whole step. Clearing, backward passes and updates are mixed with the computation in an order that
+matters, so they move unchanged. Statements that read values, such as a log, come after them.
 
-What such a function does besides computing tensors would be done once, when it is compiled: only
-statements are taken whose calls are known to do no more.
+Any other effect of the function would happen only once, when it is compiled. Only statements whose
+calls are known to just compute are moved.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from breakeven.source import (
     written_names,
 )
 
-# What a statement may call that comes after the step.
+# Calls that are allowed in a statement after the step.
 _LOGGING = frozenset({*READS_VALUES, "no_grad", "detach", "float", "format"})
 _STOPS = (
     ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await, ast.Assert,
@@ -52,18 +52,18 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedBlock:
-    """Statements that become one function, and what it takes and returns.
+    """Statements that become one function, with its inputs and outputs.
 
     Args:
-        loops: The loop of the step and those around it, from within.
-        models: That the statements name, as the source calls them.
-        optimizers: In the order of their updates.
-        moved: The statements of the function, in order.
-        removed: All statements that go, in order.
-        place: That of them which the call of the step replaces.
-        loss: The loss that the function returns first.
-        inputs: Names that the function gets.
-        aux: Names that the loop reads from what the function computes, besides that loss.
+        loops: The loop of the step and those around it, innermost first.
+        models: Models in the statements, as the source names them.
+        optimizers: The optimizers, in the order of their updates.
+        moved: Statements of the function, in order.
+        removed: All statements to remove, in order.
+        place: The removed statement that the call of the step replaces.
+        loss: The loss, which the function returns first.
+        inputs: Parameters of the function.
+        aux: Other names that the function computes and the loop reads.
     """
 
     loops: tuple[Loop, ...]
@@ -81,7 +81,7 @@ def find_loss_block(script: SyntaxTree, parts: StepParts) -> MovedBlock:
     """Return the statements of a step with one optimizer that compute its loss.
 
     Raises:
-        NoEditError: There is one that is not known to be safe to move.
+        NoEditError: If a statement may not be safe to move.
     """
     block = parts.block
     before = [one for one in block[: block.index(parts.backward)] if one not in parts.own]
@@ -131,7 +131,7 @@ def find_loss_block(script: SyntaxTree, parts: StepParts) -> MovedBlock:
 
 
 def _sorted(before: Sequence[ast.stmt], parts: StepParts) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements that depend on the model: those to move, those to come after."""
+    """Split the statements that depend on the model: to move, and to run after the step."""
     computed: set[str] = set()
     moved: list[ast.stmt] = []
     late: list[ast.stmt] = []
@@ -153,7 +153,7 @@ def _sorted(before: Sequence[ast.stmt], parts: StepParts) -> tuple[list[ast.stmt
 
 
 def has_several_updates(script: SyntaxTree) -> bool:
-    """Whether a block updates with several optimizers, one after the other."""
+    """Whether a block updates with several optimizers in turn."""
     backward = next(_backward_calls(script), None)
     if backward is None or not isinstance(loop := script.parent(backward), ast.For | ast.While):
         return False
@@ -164,7 +164,7 @@ def find_updates(script: SyntaxTree) -> MovedBlock:
     """Return the statements of a step that updates with several optimizers.
 
     Raises:
-        NoEditError: There is one that is not known to be safe to move.
+        NoEditError: If a statement may not be safe to move.
     """
     ensure_plain(script)
     optimizers = Optimizers(script)
@@ -198,11 +198,11 @@ def find_updates(script: SyntaxTree) -> MovedBlock:
         try:
             calls.ensure_plain_polyak(block[end])
         except NoEditError:
-            break  # it stays where it is
+            break  # leave it in the loop
         end += 1
 
     def may_move(statement: ast.stmt) -> bool:
-        """Whether a statement is of the step by its form; else it comes after."""
+        """Whether the form of a statement allows it in the step; otherwise it comes after."""
         if is_own(statement):
             if _method_of(statement, "train", "eval"):
                 raise NoEditError(f"line {statement.lineno} sets a model's mode within the step")
@@ -264,7 +264,7 @@ def _ensure_safe(
     *,
     is_own: bool,
 ) -> None:
-    """Refuse a statement that may do more than compute, clear, go backward and update."""
+    """Refuse a statement with effects other than computing, clearing, backward and update."""
     if calls.is_polyak_update(statement):
         calls.ensure_plain_polyak(statement)
     elif is_own:
@@ -282,7 +282,7 @@ def _ensure_safe(
 
 
 def _is_own(statement: ast.stmt, models: Sequence[str], optimizers: Sequence[str]) -> bool:
-    """Whether a statement clears, goes backward, updates, or sets a model's mode."""
+    """Whether a statement clears gradients, calls backward, updates, or sets a model's mode."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method)) as call):
             owners = {
@@ -317,7 +317,7 @@ def _retains_graph(call: ast.Call) -> bool:
 
 
 def _method_of(statement: ast.stmt, *methods: str) -> str:
-    """Return on what a statement calls one of some methods, and no more; else nothing."""
+    """Return the owner if a statement only calls one of its methods; else an empty string."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=method))):
             return plain_name(owner) if method in methods else ""
@@ -334,7 +334,7 @@ def _is_no_grad(statement: ast.With) -> bool:
 
 
 def _simple(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements in order, with those of a ``with`` in its place."""
+    """Yield statements in order, with each ``with`` replaced by its body."""
     for statement in statements:
         if isinstance(statement, ast.With):
             yield from _simple(statement.body)
@@ -347,7 +347,7 @@ def _reads_values(statement: ast.stmt) -> bool:
 
 
 def _ensure_variables(statement: ast.stmt) -> None:
-    """Refuse an assignment to other than variables."""
+    """Refuse an assignment whose target is not a variable."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign | ast.AugAssign):
         targets = [statement.target]
@@ -359,7 +359,7 @@ def _ensure_variables(statement: ast.stmt) -> None:
 
 
 def _ensure_late(statement: ast.stmt, moved: Sequence[ast.stmt], own: Sequence[str]) -> None:
-    """Refuse a statement that might do something else after the update."""
+    """Refuse a statement whose effect may change after the update."""
     used = set().union(*(read_names(one) | written_names(one) for one in moved))
     if (
         mentions(statement, *own)
@@ -373,7 +373,7 @@ def _ensure_late(statement: ast.stmt, moved: Sequence[ast.stmt], own: Sequence[s
 def _place(
     moved: Sequence[ast.stmt], late: Sequence[ast.stmt], block: Sequence[ast.stmt]
 ) -> ast.stmt:
-    """Return the last of the moved statements before what comes after them."""
+    """Return the last moved statement before the first late one."""
     first_late = min((block.index(one) for one in late), default=len(block))
     return [one for one in moved if block.index(one) < first_late][-1]
 
@@ -388,20 +388,20 @@ def _interface(
     calls: KnownCalls,
     script: SyntaxTree,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that a function of statements gets, and those that it returns as well.
+    """Return the parameters of a function made of statements, and its extra results.
 
     Args:
-        statements: In order.
-        removed: The statements that go.
-        loss: Name of the loss that is returned in any case; empty for none.
-        loops: Around the statements, from within.
-        own: Models, optimizers and the like, which are no values of a batch.
-        known: Those of them that the function may name.
-        calls: What calls are known to do.
+        statements: The statements, in order.
+        removed: The statements to remove.
+        loss: Name of the loss, which is always returned; empty for none.
+        loops: Loops around the statements, innermost first.
+        own: Models, optimizers and other names that are no values of a batch.
+        known: Those of them that the function may use.
+        calls: Decides what calls do.
         script: The script.
 
     Raises:
-        NoEditError: It would depend on what changes in another way.
+        NoEditError: If the function would depend on a value that changes otherwise.
     """
     scope = script.scope_of(removed[0])
     written = set().union(*map(written_names, statements))
@@ -438,10 +438,10 @@ def _inputs_of(
     script: SyntaxTree,
     scope: ast.AST,
 ) -> Iterator[str]:
-    """Yield the names that statements read and do not compute before."""
+    """Yield the names that the statements read before they assign them."""
     changing_names = set().union(*map(written_names, loops))
     changing = {name.partition(".")[0] for name in changing_names}
-    # What a function or module assigns, less its functions and classes; and what it is given.
+    # Variables that the function or module assigns, without functions and classes; and parameters.
     variables = {
         part.id
         for node in nodes_in(scope, *_ASSIGNMENTS)
@@ -477,7 +477,7 @@ def _inputs_of(
 
 
 def _counters_of(loops: Sequence[Loop]) -> set[str]:
-    """Return the counters of the loops: each of their values would be compiled anew."""
+    """Return the counters of the loops: each new value would cause another compilation."""
     found: set[str] = set()
     for loop in loops:
         if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
@@ -493,7 +493,7 @@ def _counters_of(loops: Sequence[Loop]) -> set[str]:
 
 
 def _is_tool(name: str, statement: ast.stmt, script: SyntaxTree) -> bool:
-    """Whether a name is called, or only holds attributes: no tensor, as it seems."""
+    """Whether a name is only called or used for its attributes, so probably is no tensor."""
     for part in nodes_in(statement, ast.Name):
         above = script.parent(part)
         if part.id != name or (isinstance(above, ast.Call) and above.func is part):
@@ -505,7 +505,7 @@ def _is_tool(name: str, statement: ast.stmt, script: SyntaxTree) -> bool:
 
 
 def _inner_names(statement: ast.stmt) -> set[str]:
-    """Return names that belong to a comprehension or a lambda within a statement."""
+    """Return the names local to comprehensions, inner loops and lambdas of a statement."""
     found: set[str] = set()
     for part in ast.walk(statement):
         if isinstance(part, ast.comprehension | ast.For):

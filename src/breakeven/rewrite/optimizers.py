@@ -1,4 +1,4 @@
-"""The optimizers that a script builds, what updates with them, and the models whose they are."""
+"""The optimizers of a script, the statements that use them, and the models that they update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from breakeven.source import (
     plain_name,
 )
 
-# Optimizers of torch, by class; which of them a whole step supports, it says itself.
+# Names of torch's optimizers; fast_step itself decides which of them it supports.
 _OPTIMIZERS = frozenset({
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
     "Rprop", "Adafactor", "Muon",
@@ -49,7 +49,7 @@ class Optimizers:
         script: The script.
 
     Raises:
-        NoEditError: One of them is of a kind that no compiled step has.
+        NoEditError: If a compiled step cannot have one of them.
     """
 
     def __init__(self, script: SyntaxTree) -> None:
@@ -75,7 +75,7 @@ class Optimizers:
             backward: The statement that calls ``backward()``.
 
         Raises:
-            NoEditError: There is none, or it does more than one plain update.
+            NoEditError: If there is none, or it does more than one plain update.
         """
         for name, (statement, *more) in updates.items():
             if name not in cleared and name not in self._built:
@@ -96,12 +96,12 @@ class Optimizers:
         )
 
     def model_of(self, optimizer: str, loop: Loop) -> str:
-        """Return the model whose parameters an optimizer of a loop has, as the script names it.
+        """Return the model whose parameters an optimizer of a loop updates, as the script names it.
 
         Raises:
-            NoEditError: It has parameters of several, or the script does not tell.
+            NoEditError: If it updates several models, or the script does not show which.
         """
-        # Parameters of the function around the loop.
+        # Parameters of the function with the loop.
         above = self._script.parents(loop)
         around = next((one for one in above if isinstance(one, ast.FunctionDef)), None)
         handed_over = parameters_of(around.args) if around else set[str]()
@@ -110,8 +110,8 @@ class Optimizers:
             if len(owners) != 1 or "" in owners:
                 raise NoEditError(f"`{optimizer}` has parameters of other than one named model")
             return owners.pop()
-        # Or a function of the script makes it of one variable. Whether it has that model's
-        # parameters alone is seen when the step is made.
+        # Or a function of the script builds it from one variable. Making the step checks that it
+        # has only that model's parameters.
         functions = {node.name for node in self._script.nodes(ast.FunctionDef)}
         makers = [
             binding.value
@@ -124,10 +124,10 @@ class Optimizers:
                     return owner
             case _:
                 pass
-        # It was handed over: the model is what was handed over with it, and is used as one.
+        # It is a parameter: the model is another parameter, one that is used as a model.
         methods = ("parameters", "train", "zero_grad")
         called = {plain_name(call.func) for call in nodes_in(loop, ast.Call)}
-        # A method of the model's own counts too: it calls parts of the model.
+        # Calls of the model's own methods count too: they call parts of the model.
         own = [one.rpartition(".") for one in called]
         called |= {owner for owner, _, name in own if name not in _OF_ANY_MODEL}
         models = _receivers(self._script.tree, *methods) & called & handed_over
@@ -138,21 +138,21 @@ class Optimizers:
     def ensure_only(
         self, optimizer: str, model: str, updates: MethodCalls, cleared: MethodCalls
     ) -> None:
-        """Refuse a block that works with a second optimizer, or with what may be one.
+        """Refuse a block that uses a second optimizer, or an object that may be one.
 
         Args:
-            optimizer: The one that there may be.
-            model: Its gradients may be cleared as well.
+            optimizer: The optimizer of the step.
+            model: The model; the block may clear its gradients as well.
             updates: Statements ``name.step()`` after the backward pass.
             cleared: Statements ``name.zero_grad()``.
 
         Raises:
-            NoEditError: There is another.
+            NoEditError: If there is another.
         """
         for name, (first, *_) in cleared.items():
             if name not in (optimizer, model):
                 raise NoEditError(f"line {first.lineno} clears gradients of `{name}` too")
-        # What is made for an optimizer; or a parameter, by its name.
+        # An object built with the optimizer is a scheduler; so is a parameter with such a name.
         schedulers = {
             plain_name(binding.target)
             for binding in self._script.bindings
@@ -166,12 +166,12 @@ class Optimizers:
                 )
 
     def updates_of(self, block: Sequence[ast.stmt]) -> MethodCalls:
-        """Return the statements ``optimizer.step()`` of a block, by optimizers of the script."""
+        """Return the statements ``optimizer.step()`` of a block, by optimizer of the script."""
         calls = method_calls(block, "step")
         return {name: found for name, found in calls.items() if name in self._built}
 
     def ensure_once(self, updates: MethodCalls, block: Sequence[ast.stmt]) -> None:
-        """Refuse an optimizer that updates twice, or elsewhere too, such as within an ``if``."""
+        """Refuse an optimizer that updates twice, or elsewhere too, such as in an ``if``."""
         for statement in block:
             for call in nodes_in(statement, ast.Call):
                 owner = plain_name(call.func).rpartition(".")[0]
@@ -186,7 +186,7 @@ class Optimizers:
         """Return the models that a loop names: those of its optimizers, and copies of models.
 
         Raises:
-            NoEditError: The script does not tell whose parameters an optimizer has.
+            NoEditError: If the script does not show whose parameters an optimizer has.
         """
         found: dict[str, None] = {}
         for optimizer in optimizers:
@@ -212,19 +212,19 @@ class Optimizers:
         return tuple(found)
 
     def owners(self, optimizer: str) -> set[str]:
-        """Return what the parameters of an optimizer are of; an empty name where it is not told."""
+        """Return the models that an optimizer updates; with an empty name for an unknown one."""
         calls = self._built.get(optimizer, ())
         return {owner for call in calls for owner in _parameter_owners(call)}
 
 
 def _parameter_owners(call: ast.Call) -> set[str]:
-    """Return what the parameters in a call are of: ``model`` for ``Adam(model.parameters())``."""
+    """Return the owners of the parameters in a call: ``model`` for ``Adam(model.parameters())``."""
     methods = ("parameters", "named_parameters")
     return {owner for given in arguments_of(call) for owner in _receivers(given, *methods)}
 
 
 def _receivers(node: ast.AST, *methods: str) -> set[str]:
-    """Return on what some methods are called in a node, as the source names it."""
+    """Return the objects whose given methods a node calls, as the source names them."""
     return {
         plain_name(call.func.value)
         for call in nodes_in(node, ast.Call)

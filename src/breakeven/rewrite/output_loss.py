@@ -1,4 +1,4 @@
-"""A training loop that calls its model, and computes a loss of the output and one target."""
+"""A training loop that calls its model and computes a loss from the output and one target."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from breakeven.source import (
     written_part,
 )
 
-# Stands for the model's output in an expression; no user's name can be the same.
+# Placeholder for the model's output in an expression; no user's name can equal it.
 _OUTPUT = "<output>"
 _OUTPUT_NAMES = ("output", "prediction", "model_output")
 _TARGET_NAMES = ("target", "targets", "expected")
 
-# What a statement between loss and update may call, and still do the same after the update.
+# Calls allowed between loss and update: they have the same effect after the update.
 _LOGGING = frozenset({"item", "detach", "cpu", "append", "size", "float", "int", "len", "print"})
-# What a statement between forward pass and loss may call, and still do the same before both.
+# Calls allowed between forward pass and loss: they have the same effect before both.
 _PREPARING = frozenset({
     "to", "cuda", "cpu", "long", "float", "double", "int", "view", "reshape", "squeeze",
     "unsqueeze", "flatten", "size", "len",
 })  # fmt: skip
-# Reading a value out of a tensor ends the graph, and so do these.
+# Using these on the output ends the graph, as reading a value out of a tensor does.
 _LEAVES_GRAPH = frozenset({"item", "numpy", "tolist", "cpu", "cuda", "backward", "to"})
 _JUMPS = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
 _NOT_PLAIN = (*COMPREHENSIONS, *_JUMPS, ast.IfExp, ast.Starred)
@@ -49,14 +49,14 @@ _NOT_PLAIN = (*COMPREHENSIONS, *_JUMPS, ast.IfExp, ast.Starred)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLoss:
-    """One step of a loop, taken apart.
+    """The parts of one step of a loop.
 
     Args:
-        arguments: What the model is called with.
+        arguments: Arguments of the model's call.
         function: The loss as a function of output and target.
-        target: What it gets as its second argument.
+        target: Second argument of that function.
         place: The statement that the call of the step replaces.
-        removed: All statements that go, this one among them, in order.
+        removed: All statements to remove, in order, including ``place``.
     """
 
     arguments: tuple[ast.expr, ...]
@@ -67,14 +67,14 @@ class OutputLoss:
 
 
 def match_loop(script: SyntaxTree, parts: StepParts) -> OutputLoss:
-    """Return the training step of a script that calls the model, and computes a loss of its output.
+    """Return the training step of a script that computes a loss from the output of its model.
 
     Args:
         script: The script.
-        parts: Of its step.
+        parts: Parts of its step.
 
     Raises:
-        NoEditError: It is of another form, or not known to be safe to change.
+        NoEditError: If it has another form, or may not be safe to change.
     """
     forward = _Forward(parts)
     for position, statement in enumerate(parts.block[: parts.block.index(parts.update)]):
@@ -93,7 +93,7 @@ def match_loop(script: SyntaxTree, parts: StepParts) -> OutputLoss:
         raise NoEditError(f"`{min(shared)}` is shared with another function")
     taken = {*parts.own, *forward.taken}
     removed = tuple(statement for statement in parts.block if statement in taken)
-    # Nothing else may read a value that the step no longer leaves behind.
+    # Refuse other code that reads a value which the step no longer leaves behind.
     gone = {part for statement in removed for part in ast.walk(statement)}
     scope = script.scope_of(parts.backward)
     for name in sorted(forward.values.keys() - {plain_name(parts.loss)}):
@@ -133,8 +133,8 @@ class _Forward:
             self.loss_position = assigned[-1]
 
     def take(self, position: int, statement: ast.stmt) -> None:
-        """Read one statement before the update that is not part of the step by its form."""
-        if position > self.loss_position:  # a log, which comes after the update
+        """Read a statement before the update that is not yet recognised as part of the step."""
+        if position > self.loss_position:  # a log, which moves past the update
             others = self.values.keys() - {plain_name(self._parts.loss)}
             is_simple = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr)
             if not is_simple or read_names(statement) & others or self._acts(statement, _LOGGING):
@@ -150,7 +150,7 @@ class _Forward:
                 pass
         calls_model = any(map(self._is_model_call, ast.walk(statement)))
         if not calls_model and not (read_names(statement) & self.values.keys()):
-            # Preparing the target, which comes before the forward pass.
+            # It prepares the target, which comes before the forward pass.
             is_late = self.arguments is not None
             if is_late and (target is None or self._acts(statement, _PREPARING)):
                 raise NoEditError(f"cannot move line {statement.lineno} before the forward pass")
@@ -163,11 +163,11 @@ class _Forward:
         self.taken.append(statement)
 
     def resolve(self, expression: ast.expr) -> ast.expr:
-        """Return an expression with the output for the model's call, and values for names."""
+        """Substitute the output for the model's call, and values for names, in an expression."""
         for name in (part.id for part in nodes_in(expression, ast.Name) if part.id in self.uses):
             self.uses[name] += 1
             if self.uses[name] > 1 and plain_name(self.values[name]) != _OUTPUT:
-                # What draws random numbers would draw them twice.
+                # A value that draws random numbers would draw them twice.
                 raise NoEditError(f"`{name}` enters the loss more than once")
         for call in nodes_in(expression, ast.Call):
             if not self._is_model_call(call):
@@ -194,7 +194,7 @@ class _Forward:
         return isinstance(node, ast.Call) and plain_name(node.func) == self._parts.model
 
     def _acts(self, statement: ast.stmt, harmless: frozenset[str]) -> bool:
-        """Whether a statement may do more than it shows, or changes what a step is of."""
+        """Whether a statement may have other effects, or changes values of the step."""
         return (
             mentions(statement, self._parts.model, self._parts.optimizer)
             or not all(last_called(call) in harmless for call in nodes_in(statement, ast.Call))
@@ -204,9 +204,10 @@ class _Forward:
 
 
 def is_rebound(place: ast.AST, name: str, removed: Sequence[ast.stmt], script: SyntaxTree) -> bool:
-    """Whether ``name`` gets its value at ``place`` from what stays, for sure.
+    """Whether ``name`` certainly gets its value at ``place`` from statements that stay.
 
-    That is an assignment before it in a block around it, with no part of the step in between.
+    This needs an assignment before ``place`` in a surrounding block, with no part of the step in
+    between.
     """
     inner = place
     for outer in script.parents(place):
@@ -229,10 +230,10 @@ def is_rebound(place: ast.AST, name: str, removed: Sequence[ast.stmt], script: S
 def _loss_function(
     loss: ast.expr, parts: StepParts, removed: Sequence[ast.stmt], script: SyntaxTree
 ) -> tuple[ast.expr, ast.expr]:
-    """Return the function of output and target that a loss is, and the target.
+    """Split a loss into a function of output and target, and the target.
 
     Raises:
-        NoEditError: It is none, or depends on what changes while the loop runs.
+        NoEditError: If it has another form, or depends on a value that changes in the loop.
     """
     for part in ast.walk(loss):
         if isinstance(part, _NOT_PLAIN):
@@ -254,7 +255,7 @@ def _loss_function(
         case _:
             pass
     found = found or _as_lambda(loss, parts, removed, script)
-    # It is handed over once, so it must not be another one in each step.
+    # The step gets the function once, so it must be the same in each step.
     changing = set().union(*map(written_names, parts.loops)) | declared_names(script.tree)
     if changed := written_part(found[0], changing):
         raise NoEditError(f"the loss depends on `{changed}`, which changes in the loop")
@@ -268,7 +269,7 @@ def _has_output(node: ast.AST) -> bool:
 def _as_lambda(
     loss: ast.expr, parts: StepParts, removed: Sequence[ast.stmt], script: SyntaxTree
 ) -> tuple[ast.expr, ast.expr]:
-    """Return ``lambda output, y: …`` with the one value of the batch that the loss reads."""
+    """Return ``lambda output, y: …`` and the only value of the batch that the loss reads."""
     called = {plain_name(call.func) for call in nodes_in(loss, ast.Call)}
     names = read_names(loss) - {_OUTPUT, "self"} - set(dir(builtins)) - called
     for node in script.nodes(ast.alias, ast.FunctionDef, ast.ClassDef):
@@ -285,7 +286,7 @@ def _as_lambda(
     if any(ast.unparse(place) != text for place in places):
         raise NoEditError(f"the loss reads several parts of `{name}`")
     taken = all_identifiers(script.tree)
-    # Names that go with the removed statements are free for other use.
+    # Names that vanish with the removed statements are free.
     gone = {name for statement in removed for name in written_names(statement)}
     output = free_name(_OUTPUT_NAMES, taken - gone)
     target = name if isinstance(places[0], ast.Name) else free_name(_TARGET_NAMES, taken)
@@ -302,7 +303,7 @@ def _as_lambda(
 
 
 def _longest_chain(node: ast.expr, tree: SyntaxTree) -> ast.expr:
-    """Return ``batch["y"]`` around ``batch``: the whole of constant subscripts."""
+    """Return the outermost constant subscript around a name: ``batch["y"]`` for ``batch``."""
     parent = tree.parent(node)
     if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
         return _longest_chain(parent, tree)

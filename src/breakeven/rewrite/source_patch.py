@@ -1,4 +1,4 @@
-"""The few lines to change in a script so that each of its steps is one compiled call."""
+"""A small change of a script that turns each of its steps into one compiled call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FUNCTION_NAMES = ("compute_loss", "loss_of_batch", "whole_loss")
 _UPDATE_NAMES = ("compute_updates", "update_all", "whole_update")
 _LOSS_NAMES = ("loss", "step_loss")
 _NO_NEWLINE = "\\ No newline at end of file\n"
-# What a traceback underlines: nothing in a line whose text is another one in the file.
+# Column for tracebacks that underlines nothing, for a line whose text differs from the file.
 _NO_COLUMN = -1
 
 
@@ -49,10 +49,10 @@ class SourcePatch:
     """A change of a script.
 
     Args:
-        text: The whole script after it.
-        change: What changes.
-        origins: For each line of the text, the number of the line that it is from or stands before,
-            and whether it is the same.
+        text: The whole script after the change.
+        change: The change as a diff.
+        origins: For each line of the text, the number of its original line, or of the line that it
+            was inserted before; and whether it is unchanged.
     """
 
     text: str
@@ -62,7 +62,7 @@ class SourcePatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPatch:
-    """Why a script is left as it is.
+    """The reason not to change a script.
 
     Args:
         reason: In words for the user; no capital at the beginning, no full stop.
@@ -73,15 +73,15 @@ class NoPatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepCall:
-    """What is written into a script.
+    """The text to insert into a script.
 
     Args:
-        removed: Statements that go.
-        place: That of them which the call of the step replaces.
-        call: That, with ``{step}`` for the name of the step.
+        removed: Statements to remove.
+        place: The removed statement that the call of the step replaces.
+        call: The call of the step, with ``{step}`` for its name.
         before: The loop before which the step is made.
-        definition: Lines before that, such as of a function.
-        making: What makes the step.
+        definition: Lines to insert before ``making``, such as a function.
+        making: The expression that makes the step.
     """
 
     removed: Sequence[ast.stmt]
@@ -95,12 +95,12 @@ class _StepCall:
 def propose_fast_step(source: str | bytes, *, file: str) -> SourcePatch | NoPatch:
     """Return the change that makes a training loop call ``breakeven.fast_step``.
 
-    The loop is matched by its form. Whatever is not known to do the same afterwards is a reason
-    to propose nothing.
+    The loop is matched by its form. If any part may behave differently afterwards, then the result
+    is a `NoPatch` with the reason.
 
     Args:
-        source: Text of the script, with its own ends of lines; or what is in its file.
-        file: Its name in the diff, as seen from where the diff is applied.
+        source: Text of the script with its original line ends, or the bytes of its file.
+        file: Its name in the diff, relative to the folder where the diff is applied.
     """
     try:
         source = source.decode() if isinstance(source, bytes) else source
@@ -113,7 +113,7 @@ def propose_fast_step(source: str | bytes, *, file: str) -> SourcePatch | NoPatc
         return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
     except (SyntaxError, ValueError, RecursionError) as error:
         return NoPatch(reason=f"the script cannot be parsed: {error}")
-    # A name with a blank ends at a tab, or `patch` takes the blank for its end.
+    # End a name with a blank by a tab; otherwise `patch` ends the name at the blank.
     name = file + ("\t" if re.search(r"\s", file) else "")
     old, new = split_lines(source), split_lines(text)
     diff = [
@@ -135,20 +135,20 @@ def propose_fast_step(source: str | bytes, *, file: str) -> SourcePatch | NoPatc
 def code_of_fast_step(source: bytes, file: str) -> CodeType | NoPatch:
     """Return the code of a script with ``breakeven.fast_step`` in its loop.
 
-    Its lines have the numbers of the script as it is, so that tracebacks, warnings and
-    ``inspect.getsource`` show the user's file. What is added counts as the line that it stands
-    before; a call of the step as the statement that computed the loss.
+    Line numbers are those of the original script, so that tracebacks, warnings and
+    ``inspect.getsource`` show the user's file. An inserted line takes the number of the line after
+    it; a call of the step takes that of the statement that computed the loss.
 
     Args:
-        source: What is in the file.
-        file: Its name, for tracebacks.
+        source: Content of the file.
+        file: Name of the file, for tracebacks.
     """
     patch = propose_fast_step(source, file=file)
     if isinstance(patch, NoPatch):
         return patch
     tree = ast.parse(patch.text)
     for node in ast.walk(tree):
-        # Statements, expressions, arguments, names of imports, patterns.
+        # Such nodes are statements, expressions, arguments, names of imports, patterns.
         if not hasattr(node, "lineno"):
             continue
         place: Any = node
@@ -163,7 +163,7 @@ def code_of_fast_step(source: bytes, file: str) -> CodeType | NoPatch:
 
 
 def _lines(source: str, script: SyntaxTree) -> list[tuple[str, int, bool]]:
-    """Return the changed lines, with the number of the line that each is from."""
+    """Return the changed lines, each with its original line number and whether it is unchanged."""
     outer = None
     if has_several_updates(script):
         call = _updates_call(script, find_updates(script))
@@ -206,10 +206,10 @@ def _lines(source: str, script: SyntaxTree) -> list[tuple[str, int, bool]]:
 
 
 def _loop_call(source: str, parts: StepParts, loop: OutputLoss) -> _StepCall:
-    """Return the change of a loop that calls the model, and a function of output and target."""
+    """Return the change of a loop that calls the model, then a function of output and target."""
     arguments = [_text(source, argument) for argument in loop.arguments]
     inputs = arguments[0] if len(arguments) == 1 else f"({', '.join(arguments)})"
-    # The model's one argument may be a tuple if it is taken apart elsewhere.
+    # The model's only argument may be a tuple, if the loop unpacks it elsewhere.
     dumped = ast.dump(loop.arguments[0])
     if len(arguments) == 1 and any(
         ast.dump(part.value) == dumped
@@ -276,8 +276,8 @@ def _function_call(
     """Return the change of a loop whose statements become a function.
 
     Raises:
-        NoEditError: They read what changes in the loops and is not given to them: the function
-            would be compiled with the value that it has before.
+        NoEditError: If they read a value that changes in the loops and is not a parameter: the
+            function would be compiled with its first value.
     """
     own = {used for one in statements for used in read_names(one)} - {*block.inputs}
     own -= {written for one in statements for written in written_names(one)}
@@ -306,14 +306,14 @@ def _making(
     *,
     is_new: bool = False,
 ) -> tuple[Loop, str]:
-    """Return the loop before which the step is made, and what makes it, in the names of that place.
+    """Return the loop to make the step before, and the expression that makes it there.
 
     Args:
         source: Text of the script.
-        parts: Of the step.
+        parts: Parts of the step.
         function: The loss function.
         options: Further arguments.
-        is_new: Whether the function is written there, so that it has no other name elsewhere.
+        is_new: Whether the function is inserted there, so its name needs no translation.
     """
     lasting = [ast.parse(n, mode="eval").body for n in (parts.model, parts.optimizer)]
     lasting += [] if parts.max_norm is None else [parts.max_norm]
@@ -332,7 +332,7 @@ def _making(
 
 
 def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) -> Loop:
-    """Return the outermost loop in which what the step is made of stays what it is."""
+    """Return the outermost loop in which the parts of the step do not change."""
     found: Loop | None = None
     for candidate in loops:
         written = written_names(candidate)
@@ -347,11 +347,11 @@ def _loop_to_build_before(loops: Sequence[Loop], lasting: Sequence[ast.expr]) ->
 
 
 def _text(source: str, node: ast.expr) -> str:
-    """Return an expression as the script writes it, if that is one line."""
+    """Return an expression as the script writes it, if it is on one line."""
     segment = ast.get_source_segment(source, node) if hasattr(node, "lineno") else None
     if segment is None or "\n" in segment:
         return ast.unparse(node)
-    try:  # a built expression has no place in the script
+    try:  # a built expression has no position in the script
         parsed = ast.parse(f"({segment}\n)", mode="eval").body
     except SyntaxError:
         return ast.unparse(node)

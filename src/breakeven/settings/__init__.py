@@ -1,8 +1,8 @@
-"""Every setting that can be put around a script, declared once: a module with ``SETTINGS`` each.
+"""The registry of all settings; each module of this folder declares some in its ``SETTINGS``.
 
-A module is registered by being in this folder; its fields stand in ``Configuration``, whose order
-is that in which settings are tried, put into effect and shown. Deciding whether a setting may help
-needs the facts of a step, and no torch; what puts it into effect imports torch when it is called.
+A module in this folder is registered automatically. ``Configuration`` holds one field per setting;
+the order of its fields is the order in which settings are tried, applied and shown. Deciding
+whether a setting may help needs only the facts of a step; ``apply`` imports torch when called.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple[Candidate, ...]:
-    """Return what may be tried for a step; each knows by itself whether it applies.
+    """Return the candidates for a step; each checks whether it applies.
 
     Args:
-        facts: Of the step.
-        tries_batch_size: Larger batches too, which change the training.
+        facts: Facts of the step.
+        tries_batch_size: Also try larger batches, which change the training.
     """
     return tuple(
         candidate
@@ -54,5 +54,5 @@ def all_candidates(facts: StepFacts, *, tries_batch_size: bool = False) -> tuple
     )
 
 
-# Putting settings into effect needs torch, which files and reports do without.
+# Applying settings needs torch; files and reports work without it.
 __getattr__ = exported_on_use(__name__)

@@ -1,4 +1,4 @@
-"""How the model or the whole step is called: in an autocast region, compiled, as one call."""
+"""Settings for the calls of the model or the step: autocast, compilation, one compiled step."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from breakeven.verdict import Numerics
 if TYPE_CHECKING:
     from breakeven.settings.in_effect import configured
 
-# Generating C for a step and compiling it takes this long, and this much for each of its operators.
+# Generating and compiling C for a step takes this long, plus the time below per operator.
 # Source: benchmarks/fast_step.py, 1.3 s for an MLP, 2 to 3 s for LeNet and an LSTM of 20 steps.
 _GENERATE_S = 1.5
 _GENERATE_PER_OP_S = 0.004
-# Calling the compiled step, and what the loop does besides.
+# Share left after compiling: the call of the compiled step, and the rest of the loop.
 _LEFT_FRACTION = 0.1
 NO_COMPILER = "there is no C++ compiler (set CXX, or install g++)"
-# Compiling a model on two cores takes this long before anything is known of it, and this much for
-# each of its operators; what it really took is measured and counted.
+# Prior for compiling a model on two cores, plus the time below per operator; the run measures and
+# counts the real time.
 # Source: the scripts of benchmarks/workloads under torch 2.13, 8 s to 60 s.
 _COMPILE_S = 8.0
 _COMPILE_PER_OP_S = 0.06
-# Trying several kernels for each operator takes some times as long.
+# Autotuning tries several kernels for each operator, which multiplies the time.
 _AUTOTUNE_FACTOR = 2.0
 
 
 def _fast_step_gain(facts: StepFacts, value: object) -> float:
-    """Return most of what issuing operators takes.
+    """Return most of the time spent issuing operators.
 
-    That is told from the shortest step that was seen: on a busy machine, several threads wait for
-    each other in what is no work.
+    The estimate uses the shortest step seen: on a busy machine, threads wait for each other and a
+    longer step contains no more work.
     """
     least_ns = min([facts.step_ns, *facts.steps_ns.values()])
     issuing = (facts.launch_fraction + facts.update_fraction) * facts.step_ns / least_ns
@@ -47,7 +47,7 @@ def _fast_step_s(facts: StepFacts, value: object) -> float:
 
 
 def _without_settings_of_loop(facts: StepFacts) -> dict[str, bool | int | str]:
-    """Return the settings that a step as one call does without, as the script has them."""
+    """Return the script's values for the settings that a compiled step does not use."""
     from breakeven.settings import SETTINGS  # made of this module, among others
 
     fields = zip(Configuration.__struct_fields__, Configuration.__struct_defaults__, strict=True)
@@ -55,14 +55,14 @@ def _without_settings_of_loop(facts: StepFacts) -> dict[str, bool | int | str]:
 
 
 def _call_steps(run: configured) -> Count:
-    """Let the changed loop of a script have its step from here.
+    """Provide ``fast_step`` to a script whose loop was rewritten to call it.
 
-    What changes the loop is whoever starts the script: see ``rewrite.code_of_fast_step``.
+    The process that starts the script rewrites the loop: see ``rewrite.code_of_fast_step``.
     """
     made: list[Any] = []
 
     def make(model: Any, loss_fn: Any, optimizer: Any, **options: Any) -> Any:
-        # Imports torch's compiler, which a script without a matching loop does without.
+        # Imports torch's compiler; a script without a matching loop does not need it.
         if run.on_given_up is None:
             from faststep import fast_step
 
@@ -82,13 +82,13 @@ def _call_steps(run: configured) -> Count:
 
 
 def _compile_s(facts: StepFacts, mode: object = "default") -> float:
-    """Return about how many seconds compiling the model takes."""
+    """Return the estimated time to compile the model, in seconds."""
     factor = _AUTOTUNE_FACTOR if str(mode).startswith("max-autotune") else 1.0
     return factor * (_COMPILE_S + _COMPILE_PER_OP_S * len(facts.model_ops))
 
 
 def _why_not_compiled(facts: StepFacts) -> str | None:
-    """Return why nothing of a step can be compiled; None if it can."""
+    """Return why the step cannot be compiled; None if it can."""
     if facts.is_compiled:
         return "the script calls torch.compile itself"
     if not facts.is_on_cuda and not facts.has_compiler:
@@ -97,7 +97,7 @@ def _why_not_compiled(facts: StepFacts) -> str | None:
 
 
 def _apply(run: configured) -> Count:
-    """Let trained models run compiled, or within an autocast region, or both."""
+    """Run trained models compiled, in an autocast region, or both."""
     from breakeven.configure.model_calls import changed_model_calls
 
     wanted = run.wanted
@@ -106,7 +106,7 @@ def _apply(run: configured) -> Count:
     )
     if not wanted.compile_mode or not run.pays_after_s:
         return run.enter_context(calls).num_applied
-    # Another number format waits with it: a model is called in one way at a time.
+    # Autocast starts together with compilation, so that the model's call changes only once.
     import torch.optim.optimizer
 
     def begin_once_it_pays(*_: object) -> None:
@@ -134,7 +134,7 @@ def _why_no_compile(facts: StepFacts, current: Configuration, mode: str) -> str 
 
 
 def _compile_gain(facts: StepFacts, mode: str) -> float:
-    """Return most of what issuing operators takes."""
+    """Return most of the time spent issuing operators."""
     factor = 1.0 if mode in ("default", "reduce-overhead") else 0.8
     return factor * (0.1 + 0.5 * facts.launch_fraction)
 

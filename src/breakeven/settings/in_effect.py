@@ -1,4 +1,4 @@
-"""A whole configuration put into effect around code that does not know of it."""
+"""A context manager that applies a whole configuration to unmodified code."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from breakeven.trace import Configuration
 
 
 class configured(Patches):  # noqa: N801 - a context manager reads as a verb
-    """Inside, code runs under a configuration; leaving undoes it.
+    """Apply a configuration to the code inside; leaving the context undoes it.
 
-    What the code sets by itself wins. Three things stay when the context is left: weights that
-    have got another memory layout keep it; the number of inter-op threads, which torch takes only
-    once in a process; and that the process keeps memory which is freed.
+    Settings that the code makes itself win. Three changes outlast the context: weights keep a
+    changed memory layout; torch sets the number of inter-op threads only once per process; and the
+    process continues to keep freed memory.
 
     Args:
         configuration: The settings.
-        device: Where the code computes. Settings for CUDA have no effect on ``cpu``.
-        on_given_up: Told why, where a step cannot be one compiled call after all, and the loop goes
-            on as it was; None for an error there.
-        pays_after_s: What costs time once begins when steps have gone on for so long.
-        pays_after_steps: And not before so many of them.
-        now_s: Tells the time, in seconds.
+        device: Device that the code computes on. CUDA settings have no effect on ``cpu``.
+        on_given_up: Called with the reason if a step cannot be one compiled call and the original
+            loop continues; None to raise an error instead.
+        pays_after_s: Seconds of steps before a setting with a one-time cost starts.
+        pays_after_steps: Minimum number of steps before such a setting starts.
+        now_s: Returns the time, in seconds.
 
     Raises:
-        BreakevenError: Inter-op threads can no longer be set; raised where the code makes its
+        BreakevenError: If inter-op threads can no longer be set; raised when the code makes its
             first optimizer.
     """
 
@@ -65,12 +65,12 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         return self
 
     def pays_now(self) -> bool:
-        """Whether steps have gone on for so long that what costs time once begins to pay.
+        """Whether steps have run long enough that a one-time cost begins to pay.
 
-        Who has waited until then loses at most about as much again, whenever the run ends: the
-        length of a run need not be known. Time counts from when this is first asked, before the
-        first step; it is asked once for each step. Where the machine is slower than it was, steps
-        and compiling take longer alike, so that their number counts too.
+        Waiting this long bounds the loss to about the same amount again, whenever the run ends;
+        the length of the run need not be known. Time counts from the first call, before the first
+        step; call it once per step. If the machine has become slower, steps and compiling slow
+        down alike, so the number of steps counts too.
 
         Source: the ski rental problem; Karlin, Manasse, Rudolph, Sleator, "Competitive Snoopy
         Caching", Algorithmica 3, 1988.
@@ -86,11 +86,11 @@ class configured(Patches):  # noqa: N801 - a context manager reads as a verb
         return True
 
     def effects(self) -> dict[str, int]:
-        """How often each setting has taken hold so far, by its name.
+        """Return how often each setting has taken effect so far, by its name.
 
-        It is the number of optimizers, models, loaders or weights that a setting changed, and 1
-        for one of torch as a whole; 0 says that there was nothing to change, or that the script
-        has set it by itself.
+        The count is the number of optimizers, models, loaders or weights that a setting changed,
+        and 1 for a global setting of torch. 0 means that there was nothing to change, or that the
+        script sets it itself.
         """
         counts = self._counts
         return {name: counts[name](name) if name in counts else 0 for name in self.wanted.changes}

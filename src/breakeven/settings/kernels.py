@@ -1,4 +1,4 @@
-"""Which kernels of torch run, on how many threads, and what surrounds them."""
+"""Settings for torch's kernels, threads, memory, optimizers and profiler ranges."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
     from breakeven.settings.in_effect import configured
 
-# From this part of subnormal values on, arithmetic on them takes measurable time.
+# Above this fraction of subnormal values, their arithmetic takes measurable time.
 _SUBNORMAL_FRACTION = 0.001
-# Below the smallest normal number of float64.
+# A subnormal number: below the smallest normal number of float64.
 _SUBNORMAL = 1e-310
-# A page must be found, zeroed and mapped, and a fault enters the kernel for it.
+# A page fault enters the kernel, which finds, zeroes and maps a page.
 # Source: ResNet-18 at batch 64 on two cores, 62,000 faults and 161 ms of system time per step.
 _FAULT_NS = 2_600.0
-# Of the weights of two-dimensional convolutions: channels out, channels in, height, width.
+# Dimensions of the weights of a 2-d convolution: channels out, channels in, height, width.
 _NUM_DIMENSIONS = 4
 _NO_CHANNELS_FIRST = "no two-dimensional convolution has its channels first"
-# A range is opened and closed by an operator each, and an update has one, zero_grad another.
+# One operator opens a range and another closes it; an update has a range, and so has zero_grad.
 _RANGES_NS = 20_000.0
 
 
 def is_flushing_denormals() -> bool:
-    """Whether subnormal numbers count as zero in this thread; torch does not say it."""
+    """Whether this thread flushes subnormal numbers to zero; torch has no query for it."""
     import torch
 
     return _SUBNORMAL * torch.ones((), dtype=torch.float64).item() == 0.0
@@ -54,7 +54,7 @@ def _why_not_flushed(facts: StepFacts, current: Configuration, value: object) ->
 
 
 def _flush_denormals(run: configured) -> Count:
-    """Threads take the setting over from the one that starts them."""
+    """Flush subnormal numbers; new threads inherit the setting from the thread that starts them."""
     import torch
 
     run.callback(torch.set_flush_denormal, is_flushing_denormals())
@@ -63,7 +63,7 @@ def _flush_denormals(run: configured) -> Count:
 
 
 def _gain_of_memory(facts: StepFacts, value: object = True) -> float:
-    """Return most of what getting pages takes."""
+    """Return the predicted share of the step spent on page faults, at most 0.5."""
     return min(0.5, _FAULT_NS * facts.page_faults / facts.step_ns)
 
 
@@ -96,7 +96,7 @@ def _why_no_threads(facts: StepFacts, current: Configuration, num_threads: int) 
 
 
 def _threads_gain(facts: StepFacts, num_threads: int) -> float:
-    """Return what it saves as tried, or by how long operators take."""
+    """Return the measured gain if this count was tried, else a guess from the operators' length."""
     tried_ns = facts.steps_ns.get(num_threads)
     if tried_ns is not None:
         return max(0.0, 1.0 - tried_ns / facts.step_ns)
@@ -121,7 +121,7 @@ def _why_no_tf32(facts: StepFacts, current: Configuration, value: object) -> str
 
 
 def _allow_tf32(run: configured) -> Count:
-    """Allow it unless the script sets another precision."""
+    """Allow TF32 unless the script sets another precision."""
     import torch
 
     run.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
@@ -150,10 +150,10 @@ def _search_algorithms(run: configured) -> Count:
 
 
 def _put_channels_last(run: configured) -> Count:
-    """Let an optimizer put the weights that it is given into channels-last memory.
+    """Put the weights of each new optimizer into channels-last memory.
 
-    Convolutions hand on the layout of their weights, so that batches need not be converted. Values
-    and shapes stay what they are; weights keep their layout when the context is left.
+    Convolutions pass the layout of their weights on, so batches need no conversion. Values and
+    shapes do not change; weights keep the layout after the context is left.
     """
     import torch
 
@@ -187,11 +187,11 @@ def _why_not_fused(facts: StepFacts, current: Configuration, value: object) -> s
 
 
 def _fuse(run: configured) -> Count:
-    """Have optimizers of torch made with ``fused=True``.
+    """Make torch's optimizers with ``fused=True``.
 
-    An optimizer stays as the script makes it if that names an implementation, or asks for
-    ``differentiable``; if its class knows no such choice or overrides the update; and if its
-    parameters are not all of floating point.
+    An optimizer stays as the script makes it in three cases: the script names an implementation or
+    ``differentiable``; the class has no ``fused`` or overrides ``step``; or a parameter is not
+    floating point.
     """
     import torch
 
@@ -207,7 +207,7 @@ def _fuse(run: configured) -> Count:
             nonlocal num_chosen
             try:
                 bound = signature.bind(optimizer, *args, **kwargs)
-            except TypeError:  # torch says it better
+            except TypeError:  # torch raises the clearer error
                 return original(optimizer, *args, **kwargs)
             given = bound.arguments
             # Parameters may come from a generator, which can be read only once.
@@ -236,11 +236,11 @@ def _fuse(run: configured) -> Count:
 
 
 def _kept(params: Any) -> Any:
-    """Return what an optimizer is given, with every generator in it read into a list."""
+    """Return an optimizer's ``params`` with every generator in it read into a list."""
     import torch
 
     if isinstance(params, torch.Tensor | dict):
-        return params  # torch refuses the first, and the second is no list of groups
+        return params  # torch refuses a tensor, and a dict is no list of groups
     groups = list(params)
     return [
         {**group, "params": list(group["params"])}
@@ -273,10 +273,10 @@ def _why_not_skipped(facts: StepFacts, current: Configuration, value: object) ->
 
 
 def _skip_ranges(run: configured) -> Count:
-    """Let a range for the profiler cost nothing while no profiler runs.
+    """Skip profiler ranges while no profiler runs.
 
-    Every ``optimizer.step()``, ``zero_grad()`` and fetch of a batch opens one, which takes some
-    10 µs each: operators of the dispatcher enter and leave it.
+    Every ``optimizer.step()``, ``zero_grad()`` and batch fetch opens a range. Each takes some
+    10 µs, since dispatcher operators enter and leave it.
     """
     import torch
     import torch.autograd.profiler
@@ -285,7 +285,7 @@ def _skip_ranges(run: configured) -> Count:
     num_skipped = 0
 
     class record_function(original):  # noqa: N801 - torch's own name
-        """A range that is opened only where a profiler sees it."""
+        """A range that opens only while a profiler runs."""
 
         def __init__(self, name: str, args: str | None = None) -> None:
             nonlocal num_skipped
@@ -300,7 +300,7 @@ def _skip_ranges(run: configured) -> Count:
             if self._is_seen:
                 super().__exit__(*error)
 
-    # torch and libraries look it up at each use.
+    # torch and libraries look the class up at each use.
     run.replace(torch.autograd.profiler, "record_function", record_function)
     return lambda _: num_skipped
 
@@ -316,7 +316,7 @@ SETTINGS = (
         apply=_flush_denormals,
         only_on="cpu",
         why_not=_why_not_flushed,
-        # Subnormal operands cost some 100 cycles.
+        # Arithmetic on subnormal operands takes some 100 cycles.
         gain=lambda facts, _: min(0.9, 10.0 * facts.trace.facts.subnormal_fraction),
     ),
     Setting(
@@ -396,7 +396,7 @@ SETTINGS = (
         is_for_loop=True,
         values=("fused",),
         why_not=_why_not_fused,
-        # The loop over parameters.
+        # Fusing removes most of the loop over parameters.
         gain=lambda facts, _: 0.9 * facts.update_fraction,
     ),
     Setting(

@@ -1,4 +1,4 @@
-"""How data arrives: in which processes, how much at once, pinned or kept on the GPU."""
+"""Settings for DataLoaders: worker processes, batch size, pinned memory, data on the GPU."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from breakeven.settings.in_effect import configured
 
 _MOST_WORKERS = 8
-# Starting a worker forks the process and imports nothing; this is what the first batch waits.
+# Wait for the first batch per worker; starting a worker forks the process and imports nothing.
 _WORKER_START_S = 0.3
-# Fetching must take at least this part of the step to be worth another process.
+# Fetching must take at least this share of the step to justify another process.
 _LEAST_FETCH_FRACTION = 0.05
-# A batch is doubled this often at most; the knee of the throughput comes earlier on a CPU.
+# Upper limit on doublings of the batch size; on a CPU, throughput levels off earlier.
 _MOST_DOUBLINGS = 5
 _UNDO_SIZE = "the DataLoader is as the script made it"
-# A data set that is kept on the device may take this part of its memory; the step needs the rest.
+# Upper limit for a data set kept on the device; the step needs the rest of the memory.
 _RESIDENT_BYTES = 1 << 30
-# Of the device's free memory: the training itself needs the rest.
+# Upper limit as a share of the device's free memory: the training needs the rest.
 _MAX_DATA_FRACTION = 0.5
-# On the tensors of a batch that a DataLoader has pinned: nobody else writes into them, so that a
-# copy may still run when the script goes on.
+# Marks the tensors of a batch that a DataLoader has pinned. No other code writes into them, so a
+# copy may still run while the script continues.
 _MARK = "_breakeven_pinned"
 
 
@@ -46,10 +46,10 @@ def _why_no_workers(facts: StepFacts, current: Configuration, num_workers: int) 
 
 
 def _load_in_processes(run: configured) -> Count:
-    """Let DataLoaders load in so many processes, which live from epoch to epoch.
+    """Let DataLoaders load in ``num_workers`` processes, which persist across epochs.
 
-    Only those over a map-style data set whose maker did not say how many. The random numbers that
-    the main process draws stay the same.
+    Only loaders over a map-style data set change, and only if the script does not set
+    ``num_workers``. The main process draws the same random numbers as before.
     """
     import torch
     from torch.utils.data import DataLoader, IterableDataset
@@ -70,9 +70,9 @@ def _load_in_processes(run: configured) -> Count:
             given["persistent_workers"] = True
             made_persistent[loader] = True
 
-    # Loaders whose workers persist draw the random number that others draw per epoch. Otherwise
-    # everything random after the first epoch, the order of samples included, would differ from the
-    # run without workers.
+    # A loader with persistent workers skips the random number that other loaders draw per epoch.
+    # Draw it here; otherwise all randomness after the first epoch, including the order of samples,
+    # would differ from the run without workers.
     original = _MultiProcessingDataLoaderIter._reset
 
     @functools.wraps(original)
@@ -87,12 +87,12 @@ def _load_in_processes(run: configured) -> Count:
 
 
 def _own_size(facts: StepFacts) -> int:
-    """Return the batch size that can be changed; 0 for none."""
+    """Return the changeable batch size; 0 if there is none."""
     return facts.loader.batch_size if facts.loader else 0
 
 
 def _sizes(facts: StepFacts) -> list[int]:
-    """Return the sizes to try; where none can be changed, one that says so."""
+    """Return the sizes to try; ``[0]`` if none can be changed, so that its candidate says why."""
     own = _own_size(facts)
     return [own * 2**doublings for doublings in range(1, _MOST_DOUBLINGS + 1)] if own else [0]
 
@@ -106,12 +106,12 @@ def _why_no_larger(facts: StepFacts, current: Configuration, size: int) -> str |
 
 
 def _gain_of_size(facts: StepFacts, size: int) -> float:
-    """Return what it saves of a sample's time: launches spread over more."""
+    """Return the predicted gain per sample: a larger batch spreads its launches over more."""
     return facts.launch_fraction * (1.0 - _own_size(facts) / size) if size else 0.0
 
 
 def _change_size(run: configured) -> Count:
-    """Let DataLoaders of one batch size get another one."""
+    """Give DataLoaders of the old batch size the new one."""
     from breakeven.configure import change_loaders
 
     old, new = run.wanted.loader_batch_size, run.wanted.new_batch_size
@@ -158,10 +158,11 @@ def _why_not_resident(facts: StepFacts, current: Configuration, value: object) -
 
 
 def _keep_on_device(run: configured) -> Count:
-    """Copy a data set of tensors to the CUDA device when a DataLoader gets it.
+    """Copy a ``TensorDataset`` to the CUDA device when a DataLoader gets it.
 
-    Its batches are taken there, at once and in the order in which the script asks for them. Worker
-    processes and pinned memory are for data that are somewhere else, and are left out.
+    Batches are gathered there, each in one call and in the script's order. Worker processes and
+    pinned memory serve data in host memory, so a loader with workers is left alone and pinning is
+    off.
     """
     import torch
     from torch.utils.data import TensorDataset
@@ -174,7 +175,7 @@ def _keep_on_device(run: configured) -> Count:
     def change(given: dict[str, Any], loader: DataLoader[Any]) -> None:
         nonlocal num_loaders
         dataset = without_subsets(given["dataset"])
-        # A class of the script's own may use its tensors for more than samples.
+        # A subclass in the script may use its tensors for more than samples.
         tensors = row_tensors(dataset) if type(dataset) is TensorDataset else ()
         is_own_collation = given.get("collate_fn") is not None
         if not tensors or is_own_collation or given.get("num_workers"):
@@ -189,7 +190,7 @@ def _keep_on_device(run: configured) -> Count:
         num_loaders += 1
 
     if not run.wanted.gathers_batches:
-        # Samples on the device are never taken one by one: each would be a launch.
+        # Samples on the device are never fetched singly: each would be a launch.
         _take_whole_batches(run)
     change_loaders(run, change)
     return lambda _: num_loaders
@@ -206,7 +207,7 @@ def _why_not_pinned(facts: StepFacts, current: Configuration, value: object) -> 
 
 
 def _pin_batches(run: configured) -> Count:
-    """Let DataLoaders pin their batches, unless their maker said whether to."""
+    """Pin the batches of DataLoaders, unless the script sets ``pin_memory``."""
     import torch
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -236,7 +237,7 @@ def _pin_batches(run: configured) -> Count:
 
 
 def mark_pinned(batch: Any) -> None:
-    """Mark the tensors of a batch as pinned, and nobody else's."""
+    """Mark the tensors of a batch as pinned."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -246,11 +247,11 @@ def mark_pinned(batch: Any) -> None:
 
 
 def without_waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy to a device that does not block for tensors that are marked."""
+    """Return a device copy that does not block for tensors that are marked as pinned."""
 
     @functools.wraps(original)
     def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        # A third argument of ``to``, or a second that is a boolean, says it already.
+        # A third argument of ``to``, or a boolean second one, already sets ``non_blocking``.
         is_said = "non_blocking" in kwargs or any(isinstance(value, bool) for value in args)
         if not is_said and hasattr(tensor, _MARK):
             kwargs["non_blocking"] = True
@@ -273,7 +274,7 @@ SETTINGS = (
         apply=_load_in_processes,
         values=lambda facts: sorted({1, min(max(1, facts.num_cores), _MOST_WORKERS)}),
         why_not=_why_no_workers,
-        # By the processors that the loop leaves to others, which may be busy themselves.
+        # The gain depends on processors that the loop leaves idle; other processes may use them.
         gain=lambda facts, _: 0.8 * (1.0 - 1.0 / max(1, facts.num_cores)) * facts.fetch_fraction,
         cost_s=lambda _, num_workers: _WORKER_START_S * num_workers,
     ),
@@ -285,7 +286,7 @@ SETTINGS = (
         title="a larger batch size",
         undo=_UNDO_SIZE,
         apply=_change_size,
-        values=(),  # goes with the other one
+        values=(),  # set together with new_batch_size
     ),
     Setting(
         name="new_batch_size",
@@ -315,7 +316,7 @@ SETTINGS = (
         undo="the data set and its DataLoader are as the script made them",
         apply=_take_whole_batches,
         why_not=_why_not_whole,
-        # Nearly all of the fetching.
+        # Gathering saves nearly all of the fetching.
         gain=lambda facts, _: 0.9 * facts.fetch_fraction,
     ),
     Setting(
@@ -330,7 +331,7 @@ SETTINGS = (
         also=lambda _: {"gathers_batches": True},
         only_on="cuda",
         why_not=_why_not_resident,
-        # Fetching, and the copy as well.
+        # This saves the fetching and the copy.
         gain=lambda facts, _: 0.95 * facts.fetch_fraction + 0.05,
         cost_s=0.5,
     ),

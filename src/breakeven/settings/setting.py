@@ -1,4 +1,4 @@
-"""What is known of a setting, in words and by what it costs, and of the step that it is for."""
+"""The types of a setting and its candidates, and the facts of a step that decide on them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 NO_SCRIPT = "only the loop of a script can be changed"
 NO_LOADER = "no DataLoader feeds the step"
 NO_PRODUCT = "the step has no matrix product and no convolution in float32"
-# Whatever saves less than that is not shown to be faster anyway.
+# A smaller gain could not be shown to be faster anyway.
 LEAST_GAIN = 0.01
 
 _ELSEWHERE = {"cpu": "the step runs on the CPU", "cuda": "the step runs on a GPU"}
 
-# Returns how often a setting, by its name, has taken hold so far.
+# Returns how often the named setting has taken effect so far.
 Count = Callable[[str], int]
-# Work of these is multiplications, which lower precision and better layouts make faster.
+# Ops that mostly multiply; lower precision and better layouts make them faster.
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul")
 _CONVOLUTION = "convolution"
 _CONVOLUTION_2D = 4
 
-# What torch's loop over parameters does to each of them, in operators of the dispatcher.
+# Dispatcher operators per parameter in torch's single-tensor optimizer loop.
 # Source: torch/optim/adam.py, _single_tensor_adam; the others have fewer.
 _OPS_PER_PARAMETER = 12
 
-# Operators shorter than this are handed to other threads at a loss: waking a team of them takes
-# some 5 to 20 µs, and each must then have enough to do.
+# Splitting an operator shorter than this over threads loses time: waking a team of threads takes
+# some 5 to 20 µs, and each thread then needs enough work.
 # Source: OpenMP parallel regions as EPCC's microbenchmarks time them, 1 to 20 µs.
 SHORT_OP_NS = 100_000.0
 
@@ -44,29 +44,29 @@ SHORT_OP_NS = 100_000.0
 class Setting:
     """One field of a configuration.
 
-    Where a function is given in place of a value, it takes the facts of the step and the value that
-    is tried.
+    A field that holds a function instead of a value calls it with the facts of the step and the
+    value to try.
 
     Args:
-        name: Of the field.
-        meaning: What a person wants to know of it, as it stands beside it in ``breakeven.toml``.
-        note: How that sentence goes on in the documentation.
-        numerics: What it may do to the numbers.
-        family: Name of the choice that it makes: of one family, one candidate is kept.
-        title: What a candidate changes, in a few words.
-        undo: How that is undone, in one sentence.
-        apply: Puts it into effect around a script. What the script sets by itself wins. Settings
-            that share it are put into effect by one call.
-        values: What to try, where that depends on the step by a function of its facts.
-        names: Stable names of candidates by their value, if not ``family`` or ``family=value``.
+        name: Name of the field.
+        meaning: One line of explanation, shown next to the field in ``breakeven.toml``.
+        note: Continuation of that line in the documentation.
+        numerics: Possible effect on the numbers.
+        family: Name of the choice; the tuner keeps one candidate per family.
+        title: Short description of the change.
+        undo: One sentence on how to undo it.
+        apply: Applies the setting around a script. Settings that the script makes itself win.
+            Settings that share this function are applied by one call.
+        values: Values to try, or a function of the step's facts that returns them.
+        names: Stable names of candidates by value, if not ``family`` or ``family=value``.
         also: Other fields that a candidate sets.
-        only_on: The one device where it means anything; empty for both.
-        why_not: Returns the precondition that does not hold; None if it may be tried. Takes the
-            facts, what is kept already, and the value.
-        gain: Which part of the step it is predicted to save, 0 to 1: it sets the order.
-        cost_s: By how many seconds it is predicted to make a run start later.
-        is_for_loop: It changes how the loop calls its model and optimizer, which a step that is one
-            compiled call does without.
+        only_on: The only device that the setting affects; empty for both.
+        why_not: Returns the precondition that fails; None if the value may be tried. Takes the
+            facts, the configuration kept so far, and the value.
+        gain: Predicted share of the step that it saves, 0 to 1; candidates are tried in this order.
+        cost_s: Predicted delay of a run's start, in seconds.
+        is_for_loop: Whether it changes how the loop calls its model and optimizer. A compiled step
+            does not use such settings.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Setting:
 
     @property
     def forms(self) -> str:
-        """Return how candidates of it are named: `` `threads=N` ``."""
+        """Return the names of its candidates for the documentation, such as `` `threads=N` ``."""
         values = list(self.values) if not callable(self.values) else []
         names = [
             Candidate(setting=self, value=value, title="", changes={}).name for value in values
@@ -99,12 +99,12 @@ class Setting:
 
     @property
     def explanation(self) -> str:
-        """Return what it does, for the documentation."""
+        """Return the explanation for the documentation."""
         gpu = "GPU: " if self.only_on == "cuda" else ""
         return f"{gpu}{self.meaning}{self.note}"
 
     def candidates(self, facts: StepFacts) -> list[Candidate]:
-        """Return what may be tried of it for a step."""
+        """Return the candidates of the setting for a step."""
         values = self.values(facts) if callable(self.values) else self.values
         return [
             Candidate(
@@ -119,13 +119,13 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One value of a setting, which may make a step faster.
+    """One value of a setting to try on a step.
 
     Args:
-        setting: What it is of.
-        value: What is tried.
-        title: What it changes, in a few words.
-        changes: The fields that it sets.
+        setting: The setting.
+        value: The value to try.
+        title: Short description of the change.
+        changes: Fields of the configuration that it sets.
     """
 
     setting: Setting
@@ -135,27 +135,27 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Return its stable name, such as ``threads=1``."""
+        """Return the stable name, such as ``threads=1``."""
         family = self.setting.family
         default = family if self.value is True else f"{family}={self.value}"
         return self.setting.names.get(self.value, default)
 
     @property
     def numerics(self) -> Numerics:
-        """Return what it may do to the numbers."""
+        """Return the possible effect on the numbers."""
         return self.setting.numerics
 
     @property
     def family(self) -> str:
-        """Return the name of the choice that it makes: of one family, one candidate is kept."""
+        """Return the name of the choice; the tuner keeps one candidate per family."""
         return self.setting.family
 
     def why_not(self, facts: StepFacts, current: Configuration) -> str | None:
-        """Return the precondition that does not hold; None if it may be tried.
+        """Return the precondition that fails; None if the candidate may be tried.
 
         Args:
-            facts: Of the step as the script does it.
-            current: What is kept already.
+            facts: Facts of the script's unchanged step.
+            current: The configuration kept so far.
         """
         here = "cuda" if facts.is_on_cuda else "cpu"
         if self.setting.only_on not in ("", here):
@@ -165,38 +165,38 @@ class Candidate:
         return self.setting.why_not(facts, current, self.value)
 
     def apply(self, current: Configuration) -> Configuration:
-        """Return the configuration with it on top of what is kept already."""
+        """Return the configuration kept so far with this candidate's changes."""
         return replace(current, **self.changes)
 
     def expected_gain(self, facts: StepFacts) -> float:
-        """Return which part of the step it is predicted to save, 0 to 1: it sets the order."""
+        """Return the predicted share of the step that it saves, 0 to 1; it sets the order."""
         gain = self.setting.gain
         return gain(facts, self.value) if callable(gain) else gain
 
     def expected_cost_s(self, facts: StepFacts) -> float:
-        """Return by how many seconds it is predicted to make a run start later."""
+        """Return the predicted delay of a run's start, in seconds."""
         cost_s = self.setting.cost_s
         return cost_s(facts, self.value) if callable(cost_s) else cost_s
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """The step as the script does it.
+    """Facts of the script's unchanged step.
 
     Args:
-        trace: The recorded step, and what is known of its run.
-        step_ns: Median step of the unchanged script.
+        trace: The recorded step, and the facts of its run.
+        step_ns: Median step time of the unchanged script.
         num_threads: torch's intra-op threads in it.
         num_cores: Processors that the process may use.
-        dispatch_ns: What this host spends to issue one operator.
-        page_faults: Pages of memory that it gets from the system.
-        is_on_cuda: Whether it runs on a CUDA device.
+        dispatch_ns: Host time to issue one operator.
+        page_faults: Page faults per step.
+        is_on_cuda: Whether the step runs on a CUDA device.
         has_bf16: Whether the processor multiplies bfloat16 in hardware.
-        has_compiler: Whether there is a C++ compiler, which compiled steps need.
+        has_compiler: Whether there is a C++ compiler; compiled steps need one.
         is_compiled: Whether the script calls ``torch.compile`` itself.
         no_fast_step: Why the loop cannot have its step as one compiled call; empty if it can.
-        generates_steps: Whether C can be generated for such a step here, which compiles sooner.
-        steps_ns: Median step on other numbers of threads, by their number, where they were tried.
+        generates_steps: Whether C can be generated for the step; that compiles sooner.
+        steps_ns: Median step time for each other number of threads that was tried.
     """
 
     trace: StepTrace
@@ -225,19 +225,19 @@ class StepFacts:
 
     @property
     def op_ns(self) -> float:
-        """Return how long an operator takes on average, with all that surrounds it."""
+        """Return the average time per operator, overhead included."""
         return self.step_ns / max(1, len(self.model_ops) + self.num_update_ops)
 
     @property
     def num_update_ops(self) -> int:
-        """Return about how many operators the update takes on the CPU, one parameter at a time."""
+        """Return the estimated CPU operators of the update, one parameter at a time."""
         return _OPS_PER_PARAMETER * sum(
             optimizer.num_tensors for optimizer in self.trace.facts.optimizers
         )
 
     @property
     def calls_model(self) -> bool:
-        """Whether the step calls a whole ``nn.Module`` that is in training mode."""
+        """Whether the step calls an ``nn.Module`` that is in training mode."""
         return any(call.is_training for call in self.trace.facts.model_calls)
 
     @cached_property
@@ -250,7 +250,7 @@ class StepFacts:
 
     @cached_property
     def has_convolution(self) -> bool:
-        """Whether the step has a two-dimensional convolution with its channels first."""
+        """Whether the step has a 2-d convolution whose weights are not channels-last."""
         return any(
             _bare_name(op) == _CONVOLUTION
             and len(op.inputs) > 1
@@ -261,17 +261,17 @@ class StepFacts:
 
     @property
     def launch_fraction(self) -> float:
-        """Return about which part of the step goes into issuing operators, 0 to 1."""
+        """Return the estimated share of the step spent issuing operators, 0 to 1."""
         return min(1.0, len(self.model_ops) * self.dispatch_ns / self.step_ns)
 
     @property
     def update_fraction(self) -> float:
-        """Return about which part of the step the update takes at least, 0 to 1."""
+        """Return the estimated minimum share of the update in the step, 0 to 1."""
         return min(0.9, self.num_update_ops * self.dispatch_ns / self.step_ns)
 
     @property
     def fetch_fraction(self) -> float:
-        """Return which part of the step the training loop spends fetching its batch, 0 to 1."""
+        """Return the share of the step that the loop spends fetching its batch, 0 to 1."""
         return min(0.95, self.loader.fetch_ns / self.step_ns) if self.loader else 0.0
 
     def calls(self, name: str) -> bool:

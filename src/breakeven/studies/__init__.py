@@ -1,4 +1,4 @@
-"""The studies of a script: each one procedure, in the order of time."""
+"""The studies of a script; each is one procedure, in the order of time."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The step along the batch size: the CPU measured at a few sizes, all else predicted."""
+"""The step over the batch size: measured on the CPU at a few sizes, predicted otherwise."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from breakeven.verdict import (
 )
 
 AXIS = "batch_size"
-# Few sizes, since each costs a run: times grow smoothly enough to be interpolated between them.
+# Measure few sizes, since each costs a run; times grow smoothly enough to interpolate.
 _FACTOR = 4
-# Beyond it launches have long ceased to decide, whatever the network.
+# Above this size, launches do not limit any network.
 _LARGEST = 65_536
-# A curve needs less certainty than the verdict, whose size is measured for longer.
+# A curve needs less certainty than the verdict, whose size is measured longer.
 _BUDGET_S = 0.4
-# Sizes whose steps are expected to take longer are not measured: the answer should come in
-# seconds, and a step that long has left the region where launches decide.
+# Do not measure sizes with longer expected steps: the answer should take seconds, and launches do
+# not limit such a step.
 LONGEST_STEP_NS = 1.0e9
-# How far a CPU's curve goes on beyond the sizes that were measured: its error is known so far.
+# Factor by which a CPU's curve extends beyond the measured sizes, up to which its error is known.
 BEYOND_MEASURED = 16
-# And beyond the only one: farther, a time says nothing any more.
+# The same factor if only one size was measured; farther, its time predicts nothing.
 FARTHEST = 64
-# The estimate is rough, and a machine that swaps is not only slow for us.
+# The memory estimate is rough, and a machine that swaps slows other work too.
 _MEMORY_FRACTION = 0.5
-# Where Linux keeps the limit of a container, of which only one version of cgroups is in use.
+# Linux has a container's limit in one of these files, depending on the version of cgroups.
 _CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -53,14 +53,14 @@ _CONTAINER_LIMITS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSearch:
-    """From which batch size on a GPU wins.
+    """The batch size from which a GPU wins.
 
     Args:
         crossover: That size, or why there is none.
-        curves: Step times along the batch size, of this CPU and of all GPUs.
-        caveats: What to know of them.
-        scaled: The step at every size; None if it is known at its own alone.
-        generated_crossover: The same against generated code; None if that gains nothing.
+        curves: Step times over the batch size, of this CPU and of all GPUs.
+        caveats: Caveats on these.
+        scaled: The step at every size; None if it is known only at its own.
+        generated_crossover: The crossover against generated code; None if that gains nothing.
     """
 
     crossover: Crossover | NoCrossover
@@ -81,15 +81,15 @@ class SkippedSize:
 def search_loader_sizes(
     runner: Runner, step: MeasuredStep, compared: Comparison, loader: LoaderUse
 ) -> SizeSearch:
-    """Find from which batch size on the best GPU is faster than this CPU.
+    """Find the batch size from which the best GPU is faster than this CPU.
 
-    Runs are asked for by the size of one batch. Curves and crossovers count the samples of a step,
-    as the report's own batch size does: a step that accumulates gradients takes several batches.
+    Runs set the size of one batch. Curves and crossovers count the samples of a step, as the
+    report's batch size does: a step that accumulates gradients takes several batches.
 
     Args:
         runner: Runs the script.
-        step: The step as it is.
-        compared: The same on every device.
+        step: The unchanged step.
+        compared: The unchanged step on every device.
         loader: The DataLoader that feeds it.
     """
     scaled = record_second_size(runner, step, loader)
@@ -102,7 +102,8 @@ def search_loader_sizes(
         (prediction,) = predict_steps(scaled.at(size * per_step), (best,), host)
         return prediction.estimate.value_ns < cpu.times[size].value_ns
 
-    # Sizes 4 times apart until the GPU's advantage turns, then one between.
+    # Increase or decrease the size by a factor of 4 until the faster device changes; then try one
+    # size in between.
     size, is_faster = loader.batch_size, is_gpu_faster(loader.batch_size)
     while True:
         next_size = max(size // _FACTOR, 1) if is_faster else size * _FACTOR
@@ -150,7 +151,7 @@ class _CpuSizes:
 
     Args:
         runner: Runs the script.
-        step: The step as it is.
+        step: The unchanged step.
         loader: The DataLoader that feeds it.
     """
 
@@ -160,13 +161,13 @@ class _CpuSizes:
         self.times: dict[int, Estimate] = {loader.batch_size: step.plain.measurement.estimate}
         self._runner = runner
         self._peak_bytes = {loader.batch_size: step.plain.peak_memory_bytes}
-        # Samples of the steps that were measured while other work held them up.
+        # Samples per step of the measurements that other work disturbed.
         self._busy: list[int] = []
-        # The size at which measuring ended, since this machine has no time or memory for it.
+        # The first size that this machine lacks the time or memory to measure.
         self._skipped: SkippedSize | None = None
 
     def measure(self, size: int, *, nearest: int) -> bool:
-        """Time the step at one size; return whether that was possible."""
+        """Time the step at one size; return whether that succeeded."""
         growth = size / nearest
         if not 1 <= size <= _LARGEST or size in self.times:
             return False
@@ -187,7 +188,7 @@ class _CpuSizes:
         return True
 
     def measure_generated(self, size: int) -> Estimate | None:
-        """Time generated code at another size, if there is time and memory for it."""
+        """Time generated code at another size, if time and memory allow it."""
         base = self.loader.batch_size
         longest_ns = SizeCurve(self.times).at(size).value_ns
         if why_not_measured(longest_ns, self._peak_bytes[base] * size / base) is not None:
@@ -199,7 +200,7 @@ class _CpuSizes:
         return plain.generated.step if plain.generated else None
 
     def drawn(self) -> list[int]:
-        """Return the measured sizes, the powers of two between them, and where measuring ended."""
+        """Return the sizes of the curve: measured ones, powers of two between, and the ends."""
         low, high = min(self.times), max(self.times)
         if self._skipped is not None and self._skipped.size > high:
             high = min(high * BEYOND_MEASURED, _LARGEST)
@@ -208,7 +209,7 @@ class _CpuSizes:
         return sorted({*self.times, low, high, *_powers_between(low, high)})
 
     def caveats(self, curve: Curve) -> Iterator[Caveat]:
-        """Yield at which sizes this machine was busy, and which were not measured, and why."""
+        """Yield caveats on sizes measured on a busy machine, and on sizes not measured."""
         if self._busy:
             sizes = ", ".join(map(str, sorted(self._busy)))
             which = (
@@ -233,16 +234,16 @@ class _CpuSizes:
 def _search_generated(
     cpu: _CpuSizes, compared: Comparison, scaled: ScaledTrace, run: GeneratedRun
 ) -> Crossover | NoCrossover | None:
-    """Find from which batch size on the best GPU is faster than generated code.
+    """Find the batch size from which the best GPU is faster than generated code.
 
-    None if that gains nothing at the script's own size. Its time is measured at a second batch
-    size, where the GPU is expected to be as fast.
+    The result is None if generated code gains nothing at the script's own size. Its time is also
+    measured at the batch size where the GPU is expected to catch up.
 
     Args:
         cpu: Times this CPU.
-        compared: The step as it is, on every device.
+        compared: The unchanged step on every device.
         scaled: The step at every size.
-        run: What was measured of generated code at the script's own size.
+        run: The measurement of generated code at the script's own size.
     """
     found = generated_step(run, compared.results[0].step_ns)
     if run.step is None or found is None or not found.is_worth_it:
@@ -265,7 +266,7 @@ def _search_generated(
     if (measured := cpu.measure_generated(second)) is not None:
         times[second] = measured
     curve = SizeCurve(times)
-    # Beyond the size at which the GPU is surely faster there is nothing to be found.
+    # Stop at the first size at which the GPU is certainly faster.
     sure = (n for n, size in enumerate(sizes) if curve.at(size).low_ns > gpu[size].high_ns)
     sizes = sizes[: max(2, next(sure, len(sizes)) + 1)]
     on_cpu = {size: curve.at(size) for size in sorted({*sizes, *times})}
@@ -276,14 +277,14 @@ def _search_generated(
 
 
 def search_scaled_sizes(step: MeasuredStep, compared: Comparison) -> SizeSearch:
-    """Find from which batch size on the best GPU wins, of a script that feeds its batches by hand.
+    """Find the batch size from which the best GPU wins, for a script that makes its own batches.
 
-    The recorded step is scaled along the dimension that is its batch; the time on this CPU goes on
-    from the one size that was measured.
+    The recorded step is scaled along its batch dimension; the time on this CPU is extrapolated
+    from the only measured size.
 
     Args:
-        step: The step as it is.
-        compared: The same on every device.
+        step: The unchanged step.
+        compared: The unchanged step on every device.
     """
     trace = step.program.trace
     try:
@@ -298,7 +299,7 @@ def search_scaled_sizes(step: MeasuredStep, compared: Comparison) -> SizeSearch:
         )
     base = scaled.first.batch_size
     assert base is not None, "a step is scaled from its batch size"
-    # Of a step that accumulates gradients, each batch has a sample at least.
+    # If a step accumulates gradients, then each of its batches has at least one sample.
     least = num_micro_batches(trace.events, trace.facts.model_calls)
     low, high = max(base // FARTHEST, least), max(min(base * FARTHEST, _LARGEST), base)
     sizes = sorted({base, *_powers_between(low - 1, high + 1)})
@@ -314,7 +315,7 @@ def search_scaled_sizes(step: MeasuredStep, compared: Comparison) -> SizeSearch:
 
 
 def predicted_sizes(base: int) -> Caveat:
-    """Return what to know of other batch sizes than the one that the script has."""
+    """Return the caveat on batch sizes other than the script's."""
     return Caveat(
         code="batch-sizes-predicted",
         message=f"the script feeds its batches by hand: only a batch of {base} was run. "
@@ -326,12 +327,12 @@ def predicted_sizes(base: int) -> Caveat:
 def _curves(
     compared: Comparison, steps: Mapping[int, StepTrace], measured: Mapping[int, Estimate]
 ) -> tuple[Curve, ...]:
-    """Return the curves of this CPU, predicted where it was not measured, and of each GPU.
+    """Return the curves of this CPU, partly predicted, and of each GPU.
 
-    Nobody trains at a size beyond the measured ones at which the step does not fit the best GPU.
+    Sizes beyond the measured ones are left out if the step does not fit the best GPU.
 
     Args:
-        compared: The step as it is, on every device.
+        compared: The unchanged step on every device.
         steps: The step by batch size.
         measured: Times of this CPU.
     """
@@ -361,7 +362,7 @@ def _curve(
 
 
 def _powers_between(low: int, high: int) -> list[int]:
-    """Return the powers of two within the range, its ends left out."""
+    """Return the powers of two strictly between the ends of a range."""
     return [2**power for power in range(low.bit_length(), high.bit_length()) if 2**power < high]
 
 
@@ -370,14 +371,14 @@ def _none(because: str) -> NoCrossover:
 
 
 def second_size(batch_size: int, step_ns: float) -> int:
-    """Return at which batch size a step is recorded too, so that others follow from both.
+    """Return the second batch size to record, from which other sizes follow.
 
-    As long as a step is short, a larger one is as soon recorded. Never with one sample, where there
-    are more: torch takes views and other operators there, in attention for one.
+    It is larger if the step is short, since that records as quickly. It is never 1 if the first is
+    larger: with one sample, torch uses views and other operators, for example in attention.
 
     Args:
-        batch_size: At which it was recorded.
-        step_ns: How long it takes there.
+        batch_size: The first recorded size.
+        step_ns: Step time at that size.
     """
     is_short = step_ns < LONGEST_STEP_NS
     return batch_size * 2 if is_short or batch_size < 4 else batch_size // 2
@@ -386,12 +387,12 @@ def second_size(batch_size: int, step_ns: float) -> int:
 def why_not_measured(
     expected_ns: float, expected_bytes: float, *, longest_step_ns: float = LONGEST_STEP_NS
 ) -> str | None:
-    """Return why a step of that size is better not measured here; None if it may be.
+    """Return why a step of some size is not measured here; None if it may be.
 
     Args:
-        expected_ns: How long the step is expected to take.
-        expected_bytes: Memory that its process is expected to need.
-        longest_step_ns: Limit of the former.
+        expected_ns: Expected step time.
+        expected_bytes: Expected memory of its process.
+        longest_step_ns: Limit on the step time.
     """
     if expected_ns > longest_step_ns:
         return "a step would take too long"
@@ -401,11 +402,11 @@ def why_not_measured(
 
 
 def _memory_bytes() -> int:
-    """Return this machine's memory, or the part of it that a container may use."""
+    """Return this machine's memory, or a container's limit if that is lower."""
     limits = [physical_bytes()]
     for path in _CONTAINER_LIMITS:
         try:
             limits.append(int(path.read_text()))
-        except (OSError, ValueError):  # there is no such file, or it says "max"
+        except (OSError, ValueError):  # the file is missing, or says "max"
             continue
     return min(limits)

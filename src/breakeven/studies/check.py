@@ -1,4 +1,4 @@
-"""From a training script, or a function that does one step, to a verdict."""
+"""Check a training script, or a function that does one step: from target to verdict."""
 
 from __future__ import annotations
 
@@ -79,29 +79,28 @@ def check_target(
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
 
-    The target runs in child processes that end by themselves after enough steps; the files that it
-    writes until then are thrown away.
+    The target runs in child processes, each of which ends after enough steps. The files that it
+    writes there are discarded.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
-            not here, whose steps are predicted too.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        devices: Names of GPUs to compare with, six by default, and of absent CPUs to predict.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
         time_limit_s: Limit of each run, in seconds.
-        length: Of the training; if it is known, the report has the time on each device.
-        keep: What of the target's side effects is to be real; by default nothing.
+        length: Length of the training; if known, the report has the time on each device.
+        keep: Side effects of the target that are real; by default none.
         tries_generated: Also time a short step with forward, backward and update as generated code,
             as `breakeven.fast_step` does it.
-        compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. That
-            of a script which compiles its model is predicted in any case.
+        compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. If the
+            script compiles its model, then its own mode is always predicted.
         progress: Progress callback.
-        launcher: Makes the processes, in place of ``keep``; the study has its own by default.
+        launcher: Starts the processes, instead of ``keep``; by default the study has its own.
 
     Raises:
-        BreakevenError: The target gave no answer, or a device or host is unknown.
+        BreakevenError: If the target gives no answer, or a device or host is unknown.
     """
     gpus, cpus = split_devices(devices)
     check_absent_cpus(cpus)
@@ -147,21 +146,20 @@ def check_step(
 ) -> CheckReport:
     """Check whether a GPU pays off for ``step``, a function that does one training step.
 
-    The function is called some tens to thousands of times, plainly and then recorded on a
-    fake GPU; model and optimizer are trained by it as by any other call.
+    The function is called some tens to thousands of times, first plainly and then recorded on a
+    fake GPU. Each call trains model and optimizer as usual.
 
     Args:
-        step: Takes no arguments; forward, backward and update of tensors on the CPU.
-        devices: Names of GPUs to compare with, a choice of six by default; and of CPUs that are
-            not here, whose steps are predicted too.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        budget_s: Seconds of plain steps that are enough when they are short.
+        step: Takes no arguments; runs forward, backward and update of tensors on the CPU.
+        devices: Names of GPUs to compare with, six by default, and of absent CPUs to predict.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        budget_s: Seconds of plain steps that suffice if steps are short.
 
     Raises:
-        BreakevenError: A device or host is unknown.
-        UsageError: ``step`` is no function.
+        BreakevenError: If a device or host is unknown.
+        UsageError: If ``step`` is no function.
     """
-    # The check of a target leaves torch to its child processes.
+    # `check_target` needs torch only in its child processes.
     import torch
 
     from breakeven.capture import time_step, trace_step
@@ -217,21 +215,21 @@ def _report(
     compile_mode: CompileMode | None = None,
     length: TrainingLength = UNKNOWN_LENGTH,
 ) -> CheckReport:
-    """Look for what slows the step down, and return the report.
+    """Find what slows the step down, and return the report.
 
     Args:
-        step: The step, as it was measured.
+        step: The measured step.
         compared: The step on every device.
-        sizes: From which batch size on a GPU wins.
-        facts: What is known of the script besides its steps.
-        target: As the user wrote it.
+        sizes: The batch size from which a GPU wins.
+        facts: The script's time outside of its steps.
+        target: The target as the user wrote it.
         here: This machine, with its costs.
-        torch_version: torch that ran the step.
-        told: What speeds that were measured elsewhere tell.
-        caveats: Of the machine, and of the search for the crossover.
-        absent_cpus: The step on CPUs that are not here.
-        compile_mode: Mode of ``torch.compile`` to predict the step in, if that is asked for.
-        length: Of the training.
+        torch_version: Version of torch that ran the step.
+        told: Caveats on speeds measured elsewhere.
+        caveats: Caveats on the machine, and on the search for the crossover.
+        absent_cpus: The step on absent CPUs.
+        compile_mode: Mode of ``torch.compile`` to predict the step in; None for none requested.
+        length: Length of the training.
     """
     best, scaled, sources = compared.best.device, sizes.scaled, tuple(step.traced.sources)
     found = diagnose(rule_input(compared, best, Sources.of(sources), scaled=scaled))

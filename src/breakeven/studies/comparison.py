@@ -1,4 +1,4 @@
-"""One step on every device: predicted or measured, decided, and what else reports show of it."""
+"""One step on every device: results, the verdict, and other predictions that reports show."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from breakeven.verdict import (
     device_result,
 )
 
-# Vendors whose GPUs torch captures graphs for.
+# Vendors on whose GPUs torch captures graphs.
 _WITH_GRAPHS = ("nvidia", "amd")
 _WITHOUT_TRITON = ("kepler", "maxwell", "pascal")
-# A graph that leaves more of the step than this changes nothing that is worth a row.
+# A graph that leaves more than this share of the step saves too little for a row.
 _LEAST_SPED_UP = 0.9
-# A CPU's rates are known in fp32; in fp64 all of them have half of it.
+# CPU rates are specified in fp32; in fp64 every CPU has half of them.
 _PRECISIONS = ("fp32", "tf32", "fp64")
 _ABSENT = Caveat(
     code="absent-cpu",
@@ -64,12 +64,12 @@ class Comparison:
 
     Args:
         program: The step as a GPU would run it, with its kernels.
-        devices: GPUs that are predicted.
-        host: What issues the work.
-        predictions: The step on each of the devices.
-        results: What was measured, and then what is predicted.
-        verdict: Where to train.
-        best: The predicted GPU that the verdict is about, or else the fastest.
+        devices: The predicted GPUs.
+        host: The host that issues the work.
+        predictions: The step on each of these GPUs.
+        results: The measured results, followed by the predicted ones.
+        verdict: The device to train on.
+        best: The predicted GPU of the verdict, or else the fastest.
     """
 
     program: Program
@@ -87,11 +87,11 @@ class Comparison:
 
     @property
     def measured(self) -> tuple[DeviceResult, ...]:
-        """Return the results of the devices that are here."""
+        """Return the results of this machine's devices."""
         return self.results[: len(self.results) - len(self.predictions)]
 
     def prediction_on(self, device: DeviceSpec) -> StepPrediction:
-        """Return the step on one of the devices."""
+        """Return the step on one of the predicted devices."""
         return self.predictions[self.devices.index(device)]
 
 
@@ -103,14 +103,14 @@ def compare_devices(
     *,
     is_captured: bool = False,
 ) -> Comparison:
-    """Predict a step on GPUs, and decide where to train.
+    """Predict a step on GPUs, and decide which device to train on.
 
     Args:
         program: The step as a GPU would run it, with its kernels.
         devices: GPUs to predict.
-        host: What issues the work.
-        measured: Results of the devices that are here, this CPU first.
-        is_captured: All launches are replayed from one CUDA graph.
+        host: The host that issues the work.
+        measured: Results of this machine's devices, the CPU first.
+        is_captured: Whether all launches are replayed from one CUDA graph.
     """
     predictions = predict_steps(program, devices, host, is_captured=is_captured)
     results = (*measured, *map(device_result, predictions))
@@ -129,7 +129,7 @@ def compare_devices(
 
 
 def step_summary(compared: Comparison, device: DeviceSpec) -> StepSummary:
-    """Return the step in numbers, as one of the devices runs it."""
+    """Return the figures of the step on one of the devices."""
     prediction, trace = compared.prediction_on(device), compared.trace
     return StepSummary(
         num_ops=len(trace.ops),
@@ -151,14 +151,14 @@ def rule_input(
     scaled: ScaledTrace | None = None,
     cpu: CpuFacts | None = None,
 ) -> RuleInput:
-    """Return the step on one of the devices, as rules take it.
+    """Return the input of the rules for the step on one of the devices.
 
     Args:
         compared: The step.
         device: The GPU.
         sources: The user's files.
         scaled: The step at other batch sizes, if it was recorded at two.
-        cpu: What was measured of the step on the CPU.
+        cpu: Measurements of the step on the CPU.
     """
     return RuleInput(
         trace=compared.trace,
@@ -173,12 +173,12 @@ def rule_input(
 
 
 def predict_compiled(compared: Comparison, mode: CompileMode | None) -> CompiledSteps | None:
-    """Return the step as ``torch.compile`` would make it; None if nobody asks for that.
+    """Predict the step as ``torch.compile`` would make it; None if not requested.
 
     Args:
         compared: The step.
-        mode: Its mode; None for the script's own, which may compile its model, its optimizer's
-            step, or both.
+        mode: The requested mode; None for the script's own, which may compile its model, its
+            optimizer's step, or both.
     """
     own = compile_mode_of(compared.trace)
     if not (mode or own or optimizer_compile_mode_of(compared.trace)):
@@ -196,12 +196,12 @@ def predict_compiled(compared: Comparison, mode: CompileMode | None) -> Compiled
 def predict_captured(
     compared: Comparison, fused: Edit | None, mode: CompileMode | None = None
 ) -> CapturedStep | None:
-    """Return the fastest GPU's step as one CUDA graph; None if the host does not decide it.
+    """Predict the fastest GPU's step as one CUDA graph; None if the host does not limit it.
 
     Args:
         compared: The step.
-        fused: The update as one fused kernel, if that is possible.
-        mode: In which the step is shown compiled; None for none, or for the script's own.
+        fused: The update as one fused kernel, if possible.
+        mode: Requested mode of compilation; None for none, or for the script's own.
     """
     trace, best = compared.trace, compared.best
     devices = [each for each in compared.devices if each.vendor in _WITH_GRAPHS]
@@ -210,7 +210,7 @@ def predict_captured(
         return None
     edit, because, setting = captured_step(trace, fused), "", "CUDA graph"
     if isinstance(edit, str):
-        # Triton needs compute capability 7.0. What compiles in that way has a row for it.
+        # Triton needs compute capability 7.0. A step compiled in this mode already has a row.
         devices = [each for each in devices if each.launch_generation not in _WITHOUT_TRITON]
         has_row = CompileMode.REDUCE_OVERHEAD in (mode, compile_mode_of(trace))
         if trace.facts.num_shapes > 1 or has_row or not devices:
@@ -230,7 +230,7 @@ def predict_captured(
 
 
 def check_absent_cpus(cpus: Iterable[HostCpu]) -> None:
-    """Raise `BreakevenError` for a CPU of which too little is known."""
+    """Raise `BreakevenError` for a CPU without enough data."""
     for cpu in cpus:
         rates_of(cpu)
 
@@ -238,13 +238,13 @@ def check_absent_cpus(cpus: Iterable[HostCpu]) -> None:
 def predict_absent_cpus(
     step: MeasuredStep, here: HostSpec, cpus: Iterable[HostCpu], core: CpuRates
 ) -> tuple[tuple[DeviceResult, ...], tuple[Caveat, ...]]:
-    """Return the step on other CPUs, on all cores of each; or why it is not predicted.
+    """Predict the step on all cores of other CPUs; if that is impossible, return why.
 
     Args:
-        step: As it was measured here.
+        step: The step as measured here.
         here: This machine, with its costs.
-        cpus: The other ones.
-        core: What one core of this CPU computes and moves.
+        cpus: The other CPUs.
+        core: Compute and memory rates of one core of this CPU.
     """
     measured = step.results[0]
     is_known = measured.precision in _PRECISIONS

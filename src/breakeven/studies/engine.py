@@ -1,4 +1,4 @@
-"""Where the timed runs of a sweep are made, once each, and how they are kept."""
+"""Engines that make the timed runs of a sweep, and the cache of their answers."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from breakeven.studies.runner import (
     run_on_cpu,
 )
 
-# Environment variables on which the time of a step depends.
-# Of torch and its libraries, by how they begin. A script must find them as it would without Ray,
-# which sets OMP_NUM_THREADS for its tasks, as no shell does.
+# Environment variables that affect the time of a step.
+# Prefixes of torch and its libraries. A script must find their values as without Ray, which sets
+# OMP_NUM_THREADS for its tasks, unlike a shell.
 TORCH_SETTINGS = (
     "ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_",
 )  # fmt: skip
-# And those of the machine, which change how fast a step is there, or which code the script finds.
+# Prefixes of the machine, which affect its speed or the code that the script finds.
 MACHINE_SETTINGS = (
     "CUBLAS_", "CUDA_", "GLIBC_TUNABLES", "LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_", "NVIDIA_",
     "PYTHONPATH",
 )  # fmt: skip
-# Packages whose code decides what is measured.
+# Packages whose code affects measurements.
 _MEASURING = ("capture", "configure", "measure", "timing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """One run that an engine has made.
+    """One run of an engine.
 
     Args:
-        request: What was asked for.
-        answer: What came of it.
-        output: The end of what the script printed.
-        machine: Where it ran.
+        request: The requested run.
+        answer: Its result.
+        output: The end of the script's output.
+        machine: The machine that ran it.
     """
 
     request: RunRequest
@@ -70,13 +70,13 @@ class Engine(Protocol):
     """Makes timed runs, never two at once on one machine."""
 
     def machines(self) -> Sequence[MachineKey]:
-        """Return the machines on which it may run, whose earlier measurements are as good."""
+        """Return the machines that it may use; stored measurements of these are reused."""
         ...
 
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
-        """Make each run once, and yield them in the order in which they end.
+        """Make each run once, and yield the runs in the order in which they end.
 
-        A run that fails is an answer. Whoever stops iterating ends the runs that are on.
+        A failed run is an answer too. If the caller stops iterating, active runs are ended.
 
         Args:
             requests: Timed runs.
@@ -87,13 +87,13 @@ class Engine(Protocol):
 def time_at_point(
     launcher: Launcher, request: RunRequest, insisting: set[bytes], progress: Progress
 ) -> CpuRun:
-    """Make a timed run; if other work disturbed it, once more, and the better one counts.
+    """Make a timed run; if other work disturbed it, repeat it and return the better one.
 
     Args:
-        launcher: Makes the processes.
+        launcher: Starts the processes.
         request: The run.
-        insisting: Scripts that refuse to run without a GPU: one run finds out, not all.
-        progress: Progress callback, of steps.
+        insisting: Scripts that refuse to run without a GPU; the first run adds its script.
+        progress: Progress callback, for steps.
     """
     path = request.target.raw_path
     if path in insisting and not request.on_gpu:
@@ -114,8 +114,8 @@ class LocalEngine:
     """Makes the runs on this machine, one after another.
 
     Args:
-        launcher: Makes the processes.
-        progress: Progress callback, of steps and of a wait for another breakeven process.
+        launcher: Starts the processes.
+        progress: Progress callback, for steps and for a wait for another breakeven process.
     """
 
     def __init__(self, launcher: Launcher, progress: Progress | None = None) -> None:
@@ -129,7 +129,7 @@ class LocalEngine:
         return (machine_key(processor=ready.processor, torch_version=ready.torch_version),)
 
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
-        """Make each run once, in the order asked for."""
+        """Make each run once, in the order of the requests."""
         (machine,) = self.machines()
         for request in requests:
             with machine_lock(self._note_wait):
@@ -143,14 +143,14 @@ class LocalEngine:
 
 
 class RunCache:
-    """Measures what was not measured before, and keeps each answer as soon as it is there.
+    """Makes runs that are not stored yet, and stores each answer at once.
 
-    What was measured while other programs ran is kept until the sweep is complete, so that
-    nothing is lost when it is broken off, but not beyond.
+    Measurements of a busy machine are stored until the sweep is complete, so that an interrupt
+    loses nothing. Then they are deleted.
 
     Args:
         engine: Makes the runs.
-        is_fresh: Measure also what was measured before.
+        is_fresh: Measure again even if an answer is stored.
     """
 
     def __init__(self, engine: Engine, *, is_fresh: bool = False) -> None:
@@ -161,10 +161,10 @@ class RunCache:
         self._answered: dict[RunRequest, EngineRun] = {}
 
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
-        """Yield the answer to each request, what is kept first and then as runs end.
+        """Yield the answer to each request: stored answers first, others as runs end.
 
         Args:
-            requests: Timed runs, each of them once. The answers hold these very requests.
+            requests: Timed runs, without repeats. The answers hold the same request objects.
         """
         missing: list[RunRequest] = []
         machines = self._engine.machines()
@@ -176,7 +176,7 @@ class RunCache:
                 yield kept
         for done in self._engine.measure(missing) if missing else ():
             self._answered[done.request] = done
-            # Files are read when the run ends: one that was edited meanwhile is not what was timed.
+            # Sources are read when the run ends: do not store a run whose file was edited since.
             if isinstance(done.answer, PlainRun) and not any(
                 _changed_s(source.path) > self._started_s for source in done.answer.sources
             ):
@@ -187,7 +187,7 @@ class RunCache:
             yield done
 
     def complete(self) -> None:
-        """Forget what was measured on a busy machine: the sweep has its answer."""
+        """Delete the measurements of a busy machine, since the sweep has its answer."""
         forget_runs(self._disturbed)
 
     def _find(self, request: RunRequest, machines: Sequence[MachineKey]) -> EngineRun | None:
@@ -202,7 +202,7 @@ class RunCache:
         return None
 
     def _note_load(self, key: RunKey, run: PlainRun) -> None:
-        """Note whether a run that is kept now was disturbed."""
+        """Record whether a stored run was disturbed."""
         if is_all_disturbed(run):
             self._disturbed.add(key)
         else:
@@ -210,7 +210,7 @@ class RunCache:
 
 
 def _changed_s(path: str) -> float:
-    """Return when a file changed last, in seconds since the epoch; never if there is none."""
+    """Return when a file last changed, in seconds since the epoch; 0 if it does not exist."""
     try:
         return Path(path).stat().st_mtime
     except OSError:
@@ -218,13 +218,13 @@ def _changed_s(path: str) -> float:
 
 
 def _key(request: RunRequest, machine: MachineKey) -> RunKey:
-    """Return everything that a run depends on; how long it may take at most is not of it."""
+    """Return everything that a run depends on; its time limit does not count."""
     variables = sorted(
         os.fsencode(f"{name}={value}")
         for name, value in os.environ.items()
         if name.startswith((*TORCH_SETTINGS, *MACHINE_SETTINGS))
     )
-    # Another virtual environment may hold other versions of what the script imports.
+    # Another virtual environment may have other versions of the script's imports.
     variables.append(os.fsencode(sys.prefix))
     asked = structs.replace(request, time_limit_s=0.0)
     return RunKey(

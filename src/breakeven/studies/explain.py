@@ -1,4 +1,4 @@
-"""What holds a step back: of a script, also under other settings of this CPU, or a stored run."""
+"""Explain what limits a step: of a script, also under other CPU settings, or of a stored run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from breakeven.trace import (
 )
 from breakeven.verdict import DeviceKind, NoCrossover, facts_of
 
-# From this part of subnormal values on it is worth to measure the step without them.
+# Above this fraction of subnormal values, also measure the step without them.
 _SUBNORMAL_FRACTION = 0.001
 _NO_CPU_TRIALS = Caveat(
     code="no-cpu-trials",
@@ -45,7 +45,7 @@ _NO_SOURCE = Caveat(
     message="the stored run holds no source of the script: its lines, and findings that need the "
     "source, are missing",
 )
-# Those that each explanation adds by itself.
+# Caveats of a stored report to drop, since each explanation decides on them again.
 _OWN_CAVEATS = frozenset(
     {"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
 )
@@ -67,31 +67,31 @@ def explain_target(
     progress: Progress | None = None,
     launcher: Launcher | None = None,
 ) -> ExplainReport:
-    """Explain what holds the training step of ``target`` back on a GPU, and on this CPU.
+    """Explain what limits the training step of ``target`` on a GPU, and on this CPU.
 
-    The target runs in child processes that end by themselves after enough steps; the files that it
-    writes until then are thrown away.
+    The target runs in child processes, each of which ends after enough steps. The files that it
+    writes there are discarded.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        devices: Names of GPUs; the step is taken apart on the first. By default a choice of six,
-            and the step of the one that the verdict is about.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        devices: Names of GPUs; the explanation is for the first. By default six, with the
+            explanation for the GPU of the verdict.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
         time_limit_s: Limit of each run, in seconds.
-        rules: Codes or causes of the rules whose findings are wanted; all by default.
-        tries_cpu: Measure the step under other settings of this CPU too, which takes some
-            seconds; without it, findings that need that are not looked for.
-        budget_s: Seconds of plain steps that are enough when they are short.
-        keep: What of the target's side effects is to be real; by default nothing.
+        rules: Codes or causes of the rules whose findings to report; all by default.
+        tries_cpu: Also measure the step under other settings of this CPU, which takes some
+            seconds. Without it, findings that need such measurements are left out.
+        budget_s: Seconds of plain steps that suffice if steps are short.
+        keep: Side effects of the target that are real; by default none.
         progress: Progress callback.
-        launcher: Makes the processes, where several targets are explained after one another; each
-            call has its own by default, which takes some seconds to import torch.
+        launcher: Starts the processes of several calls. By default each call has its own, which
+            takes some seconds to import torch.
 
     Raises:
-        BreakevenError: The target gave no answer, or a device, host or rule is unknown.
+        BreakevenError: If the target gives no answer, or a device, host or rule is unknown.
     """
     wanted = chosen_rules(rules)
     with start_study(
@@ -117,7 +117,7 @@ def explain_target(
             unscaled, scaled = (Caveat(code="one-batch-size", message=message),), None
         report = explained(
             compared,
-            # Of several by default, the one that the verdict is about.
+            # By default, explain the GPU that the verdict is about.
             study.devices[0] if devices else compared.best.device,
             target=study.target.label,
             host=shown_host(seen, step.plain, study.ready.torch_version),
@@ -142,13 +142,13 @@ def explain_target(
 def try_cpu_settings(
     runner: Runner, plain: PlainRun, trace: StepTrace, host: HostSpec
 ) -> CpuFacts | None:
-    """Return the step under other settings of the CPU; None if it is too slow to try.
+    """Measure the step under other settings of the CPU; None if it is too slow to try.
 
     Args:
         runner: Runs the script.
-        plain: The step as it is.
+        plain: The unchanged step.
         trace: The recorded step.
-        host: The machine of the runs; costs of another one say nothing about this CPU.
+        host: The machine of the runs; if its costs were not measured, dispatch time is left out.
     """
     if plain.measurement.median_ns > LONGEST_STEP_NS:
         return None
@@ -156,7 +156,7 @@ def try_cpu_settings(
     num_cores = trace.facts.num_cores
     numbers = sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads})
     settings = {f"{CpuSetting.THREADS}={n}": Configuration(num_threads=n) for n in numbers}
-    # And what the step gives cause for.
+    # Settings that the recorded step suggests.
     if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
         settings[CpuSetting.FLUSH_DENORMAL] = Configuration(flushes_denormals=True)
     convolutions = (op for op in trace.ops if op.name.startswith("aten.convolution."))
@@ -185,19 +185,19 @@ def try_cpu_settings(
 def explain_run(
     path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
 ) -> ExplainReport:
-    """Explain the run in ``path``, as ``breakeven check`` or ``explain`` wrote it with ``-o``.
+    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
 
     Nothing is run or measured again: the host is that of the stored run.
 
     Args:
         path: The file.
-        devices: Names of GPUs; the step is taken apart on the first. By default those of the
-            stored run, and the step of the one that its verdict was about.
-        rules: Codes or causes of the rules whose findings are wanted; all by default.
+        devices: Names of GPUs; the explanation is for the first. By default those of the stored
+            run, with the explanation for the GPU of its verdict.
+        rules: Codes or causes of the rules whose findings to report; all by default.
 
     Raises:
-        BreakevenError: A device or rule is unknown.
-        StoredDataError: The file cannot be read, is cut off, of another version, was changed by
+        BreakevenError: If a device or rule is unknown.
+        StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
             hand, or holds no recorded step.
     """
     wanted = chosen_rules(rules)
@@ -227,8 +227,8 @@ def explain_run(
         )
     try:
         program = build_program(recording.trace)
-    # The digest holds, so nobody edited it: another breakeven recorded what this one cannot price,
-    # or somebody made the file up.
+    # The digest is right, so the file was not edited: another breakeven recorded a step that this
+    # one cannot price, or the file was forged.
     except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
         raise StoredDataError(
             f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",

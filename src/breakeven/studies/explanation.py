@@ -1,4 +1,4 @@
-"""An explanation of a step: its findings, its two timelines, and one fix after another."""
+"""Explain a step: its findings, its two timelines, and a plan of successive fixes."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def explained(
     num_steps: int | None = None,
     writes: FileWrites | None = None,
 ) -> ExplainReport:
-    """Return the explanation of a step: its findings, its two timelines, one fix after another.
+    """Return the explanation of a step: findings, two timelines, and a plan of fixes.
 
     Args:
         compared: The step on every device.
-        device: The one of them on which it is taken apart.
-        target: As the user wrote it.
-        host: What issues the work.
-        recording: The step as it is stored, with what was measured of it on the CPU.
-        rules: Codes of the rules whose findings are wanted; None for all.
-        caveats: What holds for all figures.
-        program: What the script does besides its steps; None if that was not stored.
-        num_steps: Steps of the training; None if it is not known how long it is.
-        writes: What a run of the script wrote.
+        device: The device to explain the step on.
+        target: The target as the user wrote it.
+        host: The host that issues the work.
+        recording: The stored step, with its measurements on the CPU.
+        rules: Codes of the rules whose findings to report; None for all.
+        caveats: Caveats on all figures.
+        program: The script's time outside of its steps; None if not stored.
+        num_steps: Steps of the training; None if unknown.
+        writes: Files that a run of the script wrote.
     """
     sources, scaled = Sources.of(recording.sources), None
     if recording.other_size is not None:
         try:
             scaled = ScaledTrace(recording.trace, recording.other_size)
-        except ScalingError:  # it was the same step when an earlier breakeven recorded it
+        except ScalingError:  # an earlier breakeven accepted the two steps as one
             scaled = None
     prediction = compared.prediction_on(device)
     what_if = WhatIf(compared.program, device, compared.host)
@@ -119,13 +119,13 @@ def explained(
 
 
 def chosen_rules(names: Sequence[str]) -> frozenset[str] | None:
-    """Return the codes of the rules that are meant; None for all, if none is named.
+    """Return the codes of the named rules; None for all rules if none is named.
 
     Args:
-        names: Codes (``SYNC001``) or causes (``SYNC_ITEM``), in any case.
+        names: Codes (``SYNC001``) or causes (``SYNC_ITEM``), in upper or lower case.
 
     Raises:
-        BreakevenError: There is no such rule.
+        BreakevenError: If there is no such rule.
     """
     if not names:
         return None
@@ -145,7 +145,7 @@ def chosen_rules(names: Sequence[str]) -> frozenset[str] | None:
     return frozenset(codes)
 
 
-# Fixes that a person would still do one after the other.
+# A user would hardly apply more fixes in sequence.
 _MAX_FIXES = 8
 
 
@@ -155,24 +155,24 @@ def cumulative_plan(
     *,
     again: Callable[[Program, Set[str]], Sequence[Diagnosis]],
 ) -> tuple[PlanStep, ...]:
-    """Return the step as it is, and after one more fix each.
+    """Return the unchanged step, and the step after each further fix.
 
-    If a fix changes events that one before it has changed, the rules are asked again about the
-    step as it is by then; a finding that is gone is no part of the plan. The CPU's own time is the
-    measured one, less the work of the host that a fix removes, since that is the same work there;
-    what else a fix changes on the CPU is not known.
+    If a fix changes an event that an earlier fix changed, then the rules run again on the changed
+    step. A finding that has disappeared leaves the plan. The CPU's time is the measured one minus
+    the host work that a fix removes, which is the same work there. Other effects of a fix on the
+    CPU are unknown.
 
     Args:
         compared: The step.
-        diagnosed: Findings in the order in which they are fixed; those without a simulated gain
-            are left out.
+        diagnosed: Findings in the order of their fixes; those without a simulated gain are left
+            out.
         again: Returns the findings of some rules in a changed step.
     """
     fixes = [one for one in diagnosed if _is_part(one)][:_MAX_FIXES]
     codes = {one.finding.code for one in fixes}
-    # The step that the edit is of, and the work of the host that was removed before.
+    # The step to which the edit applies, and the host work removed before.
     base, edit, removed_ns, is_captured = compared.program, Edit(), 0, False
-    # Findings in that step, by where they are; None while it is the step as it was.
+    # Findings in that step by place; None while the step is unchanged.
     found: dict[tuple[object, ...], Diagnosis] | None = None
     steps = [_plan_step(None, compared)]
     for one in fixes:
@@ -211,7 +211,7 @@ def _overlaps(one: Edit, other: Edit | None) -> bool:
 
 
 def _removed_ns(program: Program, edit: Edit) -> int:
-    """Return the host's own work that is gone; that of loader workers runs beside the step."""
+    """Return the time of removed host work; loader workers run in parallel and do not count."""
     return sum(
         event.duration_ns
         for index, event in enumerate(program.trace.events)
@@ -220,14 +220,14 @@ def _removed_ns(program: Program, edit: Edit) -> int:
 
 
 def _measured_after(measured: Sequence[DeviceResult], removed_ns: int) -> Iterator[DeviceResult]:
-    """Yield the measured results without the host's work that fixes remove.
+    """Yield the measured results without the host work that fixes remove.
 
-    A GPU that is here was measured with everything in the script; after a change it is predicted
+    A GPU of this machine was measured with the unchanged script; after a change it is predicted
     like all others, so its result is left out.
     """
     for result in measured:
         if result.kind is DeviceKind.CPU and removed_ns:
-            # Work of the host that was recorded may be longer than it was in the measured run.
+            # Recorded host work may take longer than in the measured run.
             factor = max(0.01, 1.0 - removed_ns / result.step_ns)
             shorter = rescaled(result, factor=factor)
             yield replace(shorter, source=Source.PREDICTED, num_samples=0)
@@ -248,15 +248,15 @@ def _plan_step(one: Diagnosis | None, compared: Comparison) -> PlanStep:
     )
 
 
-# Spans of a timeline that a report keeps; a trace file for a viewer gets all of them.
+# Limit on the spans that a report stores; a trace file for a viewer gets all.
 _MAX_SPANS = 4000
 
 
 def full_timeline(report: ExplainReport) -> tuple[TimelineSpan, ...]:
-    """Return all spans of an explained step, also of one too long for a report.
+    """Return all spans of an explained step, even if it is too long for a report.
 
     Raises:
-        ValueError: The report has no recording.
+        ValueError: If the report has no recording.
     """
     if report.recording is None:
         raise ValueError("a report without a recording has no timeline to complete")
@@ -266,7 +266,7 @@ def full_timeline(report: ExplainReport) -> tuple[TimelineSpan, ...]:
 
 
 def critical_timeline(program: Program, what_if: WhatIf) -> tuple[TimelineSpan, ...]:
-    """Return what happens on both timelines, by start, and what of it is critical.
+    """Return the spans of both timelines by start, and mark the critical ones.
 
     Args:
         program: The step.
@@ -283,7 +283,7 @@ def critical_timeline(program: Program, what_if: WhatIf) -> tuple[TimelineSpan, 
 def shortened(
     spans: tuple[TimelineSpan, ...], limit: int = _MAX_SPANS
 ) -> tuple[tuple[TimelineSpan, ...], tuple[Caveat, ...]]:
-    """Return the longest spans, in their order, and a caveat if some were left out."""
+    """Return the longest spans in order, and a caveat if some were left out."""
     if len(spans) <= limit:
         return spans, ()
     longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:limit]
@@ -296,7 +296,7 @@ def shortened(
 
 def _span(program: Program, span: Span, *, is_critical: bool) -> TimelineSpan:
     events = program.trace.events
-    # The end of the step, with what no event accounts for, has no event of its own.
+    # The end of the step, with the time that no event covers, has no event.
     event = events[span.event] if span.event < len(events) else None
     location = event.location if event is not None else None
     name, cause = _name_and_cause(event, program, span)
@@ -308,7 +308,7 @@ def _span(program: Program, span: Span, *, is_critical: bool) -> TimelineSpan:
         module=event.module if isinstance(event, Op) else "",
         file=location.file if location else None,
         line=location.line if location else None,
-        # A device may still be busy with the step before when the host begins this one.
+        # A device may still run the previous step when the host begins this one.
         start_ns=max(0.0, span.start_ns),
         end_ns=max(0.0, span.end_ns),
         is_critical=is_critical,

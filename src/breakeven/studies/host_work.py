@@ -1,8 +1,8 @@
-"""What the host's work in a recorded step takes, as the same step timed on this CPU shows it.
+"""The host's work in a recorded step, with durations from the same step timed on this CPU.
 
-A recorder slows down what it sees. So durations of the host come from the timed run: the data
-loader's own time, and for the script's other work an upper limit, the part of the timed step that
-neither operators nor the loader account for. What lies between two steps is priced like a step.
+A recorder slows down the code that it records, so host durations come from the timed run. These are
+the data loader's own time and, for the script's other work, an upper limit: the time that neither
+operators nor the loader account for. Work between two steps is priced like a step.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from breakeven.timing import BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, Measu
 from breakeven.trace import Event, HostWork, Op, Phase, RunFacts, StepTrace
 from breakeven.verdict import BetweenTime
 
-# What it adds to the uncertainty of a host that its costs were measured beside other work, whose
-# data are in its caches.
+# Added uncertainty of a host whose costs were measured while other work used its caches.
 _BUSY_LOG_SIGMA = 0.1
-# A step that would take so many times as long as it did is another one, which shows nothing of the
-# host's work, as one in a format that the CPU emulates; and what that adds to the uncertainty of
-# the host.
+# If the recorded step would take this many times the timed one, then they differ (for example in a
+# format that the CPU emulates), and the timed one shows nothing about the host's work. The second
+# value is the added uncertainty of the host.
 _OTHER_PATH = 1.6
 _OTHER_PATH_LOG_SIGMA = 0.25
 
 
 def on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:
-    """Return the run as it would have been under what a trial changes."""
+    """Return the run as it would be under the change of a trial."""
     loader, wait_ns = as_set.loader, trial.loader_wait_ns
     if loader is not None and wait_ns is not None:
-        # What threads or other work held up there is no part of this step.
+        # Delays by threads or other work are not part of this step.
         loader = replace(loader, wait_ns=wait_ns)
     return replace(
         as_set if trial.measurement.is_disturbed else without_warning(as_set),
@@ -64,12 +63,12 @@ def without_warning(run: PlainRun) -> PlainRun:
 
 
 def as_timed(trace: StepTrace, traced: TracedRun, plain: PlainRun) -> StepTrace:
-    """Return a recorded step with the durations of the host as they are in a timed one.
+    """Return a recorded step with the host durations of the timed one.
 
     Args:
         trace: The step, at any batch size.
-        traced: The recording of the step that was timed.
-        plain: That step, timed.
+        traced: The recording of the timed step.
+        plain: The timed step.
     """
     plain = _while_workers_rest(plain)
     loader, events = plain.loader, traced.trace.events
@@ -78,7 +77,7 @@ def as_timed(trace: StepTrace, traced: TracedRun, plain: PlainRun) -> StepTrace:
     if loader is not None and (traced_ns := total_ns(events, "data")):
         if loader.num_workers:
             # The recorder sees the work itself, but neither the queue between processes nor the
-            # cores that workers share; and the timed run waits for what is left of it only.
+            # cores that workers share. The timed run only waits for the rest of the work.
             work_ns = loader.alone_ns * loader.num_workers * num_batches
             ratios["data"] = work_ns / traced_ns or 1.0
         else:
@@ -105,16 +104,16 @@ def as_timed(trace: StepTrace, traced: TracedRun, plain: PlainRun) -> StepTrace:
 def host_for_prediction(
     program: Program, plain: PlainRun, host: HostSpec, here: HostSpec
 ) -> HostSpec:
-    """Return a host with what the timed step shows of its work.
+    """Return a host adjusted to the work that the timed step shows.
 
     Args:
-        program: The recorded step, as timed.
+        program: The recorded step, with the timed durations.
         plain: The same step, timed.
-        host: What issues the work of the GPUs.
-        here: The machine that timed the step, with its costs measured as well.
+        host: The host that issues the work of the GPUs.
+        here: The machine that timed the step, with its measured costs.
     """
     plain = _while_workers_rest(plain)
-    # A graph's operators ran one by one on the CPU, which shows nothing of their replay.
+    # A graph's operators ran singly on the CPU, which shows nothing about their replay.
     if plain.phases is None or plain.processor != here.name or program.trace.launches_graph:
         return host
     is_crowded = plain.loader is not None and plain.loader.num_workers > 0 and plain.apart is None
@@ -134,14 +133,14 @@ def host_for_prediction(
 
 
 def is_other_path(program: Program, plain: PlainRun, here: HostSpec) -> bool:
-    """Return whether the step that was recorded cannot be the one that was timed.
+    """Return whether the recorded step cannot be the timed one.
 
-    What is recorded would take this CPU far longer: the script does more on a GPU.
+    The recorded step would take this CPU far longer: the script does more on a GPU.
 
     Args:
-        program: The recorded step, as timed.
+        program: The recorded step, with the timed durations.
         plain: The step, timed.
-        here: The machine that timed it, with its costs measured.
+        here: The machine that timed it, with its measured costs.
     """
     if plain.processor != here.name:
         return False
@@ -150,27 +149,27 @@ def is_other_path(program: Program, plain: PlainRun, here: HostSpec) -> bool:
 
 
 def total_ns(events: Iterable[Event], kind: str) -> int:
-    """Return what the host's work of a kind takes."""
+    """Return the total time of the host's work of a kind."""
     return sum(e.duration_ns for e in events if isinstance(e, HostWork) and e.kind == kind)
 
 
 def _while_workers_rest(plain: PlainRun) -> PlainRun:
-    """Return a timed run without the loader's workers, which take processors from the step."""
+    """Return a timed run without the loader's workers, which compete with the step for cores."""
     return plain if plain.apart is None else on_threads(plain, plain.apart)
 
 
 def _anchored(program: Program, plain: PlainRun, here: HostSpec) -> HostSpec:
-    """Return this machine with what the phases of the timed step show of its work."""
+    """Return this machine adjusted to the phases of the timed step."""
     assert plain.phases is not None
     events, measured = program.trace.events, plain.measurement
     step_ns = measured.own_ns
-    # Of a step that waited, its parts did so too.
+    # If the step waited, then assume that each part waited in proportion.
     own_share = step_ns / measured.median_ns
     backward_ns = own_share * plain.phases.backward_ns
     update_ns = own_share * plain.phases.optimizer_ns
     if not update_ns:  # the script updates its weights itself, before the next step
         update_ns = predict_cpu_step(program, here).optimizer_ns
-    # What the script does by itself is predicted as it is.
+    # The script's own work is left out here, since its prediction uses the measured time.
     ends = (
         position
         for position, event in enumerate(events, start=1)
@@ -196,22 +195,22 @@ def _anchored(program: Program, plain: PlainRun, here: HostSpec) -> HostSpec:
     return anchored
 
 
-# How far off the time on a device may be besides, of what was recorded as a whole and of what was
-# recorded in part. Judgement: the rest may do other things, and one gap stands for all.
+# Further error of the predicted time on a device, for a gap recorded in whole and in part. Set by
+# judgement: the rest may differ, and one gap represents all.
 _WHOLE_ERROR, _PART_ERROR = 0.1, 0.25
-# So much of a gap's time must be seen in its recording for that to be what takes it.
+# The recording must explain at least this share of a gap's time.
 _LEAST_SEEN = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGap:
-    """What lies between two steps.
+    """The work between two steps.
 
     Args:
-        gap: When it comes, and how long it takes.
-        plain: What was recorded of it, as if it had been timed as a step.
-        program: The same with its kernels.
-        scale: How many times what was recorded is in the gap.
+        gap: When it occurs, and its duration.
+        plain: Its recording, as if it had been timed as a step.
+        program: The recording with its kernels.
+        scale: The whole gap over its recorded part.
         work: Its longest call of a model without gradients; empty if it calls none.
     """
 
@@ -222,7 +221,7 @@ class RecordedGap:
     work: tuple[OtherWork, ...]
 
     def is_seen(self, here: HostSpec) -> bool:
-        """Return whether what was recorded takes most of the gap's time on this CPU.
+        """Return whether the recording explains most of the gap's time on this CPU.
 
         Args:
             here: The machine, with its costs.
@@ -234,12 +233,12 @@ class RecordedGap:
     def times(
         self, other_ns: float, devices: Sequence[DeviceSpec], host: HostSpec, here: HostSpec
     ) -> Iterator[BetweenTime]:
-        """Yield what all gaps take per step on each device.
+        """Yield the time of all gaps per step on each device.
 
         Args:
-            other_ns: What they take per step on this CPU.
+            other_ns: Their time per step on this CPU.
             devices: GPUs.
-            host: What issues the work.
+            host: The host that issues the work.
             here: This machine, with its costs.
         """
         off = _WHOLE_ERROR if self.scale == 1.0 else _PART_ERROR
@@ -255,16 +254,16 @@ class RecordedGap:
 
 
 def recorded_gap(gap: Gap, traced: TracedRun, step: StepTrace, plain: PlainRun) -> RecordedGap:
-    """Return a gap as a step of its own, all of it forward pass or work of the script.
+    """Return a gap as a separate step, all of it forward pass or work of the script.
 
-    Of a gap its whole time is known, and none of its parts. It repeats itself, so that an operator
-    takes the lower quartile of those that are like it: pauses only ever add.
+    The total time of a gap is known, but not that of its parts. Its operators repeat, so each takes
+    the lower quartile of similar ones: pauses only ever add time.
 
     Args:
-        gap: When it comes, and how long it takes.
-        traced: Its recording, with the step that follows if that was recorded too.
+        gap: When it occurs, and its duration.
+        traced: Its recording, including the following step if that was recorded too.
         step: The typical step.
-        plain: The run in which steps are timed.
+        plain: The run that timed the steps.
     """
     found = before_step(traced.trace.events, step.events)
     times_ns: defaultdict[object, list[int]] = defaultdict(list)
@@ -282,7 +281,7 @@ def recorded_gap(gap: Gap, traced: TracedRun, step: StepTrace, plain: PlainRun) 
     events = tuple(map(as_forward, found))
     scale = 1.0
     if traced.recorded_fraction != 1.0:
-        # What a backward pass issues are no calls of the script.
+        # Operators of a backward pass are no calls of the script.
         called = [event for event in step.events if event.phase is not Phase.BACKWARD]
         step_part = _num_issued(called) / (_num_issued(events) or 1)
         scale = max(1.0, 1 / traced.recorded_fraction - step_part)
@@ -304,11 +303,11 @@ def recorded_gap(gap: Gap, traced: TracedRun, step: StepTrace, plain: PlainRun) 
 
 
 def before_step(events: Sequence[Event], step: Sequence[Event]) -> tuple[Event, ...]:
-    """Return what was recorded before the forward pass of the step that follows.
+    """Return the events recorded before the forward pass of the following step.
 
     Args:
-        events: What was recorded from an update on.
-        step: The typical step, which issues as much before its backward pass.
+        events: Events recorded from an update on.
+        step: The typical step, which issues as many events before its backward pass.
     """
     end = _first_backward(events)
     num_forward = _num_issued(step[: _first_backward(step)]) if end < len(events) else 0

@@ -1,6 +1,6 @@
-"""The step as its runs show it: recorded, and timed on the number of threads that suits it.
+"""The step from its runs: recorded, and timed on the best number of threads.
 
-A report shows it as it was; a recorded step is predicted with the durations of the timed one.
+A report shows it as measured. Predictions use the recorded step with the timed durations.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from breakeven.verdict import (
     threads_text,
 )
 
-# Operators that took so many times as long while they were recorded as the whole step does were
-# held up by other work, or are those of another step than most. As a rule they take nine tenths.
+# If recorded operators took this many times as long as the whole step, then other work held them
+# up, or they belong to an untypical step. Normally they take nine tenths of it.
 _UNTYPICAL = 1.5
-# Not counted for each of them: what a recorder's call adds at most to what an operator takes.
+# Upper limit on a recorder's overhead per operator, which is subtracted.
 _RECORDED_CALL_NS = 5_000
-# And a step that takes so many times as long as they and the Python between did beside other
-# work is not believed.
+# A step measured with other work is rejected if it takes this many times as long as its operators
+# and the Python between them.
 _UNBELIEVABLE = 5.0
-# A share of the measured step that is said.
+# A share of the measured step above which waiting is reported.
 _MUCH_WAITING = 0.1
 _BUSY_CODES = frozenset({BUSY_MACHINE, BUSY_BESIDE})
 
@@ -60,10 +60,10 @@ class MeasuredStep:
     Args:
         traced: The recorded step.
         plain: The same step, timed on this CPU at its best.
-        as_set: The same with as many threads as the script has.
-        results: Those of the devices that are here, this CPU first.
-        program: The recorded step with the durations of the timed one, and its kernels.
-        gap: What lies between two steps; None if that takes little.
+        as_set: The same step on the script's number of threads.
+        results: Results of this machine's devices, the CPU first.
+        program: The recorded step with the timed durations, and its kernels.
+        gap: The work between two steps; None if it is short.
         recorded_gap: Its recording; None if there is none.
     """
 
@@ -79,19 +79,19 @@ class MeasuredStep:
 def measure_target(
     runner: Runner, *, has_gpu: bool = False, tries_generated: bool = False
 ) -> MeasuredStep:
-    """Record the step of a script, and time it as the script runs it and with other threads.
+    """Record the step of a script, and time it with the script's threads and with others.
 
-    Further runs have the number of threads that suits it. A step that is not typical is recorded
-    again: with fewer threads, since other work held it up, and of more steps, since the script
-    evaluates or draws in its first few.
+    Further runs use the best number of threads. An untypical step is recorded again: with fewer
+    threads in case other work held it up, and over more steps in case the script evaluates or draws
+    in its first few.
 
     Args:
         runner: Runs the script.
-        has_gpu: Time the step on this machine's GPU too.
-        tries_generated: Time generated code for the step too, if it is short.
+        has_gpu: Also time the step on this machine's GPU.
+        tries_generated: Also time generated code for the step, if it is short.
 
     Raises:
-        BreakevenError: The script gave no step.
+        BreakevenError: If the script gives no step.
     """
     traced = runner.record()
     as_set = upper_bound_if_disturbed(runner.time(tries_generated=tries_generated), traced)
@@ -100,10 +100,10 @@ def measure_target(
     is_untypical = ops_ns > _UNTYPICAL * step_ns
     best = at_best_thread_count(as_set, prefers_fewer=is_untypical)
     if not best.measurement.is_disturbed:
-        # What was held up is shown, but nothing rests on it.
+        # The report shows a disturbed time, but no figure depends on it.
         as_set = without_warning(as_set)
     if best.num_threads != as_set.num_threads:
-        # Recordings that are put together must all have the same number.
+        # Recordings that are combined must all have the same number of threads.
         runner.timing_threads = best.num_threads
         runner.recording_threads = best.num_threads if is_untypical else 0
     if is_untypical:
@@ -112,7 +112,7 @@ def measure_target(
     results = _shown_results(as_set, best)
     if has_gpu and (on_gpu := runner.time_on_gpu()) is not None:
         results = (*results, measured_result(on_gpu, DeviceKind.GPU))
-    # Preferably of a run that knows what it is: other work makes gaps of its own.
+    # Prefer a run that identifies the gap's work: other processes cause gaps too.
     gap = max((as_set, best), key=lambda run: (run.gap is not None, run.other is not None)).gap
     traced_gap = runner.record_gap(gap.num_updates) if gap else None
     return measured_step(traced, best, as_set, results, gap, traced_gap)
@@ -126,7 +126,7 @@ def measured_step(
     gap: Gap | None = None,
     traced_gap: TracedRun | None = None,
 ) -> MeasuredStep:
-    """Return a step of what its runs have shown; see `MeasuredStep`."""
+    """Combine the runs of a step; see `MeasuredStep`."""
     recorded = None
     if gap is not None and traced_gap is not None:
         recorded = recorded_gap(gap, traced_gap, traced.trace, plain)
@@ -142,10 +142,10 @@ def measured_step(
 
 
 def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]:
-    """Return the results on the numbers of threads that say something of the CPU's step.
+    """Return the CPU's results on the relevant numbers of threads.
 
-    They are those that the prediction rests on, the fastest, the fastest which no other work
-    disturbed, and, last, those of the script itself.
+    These are the number that predictions use, the fastest, the fastest without disturbance and,
+    last, the script's own.
     """
     tried = [as_set, *(on_threads(as_set, trial) for trial in as_set.trials)]
     fastest = min(tried, key=_step_ns)
@@ -159,7 +159,7 @@ def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]
         result = measured_result(run, DeviceKind.CPU)
         share = calmest.num_threads / threads
         if result.is_disturbed and not calm.is_disturbed and share < 1:
-            # So many threads are at most so many times as fast as one.
+            # N threads are at most N times as fast as one.
             low_ns = max(result.low_ns, share * calm.estimate.low_ns)
             result = replace(result, low_ns=min(low_ns, result.step_ns))
         setting = threads_text(threads) if len(shown) > 1 else ""
@@ -168,15 +168,14 @@ def _shown_results(as_set: PlainRun, best: PlainRun) -> tuple[DeviceResult, ...]
 
 
 def upper_bound_if_disturbed(run: PlainRun, traced: TracedRun) -> PlainRun:
-    """Return a run whose steps count as a bound if they cannot be what the script takes.
+    """Mark a run's step time as an upper bound if other work inflates it.
 
-    Beside other work they took many times as long as the operators and the Python between them
-    did while they were recorded. How much of it is the script's is not known then, nor of its
-    phases; and trials like that say nothing.
+    It then took many times as long as the recorded operators and the Python between them. The
+    script's share of it and of its phases is unknown, and such trials are dropped.
 
     Args:
-        run: The steps, timed.
-        traced: The step as it was recorded.
+        run: The timed steps.
+        traced: The recorded step.
     """
     if run.load_fraction <= BUSY_FRACTION or has_caveat(run.caveats, EMULATED_ON_CPU):
         return run
@@ -206,14 +205,13 @@ def upper_bound_if_disturbed(run: PlainRun, traced: TracedRun) -> PlainRun:
 
 
 def at_best_thread_count(as_set: PlainRun, *, prefers_fewer: bool = False) -> PlainRun:
-    """Return the run on the fastest number of threads; a disturbed time is a bound, and counts.
+    """Return the run on the fastest number of threads; a disturbed time counts as a bound.
 
-    Of those about as fast, one that no other work disturbed is better evidence, and one on the
-    script's own number of threads the next best.
+    Among runs about as fast, prefer an undisturbed one, then the script's own number of threads.
 
     Args:
-        as_set: As the script runs, with trials of other numbers.
-        prefers_fewer: Of those about as fast, take the fewest threads.
+        as_set: The script's own run, with trials of other numbers.
+        prefers_fewer: Among runs about as fast, prefer the fewest threads.
     """
     tried = [as_set, *(on_threads(as_set, trial) for trial in as_set.trials)]
     longest_ns = CLEARLY_FASTER * min(map(_step_ns, tried))
@@ -232,7 +230,7 @@ def _step_ns(run: PlainRun) -> float:
 
 
 def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
-    """Return the result that a report shows for a device of this machine."""
+    """Return a report's result for a device of this machine."""
     estimate, loader = plain.measurement.estimate, plain.loader
     is_cpu = kind is DeviceKind.CPU
     caveats = list(plain.caveats)
@@ -269,7 +267,7 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
 
 
 def shown_host(host: HostSpec, plain: PlainRun, torch_version: str) -> HostSummary:
-    """Return what feeds the devices, as reports show it."""
+    """Return the host of the devices for a report."""
     return host_summary(
         host,
         num_threads=plain.num_threads,
@@ -279,7 +277,7 @@ def shown_host(host: HostSpec, plain: PlainRun, torch_version: str) -> HostSumma
 
 
 class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a training is, as the user states it; by default it is not known.
+    """Length of a training as the user states it; unknown by default.
 
     Args:
         num_steps: Steps.
@@ -290,7 +288,7 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
     num_epochs: int | None = None
 
     def steps(self, loader: LoaderUse | None) -> int | None:
-        """Return the number of steps; None if it is not known.
+        """Return the number of steps; None if unknown.
 
         Args:
             loader: The DataLoader that feeds the steps.
@@ -301,7 +299,7 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.num_epochs * loader.batches_per_epoch / batches_per_step)
 
     def caveats(self, loader: LoaderUse | None) -> tuple[Caveat, ...]:
-        """Return why steps cannot be counted from epochs, if they cannot.
+        """Return a caveat if epochs cannot be converted into steps.
 
         Args:
             loader: The DataLoader that feeds the steps.
@@ -321,20 +319,20 @@ UNKNOWN_LENGTH = TrainingLength()
 def program_facts(
     step: MeasuredStep, devices: Sequence[DeviceSpec], host: HostSpec, here: HostSpec
 ) -> ProgramFacts:
-    """Return what is known of the script besides its steps, on this CPU and on GPUs.
+    """Return the script's time outside of its steps, on this CPU and on GPUs.
 
     Args:
         step: The step.
         devices: GPUs.
-        host: What issues their work.
+        host: The host that issues their work.
         here: This machine, with its costs.
     """
     best, as_set = step.plain, step.as_set
-    # The run on the best number of threads is short, and hardly sees what comes rarely.
+    # The run on the best number of threads is short and misses rare work.
     is_measured = as_set.other is not None and (as_set.gap is not None or best.gap is None)
     run, gap = as_set if is_measured else best, step.recorded_gap
     if run.other is None and gap is not None and gap.is_seen(here):
-        # The longer steps pass the same lines as the others: what they do is in the recording.
+        # The longer steps run the same lines as the others; the recording shows their extra work.
         run = as_set = replace(best, other=gap.gap.other, other_work=gap.work)
     step_ns, other = run.measurement.estimate.value_ns, run.other
     facts = ProgramFacts(
@@ -371,15 +369,15 @@ def step_caveats(
     told: Sequence[Caveat] = (),
     more: Sequence[Caveat] = (),
 ) -> tuple[Caveat, ...]:
-    """Return what holds for all figures of a step, each once.
+    """Return the caveats on all figures of a step, without repeats.
 
     Args:
         step: The step.
-        facts: What is known of the script besides its steps.
-        host: What issues the work of GPUs, with what the step shows of it.
+        facts: The script's time outside of its steps.
+        host: The host of GPUs, adjusted to the work that the step shows.
         here: This machine, with its costs.
-        told: What speeds that were measured elsewhere tell.
-        more: What comes last.
+        told: Caveats on speeds measured elsewhere.
+        more: Further caveats, which come last.
     """
     caveats = [*step.program.trace.caveats, *step.plain.caveats, *told]
     if facts.other_ns is None and step.as_set.other_work:

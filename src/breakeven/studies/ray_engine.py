@@ -1,4 +1,4 @@
-"""Measure on the machines of a Ray cluster, one run at a time on each."""
+"""An engine that measures on the machines of a Ray cluster, one run at a time on each."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ from breakeven.studies.ray_node import (
 )
 
 _CONNECT_LIMIT_S = 5.0
-# Ray ends a task within milliseconds, and its worker a second later.
+# Ray ends a task within milliseconds, and its worker one second later.
 _CANCEL_LIMIT_S = 5.0
-# How often dead and new nodes are looked for.
+# Interval between checks for dead and new nodes.
 _POLL_S = 1.0
-# Importing torch for the first time on a machine, and a worker's start, take up to this long.
+# Limit for the first import of torch on a machine and the start of a worker.
 _DESCRIBE_LIMIT_S = 180.0
-# A node that has not answered so long after the time limit of a run has not begun with it.
+# If a node has not answered this long after a run's time limit, the run has not started.
 _PATIENCE_S = 60.0
-# A run that took down so many workers or machines is what ends them.
+# After this many lost workers or machines, the run itself is to blame.
 _MAX_LOSSES = 3
-# Ray prints what it logs, and a dead node's last words, on stdout; its makers hear of each use.
+# Ray prints its logs, and a dead node's last output, to stdout, and reports usage to its makers.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
 }
-# Resources that every node has, or that Ray makes itself.
+# Resources that every node has, or that Ray adds itself.
 _OWN_RESOURCES = re.compile(r"CPU|GPU|memory|object_store_memory|node:.*|bundle_.*|.*_group_.*")
 _DECODER = msgspec.json.Decoder(NodeAnswer)
 
 
 class _Node(NamedTuple):
-    """A node that is alive: its id, which is never used again, its name and its resources."""
+    """A node that is alive: its unique id, its name, its address and its resources."""
 
     node_id: str
     name: str
@@ -72,12 +72,12 @@ class _Node(NamedTuple):
     resources: Mapping[str, float]
 
     def suits(self, request: RunRequest) -> bool:
-        """Return whether Ray knows of a GPU there, or none is needed."""
+        """Return whether the node has a GPU according to Ray, or the run needs none."""
         return not request.on_gpu or self.resources.get("GPU", 0.0) > 0.0
 
 
 class _Job(NamedTuple):
-    """A run that was handed to a node."""
+    """A run assigned to a node."""
 
     request: RunRequest
     node: _Node
@@ -85,20 +85,20 @@ class _Job(NamedTuple):
 
 
 class RayEngine:
-    """Makes each run as a task of its own on a Ray cluster, which must be running.
+    """Makes each run as a separate task on a running Ray cluster.
 
-    A task takes all of a node, and waits for other breakeven processes on its machine. Where a
-    node dies, its run is made on another one. Use as a context manager, or call ``close``.
+    A task occupies all of a node, and waits for other breakeven processes on its machine. If a node
+    dies, then its run is made on another one. Use as a context manager, or call ``close``.
 
     Args:
-        address: The cluster, such as ``10.0.0.1:6379``; None for ``RAY_ADDRESS``, or else the one
-            that this machine belongs to.
+        address: The cluster, such as ``10.0.0.1:6379``; None for ``RAY_ADDRESS``, or else the
+            cluster of this machine.
         machine: Custom resource of the nodes that measure; empty for all nodes.
-        progress: Progress callback, of machines that measure or are waited for.
-        keep: What of the script's side effects on the nodes is to be real; by default nothing.
+        progress: Progress callback, for machines that measure or are waited for.
+        keep: Side effects of the script on the nodes that are real; by default none.
 
     Raises:
-        BreakevenError: Ray is not installed.
+        BreakevenError: If Ray is not installed.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RayEngine:
         self._machine = machine
         self._progress = progress or SilentProgress()
         self._keep = keep
-        # Ray, once this engine has joined the cluster, and its task.
+        # Ray, once this engine has joined the cluster, and its remote function.
         self._ray: Any = None
         self._task: Any = None
         self._is_ours = False
@@ -128,7 +128,7 @@ class RayEngine:
         self._shown = ""
 
     def __enter__(self) -> RayEngine:
-        """Join the cluster, so that one without a node of the kind is refused before any work."""
+        """Join the cluster and fail at once if it has no node of the kind."""
         try:
             self._of_kind()
         except BaseException:
@@ -140,24 +140,24 @@ class RayEngine:
         self.close()
 
     def close(self) -> None:
-        """Leave the cluster, where it was this engine that joined it."""
+        """Leave the cluster, if this engine joined it."""
         if self._is_ours and self._ray is not None:
             self._ray.shutdown()
         self._ray = self._task = None
 
     def machines(self) -> Sequence[MachineKey]:
-        """Return the machines of the nodes, each once.
+        """Return the machines of the nodes, without repeats.
 
         Raises:
-            BreakevenError: There is no such node, or one of them cannot measure, or they differ.
+            BreakevenError: If there is no such node, or one cannot measure, or they differ.
         """
         return tuple(dict.fromkeys(self._machines[node.node_id] for node in self._nodes()))
 
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
-        """Make each run once, and yield them in the order in which they end.
+        """Make each run once, and yield the runs in the order in which they end.
 
         Raises:
-            BreakevenError: No node is left, or a node cannot make a run at all.
+            BreakevenError: If no node is left, or a node cannot make any run.
         """
         self.machines()
         waiting = deque(requests)
@@ -172,7 +172,7 @@ class RayEngine:
                     try:
                         answer = self._take(reference, node)
                     except BreakevenError as error:
-                        refusal = error  # the answers of other nodes that are here come first
+                        refusal = error  # first yield the answers of other nodes
                         continue
                     if answer is None:
                         losses[request] += reference not in self._never_begun
@@ -196,14 +196,14 @@ class RayEngine:
             self._cancel(list(jobs))
 
     def _hand_out(self, waiting: deque[RunRequest], jobs: dict[Any, _Job]) -> None:
-        """Give a run to each node that is free."""
+        """Assign a run to each free node."""
         if not waiting:
             return
         nodes = self._nodes()
         busy = {job.node.address for job in jobs.values()}
         for node in nodes:
             request = next((each for each in waiting if node.suits(each)), None)
-            # Nodes at one address share a machine: only one of them measures at a time.
+            # Nodes with one address share a machine, so only one of them measures at a time.
             if node.address in busy or request is None:
                 continue
             waiting.remove(request)
@@ -223,10 +223,11 @@ class RayEngine:
                 )
 
     def _nodes(self) -> list[_Node]:
-        """Return the nodes that can measure now, those that are new asked what they are.
+        """Return the nodes that can measure now, after asking new ones to describe themselves.
 
         Raises:
-            BreakevenError: There is none, or their times do not make one curve.
+            BreakevenError: If there is none, or if they differ, so that their times do not make one
+                curve.
         """
         nodes = self._of_kind()
         place = NodePlace.here(self._keep)
@@ -277,10 +278,10 @@ class RayEngine:
         return alive
 
     def _of_kind(self) -> list[_Node]:
-        """Return the nodes that are alive and take tasks, of the kind asked for.
+        """Return the nodes of the requested kind that are alive and take tasks.
 
         Raises:
-            BreakevenError: No node is of that kind, or the cluster cannot be joined.
+            BreakevenError: If no node is of that kind, or the cluster cannot be joined.
         """
         nodes: list[_Node] = []
         for entry in self._joined().nodes():
@@ -303,7 +304,7 @@ class RayEngine:
     def _start(self, part: str, argument: NodePlace | NodeTask, node: _Node) -> Any:
         """Start a function of ``ray_node`` as a task on a node, and return its reference.
 
-        One that measures waits until the node is free, and keeps other tasks off it meanwhile.
+        A measuring task waits until the node is free, and keeps other tasks off it.
         """
         ray = self._joined()
         strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -319,14 +320,14 @@ class RayEngine:
             self._task = ray.remote(carried_function())
         task = self._task.options(
             name=f"breakeven {part}",
-            max_retries=0,  # Ray would try the same node again
+            max_retries=0,  # Ray would retry on the same node
             scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node.node_id, soft=False),
             **options,
         )
         return task.remote(part, installed_version("breakeven"), msgspec.json.encode(argument))
 
     def _wait(self, references: Sequence[Any]) -> Sequence[Any]:
-        """Return those tasks that have ended, as soon as there is one or the time is over."""
+        """Return finished tasks, as soon as there is one or the poll interval ends."""
         if not references:
             return ()
         wait = self._joined().wait
@@ -334,11 +335,11 @@ class RayEngine:
         return done or wait(references, num_returns=1, timeout=_POLL_S)[0]
 
     def _take(self, reference: Any, node: _Node) -> NodeMachine | NodeRun | None:
-        """Return what a task that has ended returned; None if it was lost, or its node.
+        """Return the result of a finished task; None if the task or its node was lost.
 
         Raises:
-            BreakevenError: The node refused it, or measured files that are not those of this
-                machine.
+            BreakevenError: If the node refused it, or measured files that differ from this
+                machine's.
         """
         errors = self._joined().exceptions
         try:
@@ -369,11 +370,11 @@ class RayEngine:
         return answer
 
     def _cancel(self, references: Sequence[Any]) -> None:
-        """End tasks and all their processes, and wait until they have ended."""
+        """End tasks and all their processes, and wait for their end."""
         if not references or self._ray is None or not self._ray.is_initialized():
             return
         for reference in references:
-            # By force: an interrupt would wait for the script's next step.
+            # Use force: an interrupt would wait for the script's next step.
             self._ray.cancel(reference, force=True)
         self._ray.wait(references, num_returns=len(references), timeout=_CANCEL_LIMIT_S)
 
@@ -392,7 +393,7 @@ class RayEngine:
             self._shown = text
 
     def _joined(self) -> Any:
-        """Return Ray, which belongs to the cluster from now on."""
+        """Return Ray, after joining the cluster on the first call."""
         if self._ray is not None:
             return self._ray
         with _quiet():
@@ -415,7 +416,7 @@ class RayEngine:
                     logging_level="CRITICAL",
                     configure_logging=True,
                 )
-            # It raises whatever its layers raise; each of them says what is wrong.
+            # Ray's layers raise various exceptions; each message explains the problem.
             except Exception as error:
                 reason = (str(error).strip() or repr(error)).splitlines()[0]
                 raise BreakevenError(
@@ -428,7 +429,7 @@ class RayEngine:
 
 
 def _check_reachable(address: str) -> None:
-    """Ask the port: where nothing listens there, Ray itself would try for minutes."""
+    """Try the port first: if nothing listens there, Ray itself retries for minutes."""
     match = re.fullmatch(r"\[?([^/]+?)\]?:(\d{1,5})", address)
     if match is None:
         return
@@ -443,7 +444,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let Ray start without a word, and leave signals and environment as they are."""
+    """Start Ray without output, and restore signals and environment."""
     before = {name: os.environ.get(name) for name in _QUIET}
     os.environ.update(_QUIET)
     is_main = threading.current_thread() is threading.main_thread()
@@ -460,9 +461,9 @@ def _quiet() -> Iterator[None]:
 
 
 def carried_function() -> Callable[[str, str, bytes], bytes]:
-    """Return what Ray carries to the nodes: its own code, since breakeven may be missing there.
+    """Return the function that Ray sends to the nodes, where breakeven may be missing.
 
-    A function inside of a function goes as code; one of a module would go as a name.
+    Ray sends a nested function as code, but a module's function only as a name.
     """
 
     def run_on_node(part: str, own_version: str, data: bytes) -> bytes:

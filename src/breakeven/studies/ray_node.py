@@ -1,7 +1,6 @@
-"""What runs on a node of a Ray cluster: breakeven's own child processes, apart from Ray's worker.
+"""Functions that run on a node of a Ray cluster, in child processes apart from Ray's worker.
 
-Everything goes in and out as JSON, so that a node with other software can still answer why it
-refuses.
+All input and output is JSON, so that a node with other software can still explain a refusal.
 """
 
 from __future__ import annotations
@@ -38,13 +37,12 @@ SHARED_FILES = "every node needs the same files at the same paths: use a shared 
 
 
 class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script finds where it runs, as it would locally.
+    """The environment of a script, which should match the local one.
 
     Args:
         raw_folder: Working directory.
-        settings: The environment variables that set up torch and its libraries; others of their
-            kind are unset.
-        keep: What of the script's side effects is to be real.
+        settings: Environment variables of torch and its libraries; others of that kind are unset.
+        keep: Side effects of the script that are real.
     """
 
     raw_folder: bytes
@@ -53,16 +51,16 @@ class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls, keep: Keep = KEEP_NOTHING) -> NodePlace:
-        """Return what a script would find here.
+        """Return the environment of a script on this machine.
 
         Args:
-            keep: What of its side effects is to be real.
+            keep: Its side effects that are real.
         """
         return cls(raw_folder=os.fsencode(Path.cwd()), settings=_settings(), keep=keep)
 
     @property
     def folder(self) -> str:
-        """Return the working directory as Python's own functions take it."""
+        """Return the working directory as a string for Python's functions."""
         return os.fsdecode(self.raw_folder)
 
 
@@ -71,7 +69,7 @@ class NodeTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         request: The run.
-        place: Where it is made.
+        place: Its environment.
         target_sha256: Digest of the target's file in hexadecimal; empty for a module.
     """
 
@@ -81,7 +79,7 @@ class NodeTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeMachine(msgspec.Struct, frozen=True, kw_only=True, tag="machine"):
-    """What a node is, and what is installed there."""
+    """The machine of a node, and its software."""
 
     machine: MachineKey
 
@@ -90,8 +88,8 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     """One run that a node has made.
 
     Args:
-        answer: What came of it.
-        output: The end of what the script printed.
+        answer: Its result.
+        output: The end of the script's output.
     """
 
     answer: PlainRun | RunFailure
@@ -99,11 +97,11 @@ class NodeRun(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
 
 
 class NodeRefusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
-    """Why a node cannot do what was asked.
+    """The reason why a node cannot do a task.
 
     Args:
-        message: What is wrong there, as the end of a sentence that begins with the node.
-        hint: What to do about it.
+        message: The problem, as the end of a sentence that begins with the node.
+        hint: How to solve it.
     """
 
     message: str
@@ -114,7 +112,7 @@ NodeAnswer = NodeMachine | NodeRun | NodeRefusal
 
 
 def describe(data: bytes) -> bytes:
-    """Return what this node is.
+    """Describe this node.
 
     Args:
         data: A ``NodePlace`` as JSON.
@@ -131,7 +129,7 @@ def describe(data: bytes) -> bytes:
 
 
 def measure(data: bytes) -> bytes:
-    """Make a run as it would be made without Ray, in a process of its own.
+    """Make a run as without Ray, in a separate process.
 
     Args:
         data: A ``NodeTask`` as JSON.
@@ -142,7 +140,7 @@ def measure(data: bytes) -> bytes:
     task = msgspec.json.decode(data, type=NodeTask)
     try:
         _check_target(task)
-        # torch is imported inside of the lock: that too would disturb another measurement.
+        # Import torch inside the lock, since that too would disturb another measurement.
         with machine_lock():
             launcher = _WARM.launcher(task.place)
             done = time_at_point(launcher, task.request, _WARM.insisting, SilentProgress())
@@ -155,13 +153,13 @@ def measure(data: bytes) -> bytes:
 
 
 class _RefusedError(BreakevenError):
-    """Says why, as the end of a sentence that begins with the node."""
+    """A refusal; its message is the end of a sentence that begins with the node."""
 
 
 class _WarmLauncher:
-    """The launcher of this Ray worker, kept between its tasks: torch is imported but once.
+    """The launcher of this Ray worker, kept across tasks so that torch is imported only once.
 
-    Its processes see the pipe to the worker close when that ends, and end too.
+    When the worker ends, the launcher's processes see their pipe close, and end too.
     """
 
     def __init__(self) -> None:
@@ -172,7 +170,7 @@ class _WarmLauncher:
         self.insisting: set[bytes] = set()
 
     def launcher(self, place: NodePlace) -> Launcher:
-        """Return a launcher whose runs find ``place``."""
+        """Return a launcher whose runs have the environment ``place``."""
         if self._launcher is None or self._place != place:
             self._close()
             with _apart_from_ray(place) as self.caveats:
@@ -180,7 +178,7 @@ class _WarmLauncher:
         return self._launcher
 
     def give_up(self, error: BreakevenError) -> bytes:
-        """Return a refusal as JSON; the launcher may be what failed."""
+        """Return a refusal as JSON; close the launcher, which may be the cause."""
         self._close()
         is_refused = isinstance(error, _RefusedError)
         message = error.message if is_refused else f"cannot run it: {error.message}"
@@ -196,7 +194,7 @@ _WARM = _WarmLauncher()
 
 
 def _check_target(task: NodeTask) -> None:
-    """Check that the target is what it is where the task comes from."""
+    """Check that the target's file equals the one on the sending machine."""
     target = task.request.target
     if target.kind is TargetKind.MODULE:
         return
@@ -209,7 +207,7 @@ def _check_target(task: NodeTask) -> None:
 
 @contextmanager
 def _apart_from_ray(place: NodePlace) -> Iterator[tuple[Caveat, ...]]:
-    """Undo inside what Ray does to its workers; yield caveats for what could not be undone."""
+    """Undo Ray's changes to its workers inside; yield caveats on those that remain."""
     if not Path(place.folder).is_dir():
         raise _RefusedError(
             f"has no folder {place.folder}, where the script runs", hint=SHARED_FILES
@@ -235,7 +233,7 @@ def _settings() -> dict[str, str]:
 
 
 def _set_niceness(niceness: int) -> bool:
-    """Set it for processes started from now on; return whether that was allowed."""
+    """Set the niceness of new processes; return whether that was allowed."""
     if os.getpriority(os.PRIO_PROCESS, 0) == niceness:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The step at every point of a grid, from as few recordings as determine it."""
+"""The step at every point of a grid, derived from as few recordings as possible."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 Step = StepTrace | BreakevenError
 """A step, or why there is none."""
 
-# Three values or fewer are as soon recorded as derived from three.
+# With fewer values, recording each is as quick as deriving them from three.
 _FEWEST_TO_SCALE = 4
-# How often smaller batches are tried where the step is another one at large ones.
+# Limit on tries with smaller batches, if large ones give another step.
 _MOST_TRIES = 4
-# What one core of a laptop does at least; only the order of magnitude matters.
+# Least rates of one core of a laptop; only the order of magnitude matters.
 _CPU_FLOP_PER_S = 2.0e10
 _CPU_BYTES_PER_S = 5.0e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A step that was recorded with nothing of it changed, at which its time is measured too."""
+    """A step recorded without changed batches or threads; its time is measured too."""
 
     settings: Settings
     traced: TracedRun
@@ -64,20 +64,20 @@ class RecordedGrid:
     def __init__(self, runner: Runner, grid: Grid) -> None:
         self._runner = runner
         self._grid = grid
-        # Arguments before the batch size: the script's own loader depends on them.
+        # Put arguments before the batch size, since the script's loader depends on them.
         is_size = AxisRole.BATCH_SIZE
         self._order = sorted(grid.recorded_axes, key=lambda axis: axis.role is is_size)
         self._arguments = [axis for axis in self._order if axis.role is AxisRole.ARGUMENT]
         self._recorded: dict[Values, Step] = {}
-        # By the values of the arguments: the script's own loader, or its only batch size.
+        # The script's loader or its only batch size, by the values of the arguments.
         self._loaders: dict[Values, LoaderUse] = {}
         self._only_sizes: dict[Values, int] = {}
         self.bases: list[Base] = []
-        # What to know of the steps.
+        # Caveats on the steps.
         self.caveats: list[Caveat] = []
 
     def record(self) -> dict[Values, Step]:
-        """Return the step at every point, by the values of the recorded axes in their order."""
+        """Return the step at every point, by the values of the recorded axes in order."""
         found, axes = self._build(self._order, {}), self._grid.recorded_axes
         return {
             values_at(settings, axes): found[values_at(settings, self._order)]
@@ -85,15 +85,15 @@ class RecordedGrid:
         }
 
     def loader_at(self, settings: Settings) -> LoaderUse | None:
-        """Return what the script's own loader does, if its batch size is to be changed."""
+        """Return the script's own loader at a point; None if it has none."""
         return self._loaders.get(values_at(settings, self._arguments))
 
     def only_size_at(self, settings: Settings) -> int | None:
-        """Return the one batch size of a script that feeds its batches by hand."""
+        """Return the only batch size of a script that makes its own batches."""
         return self._only_sizes.get(values_at(settings, self._arguments))
 
     def _build(self, axes: Sequence[SweepAxis], held: Settings) -> dict[Values, Step]:
-        """Return the steps at the held settings, by the values of the other axes."""
+        """Return the steps at the fixed settings, by the values of the other axes."""
         if not axes:
             return {(): self._record(held)}
         axis, rest = axes[0], axes[1:]
@@ -145,7 +145,7 @@ class RecordedGrid:
             try:
                 scaled = ScaledTrace(own, second)
             except ScalingError:
-                pass  # another step at another size: each is recorded
+                pass  # the step changes with the size, so record each
             else:
                 return {value: scaled.at(int(value) * per_step) for value in axis.values}
         return {
@@ -154,7 +154,7 @@ class RecordedGrid:
         }
 
     def _record(self, settings: Settings, loader: LoaderUse | None = None) -> Step:
-        """Return the step at a point, recorded once; with a loader at another size of its own."""
+        """Return the step at a point, recorded once; a loader makes it use another batch size."""
         key = tuple(settings.get(axis.name, "") for axis in self._order)
         if key in self._recorded:
             return self._recorded[key]
@@ -192,9 +192,9 @@ def _no_loader(because: str) -> ScriptError:
 def steps_along(
     axis: SweepAxis, step_at: Callable[[AxisValue], Step]
 ) -> tuple[dict[AxisValue, Step], int | None]:
-    """Return the step at every value of an axis, and where it is not the one that was recorded.
+    """Return the step at every value of an axis, and the first value at which it differs.
 
-    Three values determine the others of a part of the axis in which the step is regular.
+    If the step is regular in a part of the axis, then three values determine the others there.
 
     Args:
         axis: The axis.
@@ -217,7 +217,7 @@ def steps_along(
         return True
 
     def fill_part(values: Sequence[int], beyond: Sequence[int]) -> None:
-        """Fill in from the first to the last value, and beyond if that determines it too."""
+        """Fill in from the first to the last value, and beyond if the samples determine that."""
         if len(values) < _FEWEST_TO_SCALE:
             return
         middle = _middle(values[1:-1], values[0], values[-1])
@@ -230,18 +230,18 @@ def steps_along(
     whole = [value for value in numbers if isinstance(value, int)]
     differs_at: int | None = None
     if len(numbers) < max(len(axis.values), _FEWEST_TO_SCALE):
-        pass  # each is recorded
+        pass  # record each
     elif len(whole) < len(numbers):
-        # One step for all if a number changes nothing, as a learning rate does.
+        # Use one step for all if the number changes nothing, as a learning rate does.
         one, *others = [step_at(numbers[at]) for at in (0, len(numbers) // 2, -1)]
         if isinstance(one, StepTrace) and all(
             isinstance(other, StepTrace) and is_same_step(one, other) for other in others
         ):
             found.update(dict.fromkeys(numbers, one))
     elif axis.name == "batch_size":
-        # At large batch sizes an epoch has few steps, of which some are cut off or evaluate the
-        # model: what is recorded there need not be the step that smaller batches have. Then it is
-        # taken from these.
+        # At large batch sizes an epoch has few steps, and some of these are cut off or evaluate the
+        # model. A step recorded there may differ from that of smaller batches; if it does, derive
+        # it from those.
         known = _recordable(step_at(whole[0]), whole)
         last, not_alike = known[-1], None
         for _ in range(_MOST_TRIES):
@@ -261,9 +261,9 @@ def steps_along(
 
 
 def work_ns(step: StepTrace) -> float:
-    """Return about how long a CPU computes for a step, by its work.
+    """Estimate how long a CPU computes for a step, from its work.
 
-    What was recorded says little of it: a recorder slows down what it sees.
+    Recorded times are unsuitable, since a recorder slows down the code that it records.
     """
     kernels = build_program(step).kernels
     flop = sum(kernel.flop for kernel in kernels)
@@ -272,11 +272,11 @@ def work_ns(step: StepTrace) -> float:
 
 
 def _recordable(first: Step, values: Sequence[int]) -> list[int]:
-    """Return the values, from the smallest on, whose steps are expected to be short and small."""
+    """Return the values whose steps are expected to be short and small, and the smallest one."""
     if not isinstance(first, StepTrace) or values[0] < 1:
         return list(values)
     smallest, duration_ns, num_bytes = values[0], work_ns(first), first.peak_memory_bytes
-    # A width enters the work twice, most others once.
+    # A width enters the work twice, most other knobs once.
     growths = ((value, (value / smallest) ** 2) for value in values)
     return [
         value
@@ -286,33 +286,33 @@ def _recordable(first: Step, values: Sequence[int]) -> list[int]:
 
 
 def _middle(values: Sequence[int], low: int, high: int) -> int:
-    """Return the value that is as many times above ``low`` as it is below ``high``."""
+    """Return the value closest to the geometric mean of ``low`` and ``high``."""
     if low < 1:
         return values[len(values) // 2]
     return min(values, key=lambda value: abs(math.log(value * value / (low * high))))
 
 
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
-# Where in a tensor an operator reads, not how much: a step in the middle of an epoch has another
-# place than one at its start, but the same work.
+# Attributes with the position that an operator reads in a tensor. A step in the middle of an epoch
+# reads another position than one at its start, but does the same work.
 _POSITIONS = frozenset({"start", "end", "index", "storage_offset", "seed", "offset"})
 
 
 def scale_knob(
     traced: Mapping[int, StepTrace], values: Sequence[int]
 ) -> Callable[[int], StepTrace] | None:
-    """Return what gives the step at every value of a knob, or None if that is not exact.
+    """Return a function from a knob's value to its step, or None if that is not exact.
 
-    Sizes are taken to be affine functions of the knob: the outer two traces determine them, the
-    inner one has to agree, and every value has to give whole sizes.
+    Sizes are assumed to be affine functions of the knob. The outer two traces determine them, the
+    inner one must agree, and every value must give whole sizes.
 
     Args:
         traced: The step at three values of the knob.
-        values: All values that are wanted.
+        values: All requested values.
     """
     low, middle, high = sorted(traced)
     traced = _with_common_work(traced)
-    # `ScaledTrace` takes the batch size for the knob, and wants it positive.
+    # `ScaledTrace` uses the batch size as the knob, and needs it to be positive.
     shift = 1 - min(low, *values)
     knobs = {value: replace(trace, batch_size=value + shift) for value, trace in traced.items()}
     try:
@@ -329,7 +329,7 @@ def scale_knob(
         return None
     first, last = traced[low], traced[high]
     is_one_model = len({step.num_parameters for step in traced.values()}) == 1
-    # What else looks like a parameter, such as a batch, must not grow with a model.
+    # Other inputs that look like parameters, such as a batch, must not grow with the model.
     unowned = {step.num_parameters - _num_owned(step) for step in traced.values()}
     if not is_one_model and len(unowned) > 1:
         return None
@@ -346,7 +346,7 @@ def scale_knob(
         for at, step in traced.items():
             weights = ((value - other) / (at - other) for other in traced if other != at)
             total += math.prod(weights) * step.peak_memory_bytes
-        # Beyond the traced values a parabola may bend down, but no larger step needs less.
+        # Beyond the traced values a parabola may bend down, but a larger step needs no less memory.
         below = [at for at in sorted(traced) if at <= value]
         return max(round(total), traced[below[-1]].peak_memory_bytes if below else 0)
 
@@ -367,19 +367,19 @@ def scale_knob(
 
 
 def is_same_step(one: StepTrace, other: StepTrace) -> bool:
-    """Return whether two traces are of the same operators on the same shapes."""
+    """Return whether two traces have the same operators on the same shapes."""
     return _shapes(one) == _shapes(other) and one.num_parameters == other.num_parameters
 
 
 def _with_common_work(traced: Mapping[int, StepTrace]) -> dict[int, StepTrace]:
-    """Return the traces with only that work of the host which all of them have.
+    """Return the traces with only the host work that occurs in all of them.
 
-    What the script does itself is there each time, at the same place of the step; what is not was
-    a pause of a busy machine.
+    The script's own work recurs at the same place of each step; other work was a pause of a busy
+    machine.
     """
 
     def placed(trace: StepTrace) -> Iterator[tuple[tuple[int, str], Event]]:
-        """Yield each event, with the number of operators and copies before it."""
+        """Yield each event with its kind of host work and the number of other events before it."""
         position = 0
         for event in trace.events:
             yield (position, event.kind if isinstance(event, HostWork) else ""), event
@@ -402,7 +402,7 @@ def _with_common_work(traced: Mapping[int, StepTrace]) -> dict[int, StepTrace]:
 
 
 def _num_owned(trace: StepTrace) -> int:
-    """Return the elements of what a forward pass reads and nothing in the step has made."""
+    """Return the elements that a forward pass reads and that the step has not made."""
     made = {copy.storage for copy in trace.copies if copy.storage >= 0}
     owned: dict[int, int] = {}
     for op in trace.ops:
@@ -417,7 +417,7 @@ def _num_owned(trace: StepTrace) -> int:
 
 
 def _shapes(trace: StepTrace) -> list[object]:
-    """Return what decides the work of a step, without durations and places."""
+    """Return the properties that determine a step's work, without durations and places."""
     return [_shape(event) for event in trace.events if not isinstance(event, HostWork)]
 
 
@@ -452,7 +452,7 @@ def _whole_part(value: object) -> object:
 
 
 def _whole_numbers(value: object) -> list[int]:
-    """Return every whole number within, in order; steps that differ in sizes alone have as many."""
+    """Return all whole numbers inside, in order; steps that differ only in sizes have as many."""
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
         return [number for item in items for number in _whole_numbers(item)]

@@ -1,4 +1,4 @@
-"""The one way to run a script: record its step, or time it, each time in a process of its own."""
+"""The runner of a script: records its step, or times it, in a new process each time."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from breakeven.processor import cpu_name, has_half_hardware
 from breakeven.progress import Progress
 from breakeven.trace import Configuration, Phase, StepTrace
 
-# A script that insists on a GPU ends in one of these ways before it trains.
+# A script that requires a GPU ends in one of these ways before it trains.
 _REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
-# Limit of a recording of what lies between two steps.
+# Limit on recording the work between two steps.
 _GAP_LIMIT_S = 60.0
-# Steps that took longer in all are not measured a second time.
+# Do not repeat a measurement whose steps took longer in total.
 _REPEATABLE_NS = 3_000_000_000
-# A ratio above this is more than two runs of the same thing differ by.
+# Two runs of the same step differ by less than this ratio.
 CLEARLY_FASTER = 1.1
-# What CPUs may emulate: names of torch's types, and of the arithmetic.
+# Types of torch that a CPU may emulate, and their precision.
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a run changes of the script; by default nothing.
+    """The changes that a run makes to the script; none by default.
 
     Args:
         arguments: ``sys.argv[1:]``; None for those of the target.
         old_batch_size: Batch size of the DataLoaders to change; 0 to change none.
         new_batch_size: Their batch size in this run.
-        num_threads: torch's intra-op threads; 0 for its own default.
+        num_threads: torch's intra-op threads; 0 for its default.
     """
 
     arguments: tuple[str, ...] | None = None
@@ -59,16 +59,16 @@ UNCHANGED = Change()
 
 
 class Runner:
-    """Runs one script, and remembers what its runs have shown.
+    """Runs one script, and keeps the findings of its runs.
 
     Args:
-        launcher: Makes the processes.
-        target: What to run.
+        launcher: Starts the processes.
+        target: The script to run.
         time_limit_s: Limit of each run.
-        progress: Progress callback, of stages and steps.
-        num_threads: torch's intra-op threads; 0 for its own default.
-        budget_s: How long to take samples of the step as it is.
-        keeps_compile: Let the script's own ``torch.compile`` do its work when the step is timed.
+        progress: Progress callback, for stages and steps.
+        num_threads: torch's intra-op threads; 0 for its default.
+        budget_s: Seconds of sampling the unchanged step.
+        keeps_compile: Let the script's own ``torch.compile`` take effect in timed runs.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Runner:
     ) -> None:
         self._launcher = launcher
         self._progress = progress
-        # How the script is timed on this CPU, with what its runs have shown so far.
+        # The timed run on this CPU, updated by the findings of earlier runs.
         self.request = RunRequest(
             target=target,
             is_traced=False,
@@ -93,26 +93,26 @@ class Runner:
             budget_s=budget_s,
             keeps_compile=keeps_compile,
         )
-        # Threads of further recordings and of further timed runs; 0 for those of the script.
+        # Threads of further recordings and timed runs; 0 for the script's own.
         self.recording_threads = 0
         self.timing_threads = 0
-        # Let further recordings take more steps: a few did not show the typical one.
+        # Whether further recordings take more steps: a few did not show the typical one.
         self.records_longer = False
-        # A script that never uses a GPU is recorded as if it were moved to one.
+        # Whether to record the script as if it were moved to a GPU, since it never uses one.
         self._is_moved = False
         self._last_s: float | None = None
-        # What may make the step too slow for this CPU, as far as its recording shows.
+        # Possible reason why the step is too slow for this CPU, from its recording.
         self._slow_because = ""
 
     def record(self, change: Change = UNCHANGED, at: str = "") -> TracedRun:
         """Record a step.
 
         Args:
-            change: What differs from the script as it is.
-            at: The same for a person, as `` at batch size 64``.
+            change: Changes to the script.
+            at: The same in words, such as `` at batch size 64``.
 
         Raises:
-            BreakevenError: The script gave no step.
+            BreakevenError: If the script gives no step.
         """
         how = "as if it were moved to a GPU" if self._is_moved else "on a fake GPU"
         self._begin(f"recording a step {how}{at}")
@@ -136,13 +136,13 @@ class Runner:
         )
         self._slow_because = _emulation(answer.trace)
         if _is_emulated(answer.trace):
-            self._last_s = None  # it was recorded in float32, which is far faster
+            self._last_s = None  # float32, in which it was recorded, is far faster
         return answer
 
     def record_gap(self, num_updates: int) -> TracedRun | None:
-        """Record what follows so many updates of a timed run.
+        """Record the work after ``num_updates`` updates of a timed run.
 
-        None if that fails or takes too long.
+        The result is None if that fails or takes too long.
         """
         self._begin("recording what lies between the steps")
         request = replace(
@@ -156,16 +156,16 @@ class Runner:
         return answer if isinstance(answer, TracedRun) else None
 
     def time(self, *, watches_program: bool = True, tries_generated: bool = False) -> PlainRun:
-        """Time the step on this CPU; a script that insists on a GPU sees one.
+        """Time the step on this CPU; a script that requires a GPU sees a fake one.
 
-        Where torch's own number of threads is in effect, others are tried as well.
+        If torch's default number of threads is in effect, then other numbers are tried too.
 
         Args:
-            watches_program: Wait for what the script does between some of its steps.
-            tries_generated: Time generated code for the step too, where it is short.
+            watches_program: Wait for the script's work between some of its steps.
+            tries_generated: Also time generated code for the step, if it is short.
 
         Raises:
-            BreakevenError: The script gave no step.
+            BreakevenError: If the script gives no step.
         """
         generated = ", and as generated code" if tries_generated else ""
         self._begin(f"measuring the step on this CPU{generated}")
@@ -187,12 +187,12 @@ class Runner:
     def time_at(
         self, change: Change, *, budget_s: float, tries_generated: bool = False
     ) -> PlainRun | None:
-        """Time the step on this CPU at another batch size; None if the script fails at it.
+        """Time the step on this CPU at another batch size; None if the script fails there.
 
         Args:
             change: The batch size.
-            budget_s: How long to take samples.
-            tries_generated: Time generated code for the step too, where it is short.
+            budget_s: Seconds of sampling.
+            tries_generated: Also time generated code for the step, if it is short.
         """
         generated = ", as generated code," if tries_generated else ""
         size = change.new_batch_size
@@ -201,21 +201,21 @@ class Runner:
         return self._timed(replace(request, budget_s=budget_s, tries_generated=tries_generated))
 
     def time_under(self, configuration: Configuration) -> PlainRun | None:
-        """Time the step on this CPU under other settings; None if the script fails then."""
+        """Time the step on this CPU under other settings; None if the script fails with them."""
         changes = (f"{name}={value}" for name, value in configuration.changes.items())
         self._begin(f"measuring the step on this CPU with {', '.join(changes)}")
         return self._timed(replace(self.request, configuration=configuration))
 
     def time_on_gpu(self) -> PlainRun | None:
-        """Time the step on this machine's GPU; None if the script fails on it, or leaves it."""
+        """Time the step on this machine's GPU; None if the script fails or does not use it."""
         self._begin("measuring the step on this machine's GPU")
         return self._timed(replace(self.request, on_gpu=True, has_cuda=False))
 
     def request_of(self, change: Change, num_threads: int = 0) -> RunRequest:
-        """Return how the script is timed with a change.
+        """Return the request of a timed run with a change.
 
         Args:
-            change: What differs from the script as it is.
+            change: Changes to the script.
             num_threads: Threads if the change has none.
         """
         request, threads = self.request, change.num_threads or num_threads
@@ -232,7 +232,7 @@ class Runner:
         )
 
     def error(self, request: RunRequest, failure: RunFailure, output: str) -> BreakevenError:
-        """Return the error that says why a run gave no answer."""
+        """Return the error that explains why a run gave no answer."""
         # Recording may slow a step, but timing does not.
         slow_because = "" if request.is_traced else self._slow_because
         writes = self._launcher.writes
@@ -241,7 +241,7 @@ class Runner:
         )
 
     def _begin(self, stage: str) -> None:
-        """Begin the stage, which takes about as long as the one before: it starts the same way."""
+        """Begin a stage; expect the duration of the previous one, since both start the same way."""
         self._progress.begin(stage, self._last_s)
 
     def _timed(self, request: RunRequest) -> PlainRun | None:
@@ -251,13 +251,13 @@ class Runner:
     def _run(self, request: RunRequest) -> PlainRun | TracedRun | RunFailure:
         started_s = monotonic()
         answer = self._launcher.run(request, self._progress.detail)
-        # Recording ends after few steps, but timing takes its budget at least.
+        # A recording ends after few steps, but timing takes at least its budget.
         self._last_s = max(monotonic() - started_s, request.budget_s)
         return answer
 
 
 class CpuRun(NamedTuple):
-    """What came of a timed run, what the script printed, and whether it saw a fake GPU."""
+    """Result of a timed run, the script's output, and whether it saw a fake GPU."""
 
     answer: PlainRun | RunFailure
     output: str
@@ -267,11 +267,11 @@ class CpuRun(NamedTuple):
 def run_on_cpu(
     launcher: Launcher, request: RunRequest, tell: Callable[[str], None] = lambda _: None
 ) -> CpuRun:
-    """Time the step once; if the script insists on a GPU, again with a fake one.
+    """Time the step once; if the script requires a GPU, again with a fake one.
 
     Args:
-        launcher: Makes the process.
-        request: A timed run. One on this machine's GPU is not repeated.
+        launcher: Starts the process.
+        request: A timed run. A run on this machine's GPU is not repeated.
         tell: Progress callback.
     """
     answer, output = launcher.run(request, tell), launcher.output
@@ -291,12 +291,12 @@ def is_all_disturbed(run: PlainRun) -> bool:
 
 
 def is_worth_repeating(run: PlainRun) -> bool:
-    """Return whether other work disturbed a run that is short enough to be made again."""
+    """Return whether other work disturbed a run that is short enough to repeat."""
     return is_all_disturbed(run) and sum(run.measurement.samples_ns) < _REPEATABLE_NS
 
 
 def less_disturbed(run: PlainRun, again: PlainRun) -> PlainRun:
-    """Return the run that was disturbed less, or the faster: other work only ever adds time."""
+    """Return the less disturbed run, or the clearly faster: other work only ever adds time."""
     longest_ns = CLEARLY_FASTER * min(run.measurement.median_ns, again.measurement.median_ns)
     return min(
         (each for each in (run, again) if each.measurement.median_ns <= longest_ns),
@@ -305,7 +305,7 @@ def less_disturbed(run: PlainRun, again: PlainRun) -> PlainRun:
 
 
 def _is_emulated(trace: StepTrace) -> bool:
-    """Return whether this CPU only emulates a format of what a step computes with."""
+    """Return whether this CPU only emulates a format in which a step computes."""
     dtypes = {tensor.dtype for op in trace.ops for tensor in op.inputs}
     return any(
         dtype in dtypes and not has_half_hardware(name) for dtype, name in _PRECISIONS.items()
@@ -313,7 +313,7 @@ def _is_emulated(trace: StepTrace) -> bool:
 
 
 def _emulation(trace: StepTrace) -> str:
-    """Return what to do about a step in a 16-bit format that this CPU only emulates, if it is."""
+    """Return advice if a step trains in a 16-bit format that this CPU only emulates; else empty."""
     numel: Counter[str] = Counter()
     for op in trace.ops:
         for tensor in op.inputs if op.phase is Phase.OPTIMIZER else ():

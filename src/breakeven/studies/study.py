@@ -1,4 +1,4 @@
-"""What every study of a script begins with: its target, this machine, and torch started."""
+"""The common start of every study: its target, this machine, and a process with torch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from breakeven.studies.runner import Runner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A target, this machine, and what runs the one on the other; made by `start_study`.
+    """A target, this machine, and a runner for both; made by `start_study`.
 
     Args:
-        target: What is run.
+        target: The target to run.
         runner: Runs it.
-        launcher: Makes the processes.
-        ready: What the first of them says of torch and of this machine.
+        launcher: Starts the processes.
+        ready: Facts about torch and this machine from the first process.
         devices: GPUs to predict.
-        host: What issues their work.
+        host: The host that issues their work.
         here: This machine, with its costs.
-        speeds: Of the step on GPUs elsewhere, by the user's words.
+        speeds: Speeds of the step on GPUs elsewhere, by the user's words.
         progress: Progress callback.
     """
 
@@ -65,25 +65,25 @@ def start_study(
     progress: Progress | None = None,
     launcher: Launcher | None = None,
 ) -> Iterator[Study]:
-    """Check what was asked for, start torch, and look at this machine before anything is run.
+    """Check the arguments, start torch, and measure this machine before any run.
 
-    Leaving it ends all processes.
+    Leaving the context ends all processes.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
         devices: GPUs to predict.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``.
         time_limit_s: Limit of each run, in seconds.
-        budget_s: Seconds of timed steps that are enough when they are short.
-        keep: What of the target's side effects is to be real; by default nothing.
+        budget_s: Seconds of timed steps that suffice if steps are short.
+        keep: Side effects of the target that are real; by default none.
         progress: Progress callback.
-        launcher: Makes the processes; the study has its own by default.
+        launcher: Starts the processes; by default the study has its own.
 
     Raises:
-        BreakevenError: A host is unknown, a speed is none, or there is no such target.
+        BreakevenError: If a host is unknown, a speed is invalid, or there is no such target.
     """
     check_host_name(host)
     speeds = read_speeds(measured)
@@ -108,14 +108,14 @@ def start_study(
 
 
 def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Caveat, ...]]:
-    """Return what feeds the GPUs, with speeds that were measured elsewhere; and what they tell.
+    """Return the host of the GPUs, adjusted to speeds measured elsewhere, and caveats on these.
 
     Args:
-        study: Of the step.
+        study: The study of the step.
         step: The step on this machine.
 
     Raises:
-        UsageError: A speed counts what is not known, or is far from what is predicted.
+        UsageError: If a speed has an unknown unit of steps, or is far from the prediction.
     """
     host = in_measured_machines(study.host)
     if not study.speeds:

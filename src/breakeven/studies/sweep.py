@@ -1,4 +1,4 @@
-"""One script along the knobs that it has: recorded, timed where it counts, predicted elsewhere."""
+"""Sweep a script along its knobs: record, time the points that matter, predict the others."""
 
 from __future__ import annotations
 
@@ -51,30 +51,29 @@ from breakeven.verdict import (
     find_sweep_crossovers,
 )
 
-# Arrays of as many steps of a large network stay within some 100 MB.
+# Arrays for this many steps of a large network stay within some 100 MB.
 _STEPS_AT_ONCE = 200
 
-# What a point has of a result.
+# Fields that a point copies from a result.
 _OF_RESULT = (
     "device", "kind", "source", "step_ns", "low_ns", "high_ns", "bound", "fits", "num_samples",
     "caveats", "num_threads",
 )  # fmt: skip
 
-# What is predicted: a step by the values of its recorded axes, and how many devices share it.
+# Predictions by the values of a step's recorded axes and the number of devices that share it.
 Predictions = dict[tuple[Values, int], tuple[StepPrediction, ...]]
 
 
 class SweepProgress(Progress, Protocol):
-    """Receives the stages of a sweep, and the points of its grid as they are done."""
+    """Receives the stages of a sweep, and the finished points of its grid."""
 
     def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
-        """Take what is known of points of the grid from now on.
+        """Receive newly finished points of the grid.
 
         Args:
-            points: All devices at one or more points of the grid that are done; none where the
-                script failed there.
-            num_done: Points of the grid that are done, these included.
-            num_points: Points of the whole grid.
+            points: All devices at one or more finished points; empty if the script failed there.
+            num_done: Number of finished points, including these.
+            num_points: Number of points in the whole grid.
         """
         ...
 
@@ -96,26 +95,26 @@ def sweep_target(
 ) -> SweepReport:
     """Time the training step of ``target`` along its knobs, on this CPU and on GPUs.
 
-    Each measured run is kept on disk at once: a sweep that was broken off goes on from there, and
-    is measured anew only where the script, its settings, the machine or the software changed.
+    Each measured run is stored at once, so an interrupted sweep resumes there. A run is repeated
+    only if the script, its settings, the machine or the software has changed.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         axes: The knobs, as `parse_axis` returns them; roles are assigned here.
-        arguments: ``sys.argv[1:]`` of the script, with ``{NAME}`` where an axis enters.
+        arguments: ``sys.argv[1:]`` of the script, with ``{NAME}`` for the value of an axis.
         is_module: Run ``target`` as ``python -m`` does.
-        devices: Names of GPUs to compare with; a choice of six by default.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        devices: Names of GPUs to compare with; six by default.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
-        engine: Where steps are measured; on this machine by default.
+        engine: Measures the steps; on this machine by default.
         strategy: How several GPUs share a step.
-        is_fresh: Measure also what was measured before.
-        keep: What of the target's side effects is to be real; by default nothing.
+        is_fresh: Measure again even if a run is stored.
+        keep: Side effects of the target that are real; by default none.
         progress: Progress callback.
 
     Raises:
-        UsageError: The axes do not fit each other or the arguments.
-        BreakevenError: The target gives no answer anywhere, or a device or host is unknown.
+        UsageError: If the axes do not fit each other or the arguments.
+        BreakevenError: If the target gives no answer at any point, or a device or host is unknown.
     """
     progress = progress or SilentProgress()
     grid = Grid(assign_roles(axes, arguments), tuple(arguments))
@@ -133,7 +132,7 @@ def sweep_target(
         if len(refused) == len(found):
             raise next(iter(refused.values()))
         base, plain = _time_base(study.runner, grid, recorded, kept, progress)
-        # Points that differ in nothing that is recorded share their step.
+        # Points that share all recorded settings share their step.
         distinct = {id(step): step for step in found.values() if isinstance(step, StepTrace)}
         timed = {key: as_timed(step, base.traced, plain) for key, step in distinct.items()}
         steps = {values: timed[id(step)] for values, step in found.items() if id(step) in timed}
@@ -148,7 +147,7 @@ def sweep_target(
         done: set[int] = set()
 
         def tell(settings: Settings) -> None:
-            """Tell that all is known at a point, whatever the number of GPUs."""
+            """Report all points with these settings, for every number of GPUs."""
             for number, point in enumerate(every_point):
                 if number not in done and settings.items() <= point.items():
                     done.add(number)
@@ -171,7 +170,7 @@ def sweep_target(
             progress=progress, on_point=tell, has_gpu=bool(study.ready.gpu) and engine is None,
         )  # fmt: skip
         on_cpu.measure(gpu_times)
-        tell({})  # whatever is interpolated
+        tell({})  # report all interpolated points
         kept.complete()
         progress.end()
     points = tuple(point for settings in every_point for point in points_at(settings))
@@ -204,11 +203,10 @@ def sweep_target(
 def _time_base(
     runner: Runner, grid: Grid, recorded: RecordedGrid, kept: RunCache, progress: Progress
 ) -> tuple[Base, PlainRun]:
-    """Time the script as it is, with none of its threads or batches changed.
+    """Time the script with its own threads and batches.
 
     Raises:
-        BreakevenError: It cannot be timed at any of the points at which it was recorded; the
-            error is that of the first.
+        BreakevenError: If it cannot be timed at any recorded point; the error is that of the first.
     """
     first_error: BreakevenError | None = None
     for base in recorded.bases:
@@ -229,16 +227,16 @@ def _predicted_grid(
     grid: Grid,
     strategy: Strategy,
 ) -> Predictions:
-    """Return each step on each device, in the order of the devices.
+    """Predict each step on each device, in the order of the devices.
 
     Args:
         steps: Steps by the values of the recorded axes.
         devices: GPUs.
-        host: What issues the work.
-        grid: Knows how many of a kind share a step, each with the batch of the step.
-        strategy: How several share it.
+        host: The host that issues the work.
+        grid: Has the numbers of GPUs that share a step, each with the whole batch of the step.
+        strategy: How several GPUs share it.
     """
-    # Points that differ in nothing that is recorded share their step.
+    # Points that share all recorded settings share their step.
     distinct = list({id(step): step for step in steps.values()}.items())
     lone: dict[int, tuple[StepPrediction, ...]] = {}
     for first in range(0, len(distinct), _STEPS_AT_ONCE):
@@ -269,13 +267,13 @@ def _points_at(
     predictions: Predictions,
     on_cpu: TimedGrid,
 ) -> tuple[SweepPoint, ...]:
-    """Return all devices at one point, those that were measured first."""
+    """Return all devices at one point, measured ones first."""
     key = values_at(settings, grid.recorded_axes)
     step, axis = steps.get(key), grid.axis_of(AxisRole.NUM_DEVICES)
     if step is None:
         return ()
     number = int(settings[axis.name]) if axis else 1
-    # An axis may name the samples if the step does not.
+    # An axis may give the number of samples if the step does not.
     named = settings.get("batch_size")
     batch_size = step.batch_size or (named if isinstance(named, int) else None)
 
@@ -291,7 +289,7 @@ def _points_at(
     points: list[SweepPoint] = []
     if (cpu := on_cpu.cpu_at(settings)) is not None:
         run, result = cpu
-        # If threads are no axis, each point has those that suit it best.
+        # If threads are no axis, then each point has its best number of threads.
         if grid.axis_of(AxisRole.THREADS) is None:
             points.append(point(replace(result, device=run.processor)))
         else:

@@ -1,4 +1,4 @@
-"""What ``--over`` asks for: the axes of a sweep, and how they enter the script's arguments."""
+"""The axes of a sweep from ``--over``, and their values in the script's arguments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from breakeven.studies.runner import Change
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
 
 _MOST_VALUES = 10_000
-# More threads than any machine has; torch would try to start them all.
+# No machine has more threads; torch would try to start them all.
 _MOST_THREADS = 1_024
-# Of whole numbers; JSON's are exact up to 2^53.
+# Largest whole number; JSON's are exact up to 2^53.
 _LARGEST = 2**53
 
 _ROLES = {
@@ -30,7 +30,7 @@ _ROLES = {
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([+*])({_NUMBER}))?")
-# A number with zeros before it is a name, such as that of a file.
+# A number with leading zeros is a name, such as that of a file.
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _BRACE = re.compile(rf"\{{\{{|\}}\}}|\{{({_NAME})\}}|[{{}}]")
 
@@ -41,17 +41,17 @@ _HINT = (
 
 
 def parse_axis(text: str) -> SweepAxis:
-    """Return the axis that ``text`` describes.
+    """Parse the description of an axis.
 
     ``batch_size=16..65536`` doubles, ``depth=2..12+1`` goes in steps, ``n=1..1000*3`` multiplies,
-    ``act=relu,tanh`` lists. A range includes its end, also if no step lands on it. Between
-    whole ends a factor that is not whole is rounded to whole values.
+    ``act=relu,tanh`` lists. A range includes its end, even if no step reaches it. If both ends are
+    whole, then a factor that is not whole gives values rounded to whole numbers.
 
-    The role is that of the name; `assign_roles` corrects it by the script's arguments.
+    The name decides the role; `assign_roles` corrects it by the script's arguments.
 
     Raises:
-        UsageError: The text is none of these, or the axis would be empty, descending, hold a
-            value twice or more than 10,000 of them.
+        UsageError: If the text has another form, or if the axis is empty, descending, has a
+            repeated value, or has more than 10,000 values.
     """
     name, equals, listed = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(_NAME, name):
@@ -73,17 +73,17 @@ def parse_axis(text: str) -> SweepAxis:
 
 
 def assign_roles(axes: Sequence[SweepAxis], arguments: Sequence[str]) -> tuple[SweepAxis, ...]:
-    """Return the axes with the roles that they have for a script with these arguments.
+    """Return the axes with their roles for a script with these arguments.
 
-    An axis whose ``{NAME}`` occurs in the arguments is one of the script's own, whatever its name.
+    An axis whose ``{NAME}`` occurs in the arguments is the script's own, whatever its name.
 
     Args:
-        axes: As parsed.
+        axes: The parsed axes.
         arguments: Arguments of the script.
 
     Raises:
-        UsageError: An axis occurs twice or does not enter the script at all, an argument holds
-            ``{NAME}`` without such an axis, or a value is none that the role can have.
+        UsageError: If an axis occurs twice or does not affect the script; if an argument has
+            ``{NAME}`` without such an axis; or if the role does not allow a value.
     """
     if not axes:
         raise UsageError("a sweep needs at least one axis", hint=f"add --over: {_HINT}")
@@ -110,10 +110,10 @@ def assign_roles(axes: Sequence[SweepAxis], arguments: Sequence[str]) -> tuple[S
 
 
 def _own_axis(axis: SweepAxis) -> SweepAxis:
-    """Return an axis that does not enter the arguments, if its name and values are right.
+    """Check an axis that the arguments do not use, and return it with its role.
 
     Raises:
-        UsageError: They are not.
+        UsageError: If its name or a value is invalid.
     """
     if axis.name not in _ROLES:
         raise UsageError(
@@ -138,7 +138,7 @@ def placeholders(argument: str) -> tuple[str, ...]:
     """Return the names in braces in an argument.
 
     Raises:
-        UsageError: A single brace is neither of a name nor doubled.
+        UsageError: If a single brace neither belongs to a name nor is doubled.
     """
     found: list[str] = []
     for match in _BRACE.finditer(argument):
@@ -156,7 +156,7 @@ def fill_arguments(arguments: Sequence[str], settings: Mapping[str, AxisValue]) 
     """Return the arguments with ``{NAME}`` replaced by the value of the axis.
 
     Args:
-        arguments: As given, checked by `assign_roles`.
+        arguments: The arguments, checked by `assign_roles`.
         settings: Value by axis.
     """
 
@@ -190,10 +190,10 @@ def _parse_range(listed: str, text: str) -> tuple[AxisValue, ...]:
     if found is None:
         raise UsageError(f"{listed!r} in {text!r} is no range", hint=_HINT)
     numbers = (found[1], found[2], found[4] or "2")
-    # Asked of floats, since Decimal refuses exponents that it cannot hold.
+    # Check as floats, since Decimal refuses exponents that it cannot hold.
     if not all(math.isfinite(float(number)) for number in numbers):
         raise UsageError(f"{text!r} holds a number that is too large", hint=_HINT)
-    # As they are written; 0 if nearer to 0 than any float.
+    # Keep the decimals as written; use 0 if a number underflows as a float.
     start, end, step = (Decimal(one) if float(one) else Decimal(0) for one in numbers)
     is_linear = found[3] == "+"
     if start > end:
@@ -229,17 +229,17 @@ Settings = Mapping[str, AxisValue]
 # Settings as a key: the values in the order of some axes.
 Values = tuple[AxisValue, ...]
 
-# Neither changes what the step does: threads are the CPU's, and every GPU does the same step.
+# Neither changes the recorded step: threads affect the CPU, and every GPU does the same step.
 _NOT_RECORDED = (AxisRole.THREADS, AxisRole.NUM_DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Points of a sweep, and how their settings enter the script.
+    """Points of a sweep, and how their settings change the script.
 
     Args:
         axes: The axes with their roles.
-        arguments: Of the script, with ``{NAME}`` where an axis enters.
+        arguments: Arguments of the script, with ``{NAME}`` for the value of an axis.
     """
 
     axes: tuple[SweepAxis, ...]
@@ -247,12 +247,12 @@ class Grid:
 
     @property
     def recorded_axes(self) -> tuple[SweepAxis, ...]:
-        """Return the axes on which the step itself depends."""
+        """Return the axes that affect the step itself."""
         return tuple(axis for axis in self.axes if axis.role not in _NOT_RECORDED)
 
     @property
     def timed_axes(self) -> tuple[SweepAxis, ...]:
-        """Return the axes on which the time on a CPU depends."""
+        """Return the axes that affect the time on a CPU."""
         return tuple(axis for axis in self.axes if axis.role is not AxisRole.NUM_DEVICES)
 
     def axis_of(self, role: AxisRole) -> SweepAxis | None:
@@ -260,12 +260,12 @@ class Grid:
         return next((axis for axis in self.axes if axis.role is role), None)
 
     def change_at(self, settings: Settings, loader: LoaderUse | None) -> Change:
-        """Return what differs from the script at a point.
+        """Return the changes to the script at a point.
 
         Args:
-            settings: Value of every axis of the arguments; batch size and threads are the
-                script's own if they are not among them.
-            loader: What the script's own loader does, if its batch size is to be changed.
+            settings: Value of every axis of the arguments. Without a batch size or threads, the
+                script's own apply.
+            loader: The script's own loader, if its batch size is to be changed.
         """
         threads, size = self.axis_of(AxisRole.THREADS), self.axis_of(AxisRole.BATCH_SIZE)
         change = Change(
@@ -281,7 +281,7 @@ class Grid:
 
 
 def points_of(axes: Sequence[SweepAxis]) -> list[dict[str, AxisValue]]:
-    """Return the settings of every point, the last axis varying fastest."""
+    """Return the settings of every point; the last axis varies fastest."""
     names = [axis.name for axis in axes]
     return [
         dict(zip(names, values, strict=True))
@@ -295,5 +295,5 @@ def values_at(settings: Settings, axes: Iterable[SweepAxis]) -> Values:
 
 
 def describe(settings: Settings) -> str:
-    """Return settings for a person."""
+    """Return settings in words."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -1,4 +1,4 @@
-"""The step at the points of a grid, timed: at some of them, and interpolated at others."""
+"""The step at the points of a grid: timed at some points, and interpolated at others."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from breakeven.studies.sweep_axes import (
 from breakeven.timing import Estimate, Source
 from breakeven.verdict import AxisRole, AxisValue, DeviceKind, DeviceResult, SizeCurve, SweepAxis
 
-# Far from any other curve a time need not be known well; where curves are close, it is.
+# A time far from any other curve may be imprecise; close curves need more precision.
 COARSE_BUDGET_S = 0.3
 _CLOSE_BUDGET_S = 0.6
-# How long the sizes near crossings may take for one curve, and for all of them.
+# Limits on the time near crossings, for one curve and for all.
 _CLOSE_S = 8.0
 _MOST_CLOSE_S = 60.0
 
-# Times of GPUs by size, at the held settings of a curve.
+# Returns the times of GPUs by size, at the fixed settings of a curve.
 OthersAt = Callable[[Settings, Sequence[int]], Sequence[Mapping[int, Estimate]]]
-# A point to time, and the curve that it is on.
+# A point to time, and its curve.
 _Job = tuple[dict[str, AxisValue], "CpuCurve | None"]
 
 
 def timing_request(
     runner: Runner, grid: Grid, recorded: RecordedGrid | None, settings: Settings, budget_s: float
 ) -> RunRequest:
-    """Return how the step is timed on a CPU at a point.
+    """Return the request that times the step on a CPU at a point.
 
     Args:
-        runner: Knows the script.
-        grid: Knows how settings enter it.
-        recorded: Knows the loaders whose batch size is changed; None to change none.
+        runner: Has the script.
+        grid: Has the changes for settings.
+        recorded: Has the loaders whose batch size is changed; None to change none.
         settings: The point.
-        budget_s: How long to take samples.
+        budget_s: Seconds of sampling.
     """
     change = grid.change_at(settings, recorded.loader_at(settings) if recorded else None)
     tries_threads = grid.axis_of(AxisRole.THREADS) is None
@@ -70,17 +70,17 @@ class TimedGrid:
     """Times the step on this CPU, and on this machine's GPU if there is one.
 
     Args:
-        runner: Knows the script.
+        runner: Has the script.
         grid: All points of the sweep.
-        recorded: Knows the script's loaders.
+        recorded: Has the script's loaders.
         kept: Makes the runs.
         is_there: Whether there is a step at given settings.
-        progress: Progress callback, of stages.
-        on_point: Called with the settings of each point that was timed or cannot be.
-        has_gpu: Time the step on this machine's GPU too.
-        cpu: Runs by the values of the axes on which the time depends.
+        progress: Progress callback, for stages.
+        on_point: Called with the settings of each point that was timed or has failed.
+        has_gpu: Also time the step on this machine's GPU.
+        cpu: Runs by the values of the axes that affect the time.
         gpu: The same on the GPU.
-        failures: Why there is no run.
+        failures: Error messages of points without a run.
     """
 
     runner: Runner
@@ -96,7 +96,7 @@ class TimedGrid:
     failures: dict[Values, str] = field(default_factory=dict[Values, str])
 
     def __post_init__(self) -> None:
-        """Choose the axis along which times are interpolated, and make its curves."""
+        """Choose the axis of interpolation, and make its curves."""
         self._last_s: float | None = None
         self._gpu_problems: list[str] = []
         self._curves: list[CpuCurve] = []
@@ -120,10 +120,10 @@ class TimedGrid:
                 self._curves.append(curve)
 
     def measure(self, others_at: OthersAt) -> None:
-        """Time what has to be.
+        """Time the points that need it.
 
         Args:
-            others_at: The times of the GPUs that the CPU is compared with.
+            others_at: Returns the times of the GPUs to compare with.
         """
         self._time(self._singles, COARSE_BUDGET_S)
         while jobs := self._jobs(lambda curve: curve.next_coarse()):
@@ -136,9 +136,9 @@ class TimedGrid:
             self._time(jobs, _CLOSE_BUDGET_S, deadline_s)
 
     def cpu_at(self, settings: Settings) -> tuple[PlainRun, DeviceResult] | None:
-        """Return the CPU's result, measured or interpolated, and a run of the same curve.
+        """Return the CPU's result, measured or interpolated, and a run of its curve.
 
-        None if the time is unknown.
+        The result is None if the time is unknown.
         """
         run = self.cpu.get(self.key(settings))
         if run is not None:
@@ -167,11 +167,11 @@ class TimedGrid:
         )
 
     def key(self, settings: Settings) -> Values:
-        """Return the values of the axes on which the time depends."""
+        """Return the values of the axes that affect the time."""
         return values_at(settings, self.grid.timed_axes)
 
     def caveats(self) -> tuple[Caveat, ...]:
-        """Return what was not measured, and why."""
+        """Return caveats on points that were not measured."""
         found: list[Caveat] = []
         if self._gpu_problems:
             message = (
@@ -220,7 +220,7 @@ class TimedGrid:
         started_s = monotonic()
         for done in self.kept.measure(list(by_request)):
             elapsed_s, started_s = monotonic() - started_s, monotonic()
-            if elapsed_s > budget_s:  # otherwise it was kept from before
+            if elapsed_s > budget_s:  # otherwise the answer was stored
                 self._last_s = elapsed_s
             for job in by_request[done.request]:
                 self._take(job, done)
@@ -238,7 +238,7 @@ class TimedGrid:
             self.progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
 
     def _take(self, job: _Job, done: EngineRun) -> None:
-        """Take the answer at a point, or why it is no measurement of that."""
+        """Store the answer at a point, or the reason why it is no measurement."""
         settings, curve = job
         key, answer, wanted = self.key(settings), done.answer, done.request.new_batch_size
         problem = ""
@@ -268,9 +268,9 @@ class TimedGrid:
 
 
 def _curve_axis(axes: Sequence[SweepAxis]) -> SweepAxis | None:
-    """Return the axis along which times are interpolated: the one with the most values."""
+    """Return the axis of interpolation: the one with the most values."""
     candidates = [axis for axis in axes if axis.role is not AxisRole.THREADS and is_whole(axis)]
-    # Among equals, times along a batch size are interpolated best.
+        # Among equals, prefer a batch size, since its times interpolate best.
     return max(candidates, key=lambda axis: (len(axis.values), _is_batch_size(axis)), default=None)
 
 
@@ -278,24 +278,24 @@ def _is_batch_size(axis: SweepAxis) -> bool:
     return axis.role is AxisRole.BATCH_SIZE or axis.name == "batch_size"
 
 
-# Times along a batch size are straight lines with known departures; those along another knob grow
-# faster than it, so that fewer follow from others.
+# Times over a batch size are straight lines with known deviations. Times over another knob grow
+# faster than it, so each measurement determines fewer others.
 _BATCH_FACTOR = 4.0
 _OTHER_FACTOR = 2.0
-# As many values of another knob are all measured: a depth of 2 to 12, for instance.
+# Up to this many values of another knob, measure all: for example depths from 2 to 12.
 _MOST_MEASURED = 12
-# A user who names a knob wants its large values too; a batch size goes on by itself.
+# Allow longer steps for another knob: a user who names it wants its large values too.
 _LONGEST_OTHER_NS = 10.0 * LONGEST_STEP_NS
 
 
 class CpuCurve:
-    """The sizes of one curve: asks for what to measure next, and interpolates all.
+    """The sizes of one curve: chooses the next measurements, and interpolates the rest.
 
     Args:
         sizes: All sizes, each at least 1.
         is_batch_size: Whether they are batch sizes.
-        held: Where it is in a grid.
-        only: The one size that can be measured, if that is so.
+        held: Fixed settings of the curve in its grid.
+        only: The only measurable size; None if all are measurable.
     """
 
     def __init__(
@@ -322,21 +322,21 @@ class CpuCurve:
         return frozenset(self._times)
 
     def add(self, size: int, time: Estimate, peak_memory_bytes: int) -> None:
-        """Take a measurement."""
+        """Add a measurement."""
         self._times[size] = time
         self._peaks_bytes[size] = peak_memory_bytes
 
     def fail(self, size: int) -> None:
-        """Take note that a size cannot be measured."""
+        """Record that a size cannot be measured."""
         self._failed.add(size)
 
     def next_coarse(self) -> list[int]:
-        """Return the sizes to measure now; none when the curve is known from end to end."""
+        """Return the sizes to measure next; none if the curve is known from end to end."""
         todo = [
             size for size in self._coarse if size not in self._times and size not in self._failed
         ]
         if not self._times:
-            return todo[:1]  # it shows what to expect of the others
+            return todo[:1]  # its time predicts the others
         allowed = [size for size in todo if self._why_not(size) is None]
         if todo and not allowed:
             because = self._why_not(todo[0])
@@ -345,7 +345,7 @@ class CpuCurve:
         return allowed
 
     def next_close(self, others: Sequence[Mapping[int, Estimate]]) -> list[int]:
-        """Return the sizes to measure now so that it shows where other curves cross this one.
+        """Return the sizes to measure next to locate the crossings with other curves.
 
         Args:
             others: Times of other devices, each by size.
@@ -375,13 +375,13 @@ class CpuCurve:
             return False
         low, high = min(self._times), max(self._times)
         if any(high < failed <= size for failed in self._failed):
-            return False  # what fails at one size most likely fails at larger ones
+            return False  # larger sizes most likely fail too
         if self._is_batch_size:
             return low // self._beyond <= size <= high * self._beyond
         return low <= size <= high
 
     def at(self, size: int) -> Estimate:
-        """Return the time at a size that is known."""
+        """Return the time at a known size."""
         return SizeCurve(self._times).at(size)
 
     def _coarse_sizes(self) -> list[int]:
@@ -391,14 +391,14 @@ class CpuCurve:
         last = self.sizes[-1]
         chosen = [self.sizes[0]]
         for size in self.sizes:
-            # The end is measured too, so the one before it need not be next to it.
+            # The end is measured too, so skip a size that is close to it.
             is_next = size >= factor * chosen[-1] and size * math.sqrt(factor) <= last
             if is_next:
                 chosen.append(size)
         return sorted({*chosen, last})
 
     def _why_not(self, size: int) -> str | None:
-        """Return why a size is not measured, by what the nearest measured one needs."""
+        """Return why a size is not measured, judged by the nearest measured one."""
         below = [known for known in self._times if known < size]
         nearest = max(below) if below else min(self._times)
         growth = max(1.0, size / nearest)
@@ -412,7 +412,7 @@ class CpuCurve:
 
 
 def _last_crossing(ratios: Sequence[float]) -> tuple[int, ...]:
-    """Return the positions on both sides of the last change of sign; none where there is none."""
+    """Return the positions around the last change of sign; none if there is none."""
     for position in range(len(ratios) - 1, 0, -1):
         if (ratios[position] > 0) is not (ratios[position - 1] > 0):
             return (position - 1, position)
@@ -420,7 +420,7 @@ def _last_crossing(ratios: Sequence[float]) -> tuple[int, ...]:
 
 
 def _closest(ratios: Sequence[float], widths: Sequence[float]) -> tuple[int, ...]:
-    """Return the position at which the curves are nearest, if that is within the intervals."""
+    """Return the position where the curves are closest, if that is within the intervals."""
     if not ratios:
         return ()
     nearest = min(range(len(ratios)), key=lambda at: abs(ratios[at]))
@@ -428,7 +428,7 @@ def _closest(ratios: Sequence[float], widths: Sequence[float]) -> tuple[int, ...
 
 
 def _width(one: Estimate, other: Estimate) -> float:
-    """Return the larger half of the interval of the logarithm of a ratio of two times."""
+    """Return the larger half-width of the interval of the log ratio of two times."""
     return max(
         math.hypot(math.log(one.high_ns / one.value_ns), math.log(other.value_ns / other.low_ns)),
         math.hypot(math.log(one.value_ns / one.low_ns), math.log(other.high_ns / other.value_ns)),

@@ -1,4 +1,4 @@
-"""The systems with which others asked whether a GPU pays off, run beside their figures."""
+"""Published comparisons of CPU and GPU, run again and shown with the original figures."""
 
 from breakeven.systems.bench import Bench as Bench
 from breakeven.systems.bench import script_path as script_path

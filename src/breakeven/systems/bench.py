@@ -1,4 +1,4 @@
-"""Where systems are run: scripts measured on this CPU, their steps predicted on GPUs."""
+"""A bench for systems: measures scripts on this CPU, and predicts their steps on GPUs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from breakeven.verdict import (
 )
 
 _EXAMPLES = Path(breakeven.__file__).parents[2] / "examples"
-# A wheel has the scripts in the package, a checkout has them in its examples.
+# A wheel has the scripts in the package; a checkout has them in its examples.
 _FOLDERS = (
     Path(breakeven.__file__).parent / "workloads" / "scripts", _EXAMPLES, _EXAMPLES / "published"
 )  # fmt: skip
-# A line of 80 characters has little room left after the clock and the stage.
+# The clock and the stage leave little room in a line of 80 characters.
 _LABEL_CHARACTERS = 26
 
 
@@ -43,18 +43,18 @@ def script_path(script: str) -> Path:
 
 
 class Bench:
-    """Runs the scripts of systems, and remembers what it has run.
+    """Runs the scripts of systems, and caches the runs.
 
     Use as a context manager: leaving it ends every process, also on Ctrl-C. Its methods take the
     file name of a script and its ``sys.argv[1:]``, and raise `BreakevenError` if it fails.
 
     Args:
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
-        progress: Progress callback, called with details of the stage that it is in.
+        progress: Progress callback, called with details of its current stage.
 
     Raises:
-        BreakevenError: There is no such host.
+        BreakevenError: If there is no such host.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Bench:
         self._stack = ExitStack()
         self._plain: dict[tuple[str, tuple[str, ...], int, float, float], PlainRun] = {}
         self._num_threads = 0
-        # What is known of each step that was measured and recorded.
+        # Each step that was measured and recorded, with its plain run.
         self._steps: list[tuple[Program, PlainRun]] = []
 
     def __enter__(self) -> Bench:
@@ -78,14 +78,14 @@ class Bench:
 
     @cached_property
     def launcher(self) -> Launcher:
-        """What starts processes with torch in them; started on first use."""
+        """The launcher of processes with torch; started on first use."""
         launcher = self._stack.enter_context(Launcher())
         launcher.ready()
         return launcher
 
     @cached_property
     def host(self) -> HostSpec:
-        """What feeds the GPUs."""
+        """The host of the GPUs."""
         return host_called(self._host_name, self._here)
 
     @cached_property
@@ -93,12 +93,12 @@ class Bench:
         return find_host(HERE, self.launcher)
 
     def time_limit_s(self, least_s: float) -> float:
-        """Return the limit of a run that needs longer than others: at least ``least_s``."""
+        """Return the limit of a run that takes longer than others: at least ``least_s``."""
         return max(least_s, self._time_limit_s)
 
     @property
     def torch_version(self) -> str:
-        """The torch that runs the scripts."""
+        """The version of torch that runs the scripts."""
         return self.launcher.ready().torch_version
 
     def measure(
@@ -109,15 +109,15 @@ class Bench:
         budget_s: float = 1.0,
         compile_limit_s: float = 0.0,
     ) -> PlainRun:
-        """Time the step of a script on this CPU, once for the same arguments.
+        """Time the step of a script on this CPU, once per set of arguments.
 
         Args:
             script: File name.
-            arguments: Of the script.
-            num_threads: torch's intra-op threads; 0 for its own default.
-            budget_s: How long to take samples once steps run.
-            compile_limit_s: If above 0, the script's own ``torch.compile`` does its work, and the
-                limit of the run is at least this.
+            arguments: Arguments of the script.
+            num_threads: torch's intra-op threads; 0 for its default.
+            budget_s: Seconds of sampling once steps run.
+            compile_limit_s: If above 0, the script's own ``torch.compile`` takes effect, and this
+                is the least limit of the run.
         """
         key = (script, arguments, num_threads, budget_s, compile_limit_s)
         if key not in self._plain:
@@ -130,10 +130,10 @@ class Bench:
         return self._plain[key]
 
     def step(self, script: str, *arguments: str, num_threads: int = 0) -> StepTrace:
-        """Return the step of a script as a GPU would run it, recorded on a fake GPU.
+        """Record the step of a script on a fake GPU.
 
-        What the host does between operators takes as long as in the measured step, on
-        ``num_threads`` of torch's threads.
+        The host's time between operators is that of the measured step, on ``num_threads`` of
+        torch's threads.
         """
         plain = self.measure(script, *arguments, num_threads=num_threads)
         traced = self._runner(script, arguments).record()
@@ -148,7 +148,7 @@ class Bench:
         *,
         host: str | None = None,
     ) -> tuple[StepPrediction, ...]:
-        """Return the step of each trace on each device, the devices of the first trace first.
+        """Predict the step of each trace on each device; the result is ordered by trace.
 
         Args:
             traces: One step or several.
@@ -164,7 +164,7 @@ class Bench:
         )
 
     def host_for_prediction(self, trace: StepTrace, host: HostSpec | None = None) -> HostSpec:
-        """Return what feeds the GPUs, with what this bench has measured of its work on a step."""
+        """Return the host of the GPUs, with this bench's measurements of its work on a step."""
         host = host or self.host
         for program, plain in self._steps:
             if program.trace is trace:
@@ -181,14 +181,14 @@ class Bench:
     ) -> SweepReport:
         """Measure a script over a grid on this CPU, and predict it on GPUs.
 
-        The sweep's store keeps what was measured with the same script, machine and versions.
+        The sweep's store keeps measurements of the same script, machine and versions.
 
         Args:
             script: File name.
-            arguments: Of the script, with ``{NAME}`` where an axis enters.
+            arguments: Arguments of the script, with ``{NAME}`` for the value of an axis.
             axes: The grid.
             devices: Names of GPUs.
-            published: Figures of others that lie on the axes.
+            published: Published figures on the axes.
         """
         from breakeven.studies import LocalEngine, sweep_target
 
@@ -206,7 +206,7 @@ class Bench:
         return replace(report, target=script, published=tuple(published))
 
     def host_summary(self) -> HostSummary:
-        """Return the machine that feeds the devices, with the threads of the measured steps."""
+        """Return the host of the devices, with the threads of the measured steps."""
         return host_summary(
             self.host,
             num_threads=self._num_threads or num_cores(),
@@ -236,29 +236,29 @@ class Bench:
 
 
 class BenchProgress(SilentProgress):
-    """Shows stages as details of the whole system's stage, which goes on after them.
+    """Shows stages as details of the whole system's stage, which continues after them.
 
     Args:
         outer: Shows the stage of the whole system.
-        label: What is run.
+        label: Name of the run.
     """
 
     def __init__(self, outer: Progress, label: str) -> None:
         self._outer = outer
-        # The last arguments are those that differ from run to run.
+        # Keep the end of the label: the last arguments differ between runs.
         is_long = len(label) > _LABEL_CHARACTERS
         self._label = f"…{label[1 - _LABEL_CHARACTERS :]}" if is_long else label
         self._stage = ""
 
     def begin(self, stage: str, expected_s: float | None = None) -> None:
-        """Show what is done now."""
+        """Show the current stage."""
         self._stage = stage
         self._outer.detail(f"{self._label}: {stage}")
 
     def detail(self, text: str) -> None:
-        """Show what happens within it."""
+        """Show a detail of the current stage."""
         self._outer.detail(f"{self._label}: {self._stage}, {text}")
 
     def finished(self, points: Sequence[object], num_done: int, num_points: int) -> None:
-        """Show how many points of a sweep are done."""
+        """Show the number of finished points of a sweep."""
         self._outer.detail(f"{self._label}: {num_done} of {num_points} points")

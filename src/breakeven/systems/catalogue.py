@@ -1,8 +1,8 @@
-"""The six systems: what was published of them, how they are run, and how figures are compared.
+"""The six systems: their published figures, how to run them, and how to compare figures.
 
-``systems.toml`` has the published figures. The module of a system's name, with ``_`` for ``-``, has
-a function ``run``, which measures the system on a bench, predicts it elsewhere, and sets both
-beside what was published. It is imported only to run it.
+``systems.toml`` has the published figures. Each system has a module of its name, with ``_`` for
+``-``, that is imported only to run it. Its function ``run`` measures the system on a bench,
+predicts it elsewhere, and compares both with the published figures.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ FACTS: dict[str, dict[str, Any]] = tomllib.loads(
 
 
 class SystemEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A system: a network with published figures that can be run and set beside them.
+    """A system: a network with published figures that can be run and compared with them.
 
     Args:
-        name: On the command line.
-        title: What it is, in a line.
-        published: What was published of it, in a line.
-        published_in: Where.
-        about_s: Seconds that it takes on two cores, roughly.
+        name: Name on the command line.
+        title: One-line description.
+        published: One-line summary of the published result.
+        published_in: The publication.
+        about_s: Approximate duration on two cores, in seconds.
         scripts: File names of its scripts; its report names the first.
     """
 
@@ -65,10 +65,10 @@ _BY_NAME = {entry.name: entry for entry in SYSTEMS}
 
 
 def find_systems(names: Sequence[str]) -> tuple[SystemEntry, ...]:
-    """Return the systems of these names, each once, in the order given.
+    """Return the systems of these names, without repeats, in the order given.
 
     Raises:
-        UsageError: There is no such system.
+        UsageError: If there is no such system.
     """
     for name in names:
         if name not in _BY_NAME:
@@ -87,16 +87,16 @@ def run_system(
     time_limit_s: float = 120.0,
     progress: Progress | None = None,
 ) -> SystemReport:
-    """Run one system on a bench of its own: a script that goes wrong harms no other system.
+    """Run one system on a separate bench, so that a failing script affects no other system.
 
     Args:
-        entry: Which one.
-        host: What feeds the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        entry: The system.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run of a script, in seconds.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: It could not be run, or there is no such host.
+        BreakevenError: If it could not be run, or there is no such host.
     """
     module = importlib.import_module(f"breakeven.systems.{entry.name.replace('-', '_')}")
     with Bench(host=host, time_limit_s=time_limit_s, progress=progress) as bench:
@@ -133,13 +133,13 @@ def table(
     *rows: tuple[RowSource, Iterable[Iterable[Cell]]],
     note: str = "",
 ) -> SystemTable:
-    """Return a table.
+    """Make a table.
 
     Args:
-        title: What its figures show.
-        columns: What the numbers of each column are, by its heading.
+        title: Title of the table.
+        columns: Kind of each column, by its heading.
         rows: Cells of some rows with their source; published ones first.
-        note: What a reader must know of them.
+        note: Remark for the reader.
     """
     return SystemTable(
         title=title,
@@ -162,7 +162,7 @@ def times(*names: str) -> dict[str, ColumnKind]:
 
 
 class Ratio(NamedTuple):
-    """How many times as long one step takes as another, with its 90 % interval."""
+    """Ratio of the times of two steps, with its 90 % interval."""
 
     value: float
     low: float
@@ -174,10 +174,10 @@ class Ratio(NamedTuple):
 
 
 def ratio_of(slower: Estimate, faster: Estimate) -> Ratio:
-    """Return how many times as long one step takes as another.
+    """Return the ratio of the times of two steps.
 
-    Their errors are taken to be independent, so their distances on a logarithmic scale add in
-    squares. Those of two predictions for one GPU and host partly agree: the interval is too wide.
+    Errors are assumed to be independent, so their distances on a logarithmic scale add in squares.
+    Two predictions for one GPU and host share some of their error: the interval is too wide.
     """
     value = slower.value_ns / faster.value_ns
     below = (slower.value_ns / slower.low_ns, faster.high_ns / faster.value_ns)
@@ -192,13 +192,13 @@ def ratio_of(slower: Estimate, faster: Estimate) -> Ratio:
 def judge(
     value: float, low: float, high: float | None, band: Sequence[float]
 ) -> tuple[ClaimOutcome, str]:
-    """Return whether a figure agrees with a published one, and a remark on its interval.
+    """Decide whether a figure agrees with a published one, and return a remark on its interval.
 
-    It agrees if it lies in the band, and disagrees if all of its interval lies outside; between
-    these the interval is too wide to say. The remark ends with a space, or is empty.
+    It agrees if it is in the band, and disagrees if all of its interval is outside. Otherwise the
+    interval is too wide to decide. The remark ends with a space, or is empty.
 
     Args:
-        value: Ours.
+        value: Our figure.
         low: Lower end of its 90 % interval.
         high: Upper end; None if there is none.
         band: The smallest and the largest figure that agree.
@@ -217,7 +217,7 @@ def judge(
 def judged_claim(
     ratio: Ratio, band: Sequence[float], *, claim: str, published: str, ours: str, because: str
 ) -> Claim:
-    """Return a claim that holds if a ratio lies in its band."""
+    """Return a claim that a ratio is in its band."""
     outcome, remark = judge(*ratio, band)
     return Claim(
         claim=claim, published=published, ours=ours, outcome=outcome, because=remark + because

@@ -1,4 +1,4 @@
-"""device-rules: what a lecture teaches about devices, checked on GPUs that are fake."""
+"""device-rules: a lecture's rules about devices, checked on fake GPUs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the script: a rule, and whether it holds.
 
     Args:
-        rule: What PyTorch promises.
-        code: The expression that was evaluated.
-        holds: Whether it was true, or raised what it should.
+        rule: PyTorch's promise.
+        code: The evaluated expression.
+        holds: Whether it was true, or raised the expected exception.
         found: Its value, or the exception.
     """
 
@@ -56,10 +56,10 @@ def run(bench: Bench) -> SystemReport:
 
 
 def check_rules(time_limit_s: float = _TIME_LIMIT_S) -> tuple[RuleOutcome, ...]:
-    """Return the outcome of each rule on two fake GPUs.
+    """Check each rule on two fake GPUs.
 
     Raises:
-        BreakevenError: The script failed, or did not end within ``time_limit_s``.
+        BreakevenError: If the script failed, or did not end within ``time_limit_s``.
     """
     printed = run_on_fake_gpus(
         script_path("device_rules.py"), num_devices=_NUM_DEVICES, time_limit_s=time_limit_s
@@ -82,7 +82,7 @@ def _rules_table(outcomes: Sequence[RuleOutcome]) -> SystemTable:
 
 
 def rules_claim(outcomes: Sequence[RuleOutcome]) -> Claim:
-    """Return whether all rules hold."""
+    """Return the claim that all rules hold."""
     broken = [outcome for outcome in outcomes if not outcome.holds]
     first = f"{broken[0].rule}: {broken[0].code} gave {broken[0].found}" if broken else ""
     is_all = bool(outcomes) and not broken
@@ -99,13 +99,13 @@ def rules_claim(outcomes: Sequence[RuleOutcome]) -> Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTimes:
-    """One size on one GPU, timed until a host that waits for the copy goes on.
+    """Copies of one size on one GPU, timed until a host that waits for the copy continues.
 
     Args:
         device: The GPU.
-        num_bytes: Size.
-        ways: From ordinary and from page-locked memory to the GPU, from the GPU to ordinary memory,
-            and from one place of its memory to another.
+        num_bytes: Size of the copy.
+        ways: Times from pageable and from pinned memory to the GPU, from the GPU to pageable
+            memory, and within its memory.
     """
 
     device: str
@@ -114,18 +114,18 @@ class CopyTimes:
 
     @property
     def is_largest(self) -> bool:
-        """Whether it is of the largest size."""
+        """Whether it has the largest size."""
         return self.num_bytes == _SIZES_BYTES[-1]
 
     @property
     def pinned_ratio(self) -> Ratio:
-        """How many times as long the fastest way from the host takes as that inside."""
+        """The time of the fastest copy from the host over that of a copy inside the device."""
         _, from_pinned, _, inside = self.ways
         return ratio_of(from_pinned, inside)
 
 
 def time_copies(bench: Bench) -> list[CopyTimes]:
-    """Return the times of all sizes on all GPUs, GPU by GPU."""
+    """Predict the times of all sizes on all GPUs, ordered by GPU."""
     traces = [StepTrace(events=way) for size in _SIZES_BYTES for way in _events(size)]
     predictions = bench.predict(traces, _GPUS)
     found: list[CopyTimes] = []
@@ -140,8 +140,8 @@ def time_copies(bench: Bench) -> list[CopyTimes]:
 
 
 def _events(size: int) -> tuple[tuple[Event, ...], ...]:
-    """Return the ways of a copy: what torch does for each, until the host goes on."""
-    # Outside of the forward pass: no module is called and autograd records nothing.
+    """Return torch's events for each way of a copy, until the host continues."""
+    # The phase is not the forward pass: no module is called and autograd records nothing.
     phase = Phase.DATA
     source, target = (
         TensorSpec(shape=(size // 4,), dtype="float32", device="cuda:0", storage=storage)
@@ -161,7 +161,7 @@ def _events(size: int) -> tuple[tuple[Event, ...], ...]:
 
 
 def copies_claim(copies: Sequence[CopyTimes]) -> Claim:
-    """Return whether a copy between host and device is far slower than one inside the device."""
+    """Return the claim that a copy between host and device is far slower than one inside it."""
     ratios = {copy.device: copy.pinned_ratio for copy in copies if copy.is_largest}
     outcome = ClaimOutcome.OPEN
     if all(ratio.low >= _LEAST_RATIO for ratio in ratios.values()):
@@ -185,7 +185,7 @@ def copies_claim(copies: Sequence[CopyTimes]) -> Claim:
 
 
 def copy_tables(copies: Sequence[CopyTimes]) -> list[SystemTable]:
-    """Return the rates of the largest size on all GPUs, and all times on each."""
+    """Return a table of rates of the largest size, and one of all times for each GPU."""
     rates = [
         (
             copy.device,

@@ -1,4 +1,4 @@
-"""disc-mlp: from how many parameters on a laptop's GPU is faster, as a blog post asked in 2019."""
+"""disc-mlp: the number of parameters from which a laptop's GPU is faster (blog post, 2019)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PARAMETERS = "num_parameters"
 
 
 def run(bench: Bench) -> SystemReport:
-    """Sweep the depth, and find from how many parameters on each GPU is faster."""
+    """Sweep the depth, and find the number of parameters from which each GPU is faster."""
     sweep = bench.sweep(
         "disc_mlp.py",
         "--depth",
@@ -60,7 +60,7 @@ def run(bench: Bench) -> SystemReport:
 def depth_table(sweep: SweepReport) -> SystemTable:
     """Return parameters and times by depth: of one step, and of the 100 epochs of the post.
 
-    A depth at which the script failed has no row; the sweep lists it.
+    If the script failed at a depth, that depth has no row; the sweep lists it.
     """
     published = (_FACTS["depth"], _FACTS["parameters"], None, None, None, None, 1.0)
     rows: list[tuple[RowSource, list[tuple[Cell, ...]]]] = [(RowSource.PUBLISHED, [published])]
@@ -103,7 +103,7 @@ def _at_depth(sweep: SweepReport, depth: int) -> tuple[SweepPoint, SweepPoint] |
 
 
 def crossover_claim(sweep: SweepReport) -> Claim:
-    """Return whether the laptop GPU's crossover lies where the post's did."""
+    """Return the claim that the laptop GPU's crossover agrees with the post's."""
     found = {
         crossover.device: crossover.outcome
         for crossover in sweep.crossovers
@@ -114,7 +114,7 @@ def crossover_claim(sweep: SweepReport) -> Claim:
             outcome, because = judge(value, low, high, _FACTS["band"])
         case NoCrossover():
             outcome, because = ClaimOutcome.DISAGREES, ""
-        case None:  # too few depths gave an answer
+        case None:  # too few depths succeeded
             outcome, because = ClaimOutcome.OPEN, ""
     if points := _at_depth(sweep, depth := _FACTS["depth"]):
         cpu, gpu = points

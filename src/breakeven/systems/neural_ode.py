@@ -1,4 +1,4 @@
-"""neural-ode: a network so small that the GPU only ever waits for the host."""
+"""neural-ode: a network so small that the GPU always waits for the host."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from breakeven.verdict import threads_text
 
 _FACTS = FACTS["neural-ode"]
 _SCRIPT = "neural_ode.py"
-# From here on the solver takes as many steps for an iteration as on average of all 1,000; in the
-# first ones, with a network that does nothing yet, it takes half of that.
+# From this iteration on, the solver takes as many steps per iteration as the average over all
+# 1,000. In the first ones, the untrained network needs only half as many.
 _TRAINED_ITERATIONS = 200
 _TRAINING_LIMIT_S = 300.0
 OWN_SOLVER, TORCHDIFFEQ = "own", "torchdiffeq"
 EAGER, COMPILED, FAST_STEP = "eager", "torch.compile", "fast_step"
 _K40 = "K40"
 _BUDGET_S = 2.0
-# Compiling takes some 10 to 100 s, the steps after it little.
+# Compiling takes some 10 to 100 s, and the steps after it little.
 _COMPILE_LIMIT_S = 400.0
 
 
@@ -49,13 +49,13 @@ class Run:
 
     Args:
         device: The CPU and its threads, or the GPU, with its software if that is not today's.
-        solver: Which solver.
-        way: What runs the step: ``eager``, ``torch.compile`` or ``fast_step``.
+        solver: Name of the solver.
+        way: How the step runs: ``eager``, ``torch.compile`` or ``fast_step``.
         step: Its time; None if it failed.
-        failure: Why it failed.
-        is_of_its_day: Whether its software is of the source's years.
-        launches: Kernels launched in it; None on a CPU.
-        syncs: How often the host waits in it; None on a CPU.
+        failure: The reason if it failed.
+        is_of_its_day: Whether its software is as old as the source.
+        launches: Kernel launches in the step; None on a CPU.
+        syncs: How often the host waits in the step; None on a CPU.
     """
 
     device: str
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def solved_by(self) -> str:
-        """The solver, and what runs it if not PyTorch alone."""
+        """The solver, and how it runs if not eagerly."""
         return self.solver if self.way == EAGER else f"{self.solver}, {self.way}"
 
     @property
@@ -83,7 +83,7 @@ def run(bench: Bench) -> SystemReport:
     """Train a while, then measure the step on this CPU in several ways and predict GPUs."""
     with tempfile.TemporaryDirectory(prefix="breakeven-") as folder:
         weights = Path(folder) / "weights.pt"
-        # One more, for the script prints its loss in every fiftieth and first iteration.
+        # Add one: the script prints its loss in the first and in every fiftieth iteration.
         options = ("--iterations", str(_TRAINED_ITERATIONS + 1), "--save", str(weights))
         limit_s = bench.time_limit_s(_TRAINING_LIMIT_S)
         printed = run_script(script_path(_SCRIPT), options, time_limit_s=limit_s)
@@ -104,14 +104,14 @@ def solvers() -> tuple[str, ...]:
 
 
 def measure_cpu(bench: Bench, weights: Path) -> list[Run]:
-    """Return the step on this CPU: eager by solver and threads, and compiled.
+    """Measure the step on this CPU: eager by solver and threads, and compiled.
 
     Args:
-        bench: Measures the eager steps.
-        weights: Checkpoint from which the training continues.
+        bench: Measures the steps.
+        weights: Checkpoint to continue the training from.
 
     Raises:
-        BreakevenError: A script gave no answer.
+        BreakevenError: If a script gave no answer.
     """
     eager: dict[tuple[str, int], Run] = {}
     compiled: list[Run] = []
@@ -123,14 +123,14 @@ def measure_cpu(bench: Bench, weights: Path) -> list[Run]:
             run = Run(device=cpu, solver=solver, step=step)
             eager.setdefault((solver, found.num_threads), run)
         for way, option in ((COMPILED, "--compile"), (FAST_STEP, "--fast-step")):
-            if (solver, way) == (TORCHDIFFEQ, FAST_STEP):  # its solver reads numbers
+            if (solver, way) == (TORCHDIFFEQ, FAST_STEP):  # its solver reads values of tensors
                 continue
             step, failure = None, ""
             limits = {"budget_s": _BUDGET_S, "compile_limit_s": _COMPILE_LIMIT_S}
             try:
                 found = bench.measure(*script, option, num_threads=1, **limits)
                 step = found.measurement.estimate
-            except BreakevenError as error:  # without a compiler, for instance
+            except BreakevenError as error:  # for example, without a compiler
                 failure = error.message
             cpu = f"CPU, {threads_text(1)}"
             compiled.append(Run(device=cpu, solver=solver, way=way, step=step, failure=failure))
@@ -138,14 +138,14 @@ def measure_cpu(bench: Bench, weights: Path) -> list[Run]:
 
 
 def predict_gpus(bench: Bench, weights: Path) -> list[Run]:
-    """Return the eager step of each solver on the GPUs, with software of the source's years first.
+    """Predict the eager step of each solver on the GPUs, first with software of the source's years.
 
     Args:
         bench: Records the steps.
-        weights: Checkpoint from which the training continues.
+        weights: Checkpoint to continue the training from.
 
     Raises:
-        BreakevenError: A script gave no answer.
+        BreakevenError: If a script gave no answer.
     """
     costs = StepCosts(
         efficiencies=load_efficiencies(),
@@ -184,12 +184,12 @@ def best_of(runs: Sequence[Run]) -> Run:
 def steps_tables(
     cpu_runs: Sequence[Run], gpu_runs: Sequence[Run], losses: Sequence[float]
 ) -> list[SystemTable]:
-    """Return the step of every device, and the runs that failed here with the reason.
+    """Return a table of the step on every device, and one of the runs that failed here.
 
     Args:
-        cpu_runs: Measured here.
-        gpu_runs: Predicted.
-        losses: Of the training before.
+        cpu_runs: Runs measured here.
+        gpu_runs: Predicted runs.
+        losses: Losses of the training before.
     """
     best_ns = best_of(cpu_runs).time.value_ns
     num_iterations = _FACTS["iterations"]
@@ -231,12 +231,12 @@ def steps_tables(
 def slowdown_claim(
     gpu_runs: Sequence[Run], cpu_runs: Sequence[Run], *, is_of_its_day: bool
 ) -> Claim:
-    """Return whether the CPU at its best is ten times as fast as a K40.
+    """Return the claim that the CPU at its best is ten times as fast as a K40.
 
     Args:
-        gpu_runs: The fastest on a K40 with the software in question counts.
-        cpu_runs: The fastest counts.
-        is_of_its_day: With the software of the source's years, or with today's.
+        gpu_runs: Predictions; the fastest on a K40 with the software in question is used.
+        cpu_runs: Measurements; the fastest is used.
+        is_of_its_day: Whether to use the software of the source's years or today's.
     """
     cpu = best_of(cpu_runs)
     k40 = sorted(
@@ -245,7 +245,7 @@ def slowdown_claim(
     )
     gpu, slowest = k40[0], k40[-1]
     ratio = ratio_of(gpu.time, cpu.time)
-    # The slowest way first, of each its fastest run.
+    # Order by the slowest way first; keep the fastest run of each.
     succeeded = sorted((run for run in cpu_runs if run.step), key=lambda run: -run.time.value_ns)
     fastest_ns = {run.way: run.time.value_ns for run in succeeded}
     ratios = ", ".join(

@@ -28,7 +28,7 @@ _COLUMNS = {
 }
 # Colab's two virtual processors are the two hyperthreads of one core.
 _COLAB_THREADS = 1
-# A run ends once its steps have taken that long; those of the large batch are slow.
+# Sampling time of a run, in seconds; steps of the large batch are slow.
 _BUDGET_S = 2.0
 
 
@@ -46,9 +46,9 @@ def run_batch(
 
     Args:
         bench: Runs the script.
-        batch_size: Streams watched at once.
+        batch_size: Number of parallel streams.
         cpu_per_s: Iterations per second on Colab's CPU.
-        gpu_per_s: The same on its GPU.
+        gpu_per_s: Iterations per second on its GPU.
     """
     script = ("rnn_stream.py", "--batch-size", str(batch_size))
     one_thread = bench.measure(*script, num_threads=_COLAB_THREADS, budget_s=_BUDGET_S)
@@ -121,5 +121,5 @@ def run_batch(
             f"{ratio_of(cpu, fed_from_here.estimate)}.",
         )
 
-    # The GPUs of Colab are the first of those predicted on this host.
+    # Colab's GPUs are the first of those predicted on this host.
     return times, [claim(*one) for one in zip(colab, hosts, here, strict=False)]

@@ -1,4 +1,4 @@
-"""shi2016: seven networks under five frameworks of 2016, and under PyTorch here."""
+"""shi2016: seven networks with five frameworks of 2016, and with PyTorch here."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ HOST_OF_2016: str = _FACTS["host"]
 CORES: dict[str, int] = _FACTS["cores"]
 _CPU = "CPU"
 _THREADS = (1, 2, 4, 8, 16, 32)
-# Of steps, per number of threads: enough for two after the warm-up where each takes 4 s, so that
-# the times on one and on two threads can be told apart.
+# Sampling time per number of threads: enough for two steps of 4 s after the warm-up, to tell the
+# times on one and on two threads apart.
 _BUDGET_S = 6.0
 _BUSY = Caveat(
     code=BUSY_MACHINE,
@@ -59,7 +59,7 @@ for _row in csv.DictReader(line for line in _TABLE.splitlines() if not line.star
 
 
 def fastest_ns(network: str, devices: Iterable[str]) -> float:
-    """Return the shortest published time of any framework and threads on any of the devices."""
+    """Return the shortest published time on any of the devices, framework and threads."""
     wanted = set(devices)
     return min(
         time_ns
@@ -73,7 +73,7 @@ def fastest_ns(network: str, devices: Iterable[str]) -> float:
 def thread_curves(network: str) -> list[list[float]]:
     """Return published times by 1, 2, 4, … threads up to the physical cores.
 
-    There is one curve for each framework on each of the two CPUs, if all its times were published.
+    There is one curve per framework and CPU, if all its times were published.
     """
     curves: list[list[float]] = []
     for by_device in PUBLISHED[network].values():
@@ -86,14 +86,14 @@ def thread_curves(network: str) -> list[list[float]]:
 
 
 def thread_counts(num_cores: int) -> list[int]:
-    """Return 1, 2, 4, … up to the cores, and the cores themselves."""
+    """Return 1, 2, 4, … up to the number of cores, and that number."""
     return sorted({*(2**i for i in range(num_cores.bit_length())), num_cores})
 
 
 def published_order(network: str) -> list[str]:
-    """Return the GPUs and the CPU, the fastest first, each with the framework fastest on it.
+    """Return the GPUs and the CPU, the fastest first, each with its fastest framework.
 
-    The CPU is the faster of the two, on the number of threads that suits it best.
+    The CPU is the faster of the two, on its best number of threads.
     """
     times_ns = {name: fastest_ns(network, (name,)) for name in GPUS}
     times_ns[_CPU] = fastest_ns(network, CORES)
@@ -101,7 +101,7 @@ def published_order(network: str) -> list[str]:
 
 
 def frameworks_in_order(network: str) -> int:
-    """Return how many frameworks have the published order among the GPUs that they have."""
+    """Return how many frameworks reproduce the published order of the GPUs that they list."""
     order = [name for name in published_order(network) if name != _CPU]
     num_alike = 0
     for by_device in PUBLISHED[network].values():
@@ -116,10 +116,10 @@ class NetworkRuns:
 
     Args:
         network: Its name in the benchmark.
-        cpu: PyTorch on this CPU, by threads.
-        today: PyTorch of today on the GPUs of the benchmark and on later ones, by GPU.
-        of_2016: Software and host of 2016 on the GPUs of the benchmark, by GPU.
-        caveats: What to know of the figures.
+        cpu: Times of PyTorch on this CPU, by threads.
+        today: Times of today's PyTorch by GPU, on those of the benchmark and later ones.
+        of_2016: Times with software and host of 2016 on the GPUs of the benchmark, by GPU.
+        caveats: Caveats on the figures.
     """
 
     network: str
@@ -138,7 +138,7 @@ def run(bench: Bench) -> SystemReport:
     """Measure all networks on this CPU, and predict them on the GPUs of the benchmark.
 
     Raises:
-        BreakevenError: None of the networks could be run.
+        BreakevenError: If no network could be run.
     """
     counts = thread_counts(num_physical_cores())
     all_runs: list[NetworkRuns] = []
@@ -150,7 +150,7 @@ def run(bench: Bench) -> SystemReport:
             failures.append(error)
     if not all_runs:
         raise failures[0]
-    # Each message once, with the networks that it is of.
+    # Show each message once, with its networks.
     networks_of: dict[Caveat, list[str]] = {}
     for runs in all_runs:
         for caveat in runs.caveats:
@@ -183,10 +183,10 @@ def run(bench: Bench) -> SystemReport:
 
 
 def run_network(bench: Bench, network: str, counts: Sequence[int]) -> NetworkRuns:
-    """Measure one network on these numbers of threads, ascending, and predict it.
+    """Measure one network on ascending numbers of threads, and predict it.
 
     Raises:
-        BreakevenError: The script gave no answer.
+        BreakevenError: If the script gave no answer.
     """
     arguments = ("--network", network)
     runs = {n: bench.measure(SCRIPT, *arguments, num_threads=n, budget_s=_BUDGET_S) for n in counts}
@@ -204,7 +204,7 @@ def run_network(bench: Bench, network: str, counts: Sequence[int]) -> NetworkRun
                 f"the step needs more memory than a {name} has; its time there is hypothetical"
             )
             found.append(Caveat(code="does-not-fit", message=message))
-    # How busy the machine was differs from run to run: said once.
+    # The load of the machine differs from run to run; report it once.
     caveats = (_BUSY if caveat.code == BUSY_MACHINE else caveat for caveat in found)
     return NetworkRuns(
         network=network,
@@ -216,7 +216,7 @@ def run_network(bench: Bench, network: str, counts: Sequence[int]) -> NetworkRun
 
 
 def predict_of_2016(trace: StepTrace, devices: Iterable[DeviceSpec]) -> tuple[StepPrediction, ...]:
-    """Return the step under the software of 2016, fed by a CPU of its years."""
+    """Predict the step with the software of 2016 and a CPU of those years."""
     era = Era.TORCH7
     costs = StepCosts(efficiencies=load_efficiencies(), effects=load_step_effects(), era=era)
     host, caveat = host_for(HOST_OF_2016, era)
@@ -268,7 +268,7 @@ def _heading(network: str) -> str:
 
 
 def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return our predictions for the software of 2016 over what was published."""
+    """Return our predictions for the software of 2016 over the published times."""
 
     def ratio(runs: NetworkRuns, name: str) -> float:
         return runs.of_2016[name].estimate.value_ns / fastest_ns(runs.network, (name,))
@@ -285,7 +285,7 @@ def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
 
 
 def today_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return each network on this CPU and on GPUs of today."""
+    """Return the times of each network on this CPU and on today's GPUs."""
     cells = [
         (runs.network, runs.best_cpu, *(runs.today[name].estimate for name in GPUS_OF_TODAY))
         for runs in all_runs
@@ -309,9 +309,9 @@ def our_order(runs: NetworkRuns) -> list[str]:
 
 
 def order_outcome(runs: NetworkRuns) -> ClaimOutcome:
-    """Return whether ours is the published order, under the software of today and of 2016.
+    """Compare our order with the published one, for software of today and of 2016.
 
-    It is open if only devices whose intervals overlap have changed places.
+    The outcome is open if only devices with overlapping intervals have changed places.
     """
     published = published_order(runs.network)
     is_changed = False
@@ -345,12 +345,12 @@ def order_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
 
 
 def gains(times_ns: Iterable[float]) -> list[float]:
-    """Return by which factor each time is shorter than the one before it."""
+    """Return the factor by which each time is shorter than the previous one."""
     return [before / after for before, after in pairwise(times_ns)]
 
 
 def thread_outcome(cpu: Mapping[int, Estimate]) -> ClaimOutcome:
-    """Return whether the time falls at each step up in threads, and not by chance."""
+    """Decide whether the time falls significantly with each higher number of threads."""
     steps = list(pairwise(cpu[count] for count in sorted(cpu)))
     if any(after.low_ns > before.high_ns for before, after in steps):
         return ClaimOutcome.DISAGREES
@@ -364,7 +364,7 @@ def _num_falling(curves: Iterable[Sequence[float]]) -> int:
 
 
 def thread_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return how much faster each doubling of the threads made a network, published and ours."""
+    """Return the speedup of each doubling of the threads per network, published and ours."""
     cells: list[tuple[str, ...]] = []
     for runs in all_runs:
         curves, counts = thread_curves(runs.network), sorted(runs.cpu)
@@ -391,7 +391,7 @@ def thread_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
 
 
 def claims(all_runs: Sequence[NetworkRuns]) -> tuple[Claim, Claim]:
-    """Return the claims on the order of devices and on threads, over all networks that were run."""
+    """Return the claims on the order of devices and on threads, over all networks that ran."""
     networks = [runs.network for runs in all_runs]
     orders = {runs.network: order_outcome(runs) for runs in all_runs}
     gains_published = [fastest_ns(n, CORES) / fastest_ns(n, ("GTX 1080",)) for n in networks]

@@ -1,4 +1,4 @@
-"""weight-update: a small perceptron whose weights are updated on the host, or on the device."""
+"""weight-update: a small perceptron with its weight update on the host or on the device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _VARIANTS = {
     "foreach": "on device: foreach",
     "fused": "on device: fused",
 }
-# The script's own update on the host is a method of this name.
+# Name of the script's method that updates on the host.
 _UPDATE_FUNCTION = "step"
-# A sync that reads more than a value brings a tensor to the host.
+# A sync that reads more bytes than one value copies a tensor to the host.
 _VALUE_BYTES = 8
 _COLUMNS = {
     "update": ColumnKind.TEXT,
@@ -54,13 +54,13 @@ def run(bench: Bench) -> SystemReport:
 
 
 def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> tuple[float, float, float]:
-    """Return the shares of a step on a device that belong to the update, to copies and to no work.
+    """Return the shares of a step that its update, its copies and an idle device take.
 
-    The first two go away without the update, or if copies took no time; they overlap.
+    The first two are the savings without the update and with free copies; they overlap.
     """
     program = build_program(trace)
     without_update = {index: () for index, event in enumerate(trace.events) if is_of_update(event)}
-    # The host still waits for a value to be computed, if not for its way.
+    # The host still waits until a value is computed, but its copy is free.
     free_copies = {
         index: (replace(event, num_bytes=0),) if isinstance(event, Sync) else ()
         for index, event in enumerate(trace.events)
@@ -77,7 +77,7 @@ def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> tuple[f
 
 
 def is_of_update(event: Event) -> bool:
-    """Return whether an event belongs to the update: the optimizer, and the script's own part."""
+    """Return whether an event belongs to the update, by the optimizer or by the script."""
     location = event.location
     return event.phase is Phase.OPTIMIZER or (
         location is not None and location.function == _UPDATE_FUNCTION
@@ -119,7 +119,7 @@ def _gpu_table(
 
 
 def _speedup_claim(host: str, predictions: Mapping[str, StepPrediction]) -> Claim:
-    # A call of the device's BLAS for each tensor replaced the update on the host.
+    # In the source, a call of the device's BLAS for each tensor replaced the host's update.
     before, after = predictions["host"].estimate, predictions["single"].estimate
     speedup = ratio_of(before, after)
     host_s, device_s = (run["wall_s"] for run in _FACTS["runs"])

@@ -1,4 +1,4 @@
-"""How much time a tuning has, and how many steps the run has that it is for."""
+"""The time that a tuning may take, and the number of steps in the run to tune for."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
 from breakeven.units import NS_PER_S
 
-# A script that trains for longer is long enough for a step that is compiled in seconds. If
-# compiling takes a minute, ``run`` finds out as it goes.
+# A script that trains for longer is long enough for a step that compiles in seconds. If compiling
+# takes a minute, ``run`` decides during the run.
 WATCHED_S = 8.0
 _NO_END = 2**62
 
 
 class TimeBudget:
-    """Seconds that all trials together may take, from creation on.
+    """The time that all trials together may take, counted from creation.
 
     Args:
-        total_s: How many; at least 0.
-        clock_s: Tells the time, in seconds.
+        total_s: The budget in seconds; at least 0.
+        clock_s: Returns the time, in seconds.
     """
 
     def __init__(self, total_s: float, clock_s: Callable[[], float] = monotonic) -> None:
@@ -43,24 +43,24 @@ class TimeBudget:
         return max(0.0, self.total_s - self.spent_s)
 
     def fits(self, needed_s: float) -> bool:
-        """Whether something that takes ``needed_s`` seconds would end in time."""
+        """Whether a task of ``needed_s`` seconds fits into the time left."""
         return needed_s <= self.left_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLength:
-    """Steps of a run.
+    """Number of steps in a run.
 
     Args:
-        num_steps: How many, or the fewest if the end is not known.
-        is_known: Whether the run has no more.
+        num_steps: The number; a lower bound unless ``is_known``.
+        is_known: Whether the number is exact.
     """
 
     num_steps: int
     is_known: bool = True
 
     def may_reach(self, after_steps: int | None) -> bool:
-        """Whether what pays off after ``after_steps`` may do so within the run."""
+        """Whether a gain that needs ``after_steps`` steps to pay off may do so within the run."""
         return after_steps is not None and (after_steps <= self.num_steps or not self.is_known)
 
 
@@ -70,15 +70,15 @@ def watch_length(
     """Run a script to its end, or until it has trained for some seconds, and count its steps.
 
     Args:
-        launcher: Makes the process.
-        request: How the script is run.
-        startup_ns: From the beginning of the script to its first step.
+        launcher: Starts the process.
+        request: The run to make.
+        startup_ns: Time from the start of the script to its first step.
         updates_per_step: Optimizers that update in each step.
     """
     limit_s = min(request.time_limit_s, startup_ns / NS_PER_S + WATCHED_S)
     ended = launcher.probe(replace(request, num_probe_steps=_NO_END, time_limit_s=limit_s))
     num_steps = ended.num_steps // max(1, updates_per_step)
-    # It came to its end without the steps that were asked for, or by ``sys.exit()``.
+    # The script ended before the steps requested, or by ``sys.exit()``.
     is_known = isinstance(ended, RunFailure) and (
         ended.kind is FailureKind.NO_STEP or (ended.kind, ended.message) == (FailureKind.EXIT, "0")
     )

@@ -1,6 +1,6 @@
-"""A configuration and the one it is compared with, run in pairs until it is clear which is faster.
+"""Compare a configuration with a base in pairs of runs, until the faster one is clear.
 
-The two of a pair are interleaved, so what changes meanwhile meets both.
+The two runs of a pair are interleaved, so changes of the machine affect both.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from breakeven.timing import (
 from breakeven.trace import Configuration
 from breakeven.tune.runs import RunResult, TrialRuns
 
-# Less than this is not worth a setting that somebody must know of; the confirmation asks for it.
+# A smaller gain does not justify another setting; the confirmation requires it.
 WORTHWHILE = 1.02
-# A contender must be faster by this to go on to the confirmation: several small gains may add up to
-# a worthwhile one.
+# Gain that a contender needs for the confirmation: several small gains may add up to a worthwhile
+# one.
 _FASTER = 1.005
-# One pair says nothing that one outlier of the machine would not say as well.
+# A single pair could be an outlier of the machine.
 _FEWEST_PAIRS = 2
-# More pairs narrow the interval slowly, and each costs two runs. On a loaded machine it is wider.
+# Further pairs narrow the interval slowly, and each costs two runs. Load widens it.
 _MOST_PAIRS = 6
 _MOST_PAIRS_LOADED = 8
-# But one pair in turns shows a compiled step that is faster by this factor: no load of the machine
-# looks like it, as it does if one thread is compared with several.
+# Exception: one pair in turns proves a compiled step that is faster by this factor. Machine load
+# cannot cause such a ratio, but it can when one thread is compared with several.
 _OBVIOUS = 2.0
-# Two that differ by no more than this factor are as fast. A contender that wins ties does so after
-# this many pairs.
+# Within this factor, two configurations count as equally fast. A contender that wins ties does so
+# after this many pairs.
 TIE = 1.02
 _PAIRS_OF_TIE = 3
-# A contender is given up when the upper end of its one-sided 80 % interval is not worthwhile: to
-# give up a good one costs speed, never correctness, and most contenders are not faster.
+# Give a contender up when the upper end of its one-sided 80 % interval is not worthwhile. Dropping
+# a good one costs speed, never correctness, and most contenders are not faster.
 _GIVING_UP_CONFIDENCE = 0.60
 
 
 class BaseFailedError(Exception):
-    """The configuration that others are compared with fails, twice in a row.
+    """The base configuration failed twice in a row.
 
     Args:
-        failure: The second time.
+        failure: The second failure.
     """
 
     def __init__(self, failure: RunFailure) -> None:
@@ -60,7 +60,7 @@ class BaseFailedError(Exception):
 
 
 class Decision(Enum):
-    """What a comparison has shown so far."""
+    """Result of a comparison so far."""
 
     FASTER = "faster"
     NOT_FASTER = "not faster"
@@ -69,17 +69,17 @@ class Decision(Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Comparison:
-    """A configuration that is compared with a base.
+    """A comparison of a configuration with a base.
 
     Args:
-        base: What it is compared with.
-        configuration: What it runs under.
-        extra_s: By how many seconds it is predicted to start later.
-        wins_ties: It need only be as fast.
+        base: The configuration to compare with.
+        configuration: The configuration under test.
+        extra_s: Predicted delay of its start, in seconds.
+        wins_ties: Whether it wins if it is as fast as the base.
         on_one_thread: Whether both run on one thread, though the step may run on several.
-        base_runs: Runs of the base, one for each of its own.
-        own_runs: Its runs.
-        failure: Why it cannot go on, once it has failed.
+        base_runs: Runs of the base, one for each run of the configuration.
+        own_runs: Runs of the configuration.
+        failure: The failure that ended the comparison, if any.
     """
 
     base: Configuration
@@ -92,10 +92,10 @@ class Comparison:
     failure: RunFailure | None = None
 
     def run_pair(self, runs: TrialRuns, longest_s: float = inf) -> None:
-        """Run both once more. If the configuration fails, it keeps the pairs that it has.
+        """Run both once more. If the configuration fails, its earlier pairs remain.
 
         Raises:
-            BaseFailedError: The base fails, twice in a row.
+            BaseFailedError: If the base fails twice in a row.
         """
         pair = partial(
             runs.pair,
@@ -124,7 +124,7 @@ class Comparison:
 
     @property
     def samples(self) -> float:
-        """Samples of a step, relative to the base's: 2 for twice its batch size."""
+        """Samples per step relative to the base; 2 for twice its batch size."""
         return _samples_of(self.configuration) / _samples_of(self.base)
 
     @property
@@ -140,7 +140,7 @@ class Comparison:
 
     @property
     def later_ns(self) -> float:
-        """How much later it starts than the base."""
+        """Difference between the configuration's start-up time and the base's."""
         own, base = (
             median(run.startup_ns for run in runs) for runs in (self.own_runs, self.base_runs)
         )
@@ -148,24 +148,24 @@ class Comparison:
 
     @property
     def own_s(self) -> float:
-        """Seconds that its quickest run took."""
+        """Duration of the configuration's shortest run, in seconds."""
         return min(run.wall_s for run in self.own_runs)
 
     @property
     def pair_s(self) -> float:
-        """Seconds that one more pair will take; what a first run compiles stays."""
+        """Expected duration of another pair, in seconds; compiled code is cached by now."""
         return self.base_runs[-1].wall_s + self.own_s
 
     @property
     def new_warnings(self) -> tuple[str, ...]:
-        """What Python warns of in its runs, and not in the base's."""
+        """Python warnings that only the configuration's runs emit."""
         known = {warning for run in self.base_runs for warning in run.warnings}
         found = (warning for run in self.own_runs for warning in run.warnings)
         return tuple(dict.fromkeys(warning for warning in found if warning not in known))
 
     @property
     def finds_nothing(self) -> bool:
-        """Whether none of the settings that it adds to the base took hold."""
+        """Whether none of the settings that it adds to the base took effect."""
         changes = self.configuration.changes
         changed = [name for name, value in changes.items() if getattr(self.base, name) != value]
         effects = self.own_runs[-1].effects
@@ -173,19 +173,19 @@ class Comparison:
 
     @property
     def looks(self) -> Speedup:
-        """The speedup with an interval that may be looked at after each pair."""
+        """The speedup, with an interval that stays valid when checked after each pair."""
         return self.speedup(num_looks=_MOST_PAIRS_LOADED)
 
     def is_hopeless(self, needed: float = WORTHWHILE) -> bool:
-        """Whether it does not look as fast as ``needed`` any more."""
+        """Whether it can hardly be as fast as ``needed`` any more."""
         return self.speedup(_GIVING_UP_CONFIDENCE).high < needed
 
     def speedup(self, confidence: float = 0.95, *, num_looks: int = 1) -> Speedup:
-        """How much faster than the base it is, per sample.
+        """Return the speedup over the base, per sample.
 
         Args:
             confidence: Probability that the interval holds the true ratio.
-            num_looks: How often the interval may be looked at.
+            num_looks: How often the interval is checked.
         """
         ratios: list[RunRatio] = []
         for base, own in zip(self.base_runs, self.own_runs, strict=True):
@@ -199,11 +199,11 @@ class Comparison:
         )
 
     def decide(self) -> Decision:
-        """Decide whether the runs so far show that it is faster, or is not.
+        """Decide whether the runs so far show that it is faster, or that it is not.
 
-        Faster needs an interval above 1 that holds for all looks together, and two pairs or a large
-        gain. Not faster is what does not look worthwhile any more, and what stays undecided after
-        the last pair.
+        Faster needs an interval above 1 that holds for all checks together, and two pairs or a
+        large gain. Not faster means that it no longer looks worthwhile, or is undecided after the
+        last pair.
         """
         least = _FASTER
         if self.num_pairs < _FEWEST_PAIRS:
@@ -224,16 +224,16 @@ class Comparison:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CandidateComparison(Comparison):
-    """A candidate on top of what is kept, which is its base."""
+    """A comparison of a candidate, added to the kept configuration, with that configuration."""
 
     candidate: Candidate
 
 
 def run_base(runs: TrialRuns, base: Configuration) -> RunResult:
-    """Run what others are compared with; a failure that does not repeat is passed over.
+    """Run the base of the comparisons; a failure that does not repeat is ignored.
 
     Raises:
-        BaseFailedError: It fails twice in a row.
+        BaseFailedError: If it fails twice in a row.
     """
     result = runs.measure(base)
     if isinstance(result, RunFailure):
@@ -244,7 +244,7 @@ def run_base(runs: TrialRuns, base: Configuration) -> RunResult:
 
 
 def _samples_of(configuration: Configuration) -> float:
-    """Samples of a step relative to those of the script as it is."""
+    """Return the samples per step relative to the unchanged script's."""
     if not configuration.loader_batch_size or not configuration.new_batch_size:
         return 1.0
     return configuration.new_batch_size / configuration.loader_batch_size

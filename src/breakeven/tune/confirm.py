@@ -1,4 +1,4 @@
-"""Prove in fresh processes that the chosen configuration is faster, or drop it."""
+"""Confirm in fresh processes that the chosen configuration is faster, or drop it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from breakeven.tune.search_result import (
 )
 from breakeven.verdict import Numerics, Outcome, Trial
 
-# After so many pairs the interval is looked at. Two decide if runs are long and the gain is large;
-# if there is time, the figure is made more certain than that.
+# Check the interval after these numbers of pairs. Two pairs decide if runs are long and the gain is
+# large; if time is left, more pairs narrow the figure.
 _LOOKS = (CONFIRMING_PAIRS, 3, 4, 6, MOST_CONFIRMING_PAIRS)
 _WANTED_PAIRS = 4
-# Two attempts share the 5 % by which the answer may be wrong; the second is the rarer one.
+# Two attempts share the 5 % error rate; the second attempt is rarer.
 _CONFIDENCES = (0.96, 0.99)
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration that was shown to be faster, or the script as it is.
+    """The confirmed configuration, or the unchanged script.
 
     Args:
-        baseline_step_ns: Median step of the script as it is.
-        tuned_step_ns: The same under the configuration, by the speedup.
-        trials: Every candidate, with what became of it in the end.
-        caveats: What to know of the measurement.
-        configuration: Empty if nothing was confirmed.
-        numerics: What it may do to the numbers.
-        speedup: Over the script as it is, per sample, with at least 95 % confidence; exactly 1
-            and of no pairs if nothing was confirmed.
-        startup_ns: How much later it starts when nothing is cached.
-        pays_off_after_steps: Steps after which that is earned back; None if nothing is kept.
+        baseline_step_ns: Median step time of the unchanged script.
+        tuned_step_ns: Step time under the configuration, computed from the speedup.
+        trials: Every candidate, with its final outcome.
+        caveats: Caveats of the measurement.
+        configuration: The configuration; empty if none was confirmed.
+        numerics: Its possible effect on the numbers.
+        speedup: Speedup over the unchanged script per sample, with at least 95 % confidence;
+            exactly 1 and of no pairs if none was confirmed.
+        startup_ns: Delay of its start when nothing is cached.
+        pays_off_after_steps: Steps until that delay is recovered; None if nothing is kept.
     """
 
     baseline_step_ns: float
@@ -72,18 +72,18 @@ def confirm(
     length: RunLength,
     progress: Progress | None = None,
 ) -> Confirmation:
-    """Compare what a search found with the script as it is, in runs that the search did not see.
+    """Compare the result of a search with the unchanged script, in new runs.
 
-    It stays only if it is 2 % faster or more with 95 % confidence. Otherwise the candidate that
-    helped least is dropped and the rest gets a second attempt, if there is time; after that the
-    script as it is wins.
+    The configuration stays only if it is 2 % faster or more with 95 % confidence. Otherwise the
+    weakest candidate is dropped and the rest gets a second attempt, if time is left. If that fails
+    too, the unchanged script wins.
 
     Args:
-        found: What the search found.
+        found: The result of the search.
         runs: Makes the runs.
-        facts: Of the step.
-        budget: Time for everything; the search has kept back what the first pairs need.
-        length: Of the run that is tuned for.
+        facts: Facts of the step.
+        budget: Time for everything; the search has reserved time for the first pairs.
+        length: Length of the run to tune for.
         progress: Progress callback.
     """
     progress = progress or SilentProgress()
@@ -104,8 +104,8 @@ def confirm(
             outcome = Outcome.NOT_WORTH_IT
             reason = starts_too_late(winner.speedup, winner.startup_ns, after, length)
             winner = None
-        # Others may build on a candidate, but nothing on the last one. The weakest is the one that
-        # helped least, or if the start takes too long, the one that delays it most.
+        # Later candidates may build on an earlier one, but none builds on the last. Drop the one
+        # with the smallest gain; if the start takes too long, drop the one with the longest start.
         rests = [(each, without(kept, each, facts)) for each in kept]
         able = [(each, rest) for each, rest in rests if rest is not None]
         if outcome is Outcome.NOT_WORTH_IT:
@@ -132,7 +132,7 @@ def confirm(
 def _attempt(
     compared: Comparison, runs: TrialRuns, budget: TimeBudget, confidence: float, progress: Progress
 ) -> tuple[Outcome, str]:
-    """Run pairs until the interval decides; return KEPT, or why not."""
+    """Run pairs until the interval decides; return KEPT, or the outcome and its reason."""
 
     def why(failure: RunFailure) -> str:
         return f"failed in a confirming run: {failure_outcome(failure)[1]}"
@@ -158,10 +158,10 @@ def _attempt(
 
 
 def _winner(compared: Comparison, kept: tuple[Kept, ...], confidence: float) -> Confirmation:
-    """Return what was confirmed; its trials and caveats are still to come."""
+    """Return the confirmed configuration; the caller adds trials and caveats."""
     speedup = compared.speedup(confidence, num_looks=len(_LOOKS))
     base_ns = compared.base_step_ns
-    # By now everything is compiled and cached; the search saw what it takes when it is not.
+    # Everything is cached by now; take the start-up without a cache from the search.
     cold_ns = sum(max(0.0, each.trial.startup_ns) for each in kept)
     startup_ns = max(compared.later_ns, cold_ns)
     return Confirmation(
@@ -169,7 +169,7 @@ def _winner(compared: Comparison, kept: tuple[Kept, ...], confidence: float) -> 
         numerics=least_strict(each.candidate for each in kept),
         speedup=speedup,
         baseline_step_ns=base_ns,
-        # Not the median of its runs: those that took turns are compared turn by turn.
+        # Do not use the median of its runs: runs in turns are compared turn by turn.
         tuned_step_ns=base_ns * compared.samples / speedup.value,
         startup_ns=startup_ns,
         pays_off_after_steps=pays_off_after(startup_ns, base_ns, speedup.value),

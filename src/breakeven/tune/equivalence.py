@@ -1,4 +1,4 @@
-"""Hold the losses and gradients under a configuration against those of the script as it is."""
+"""Compare losses and gradients under a configuration with those of the unchanged script."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ from breakeven.verdict import (
 )
 from faststep.tolerance import MOST_PERTURBED
 
-# The first step checks forward and backward, the second the update, the others what builds up:
-# momentum, schedules, a second batch.
+# The first step checks forward and backward, the second the update. The others check accumulated
+# effects: momentum, schedules, a second batch.
 _NUM_STEPS = 5
-# A check takes as long for each candidate.
+# Limit of a check; each candidate takes one.
 _BUDGET_S = 5.0
 
-# What may turn out to be rounding that the training has multiplied.
+# Differences that may be rounding, amplified by the training.
 _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
 _UNCHECKED = "cannot be checked: the script as it is"
 
 
 class EquivalenceCheck(ExitStack):
-    """Lets a configuration pass only if it changes the numbers by no more than it may.
+    """Checks that a configuration changes the numbers no more than its class allows.
 
-    The script as it is runs twice, when the first check needs it, to see whether it repeats itself.
-    If a check fails, it runs up to three times for its class of numerics with the weights moved a
-    little, to see how fast rounding grows in it.
+    The first check runs the unchanged script twice, to see whether its numbers repeat. If a check
+    fails, the script runs up to three times for that class of numerics with slightly perturbed
+    weights, to see how fast rounding grows.
 
     Use as a context manager: leaving it removes its files.
 
     Args:
-        launcher: Makes the processes.
-        request: A plain run of the script as it is.
-        num_steps: How many steps are compared.
-        budget_s: Fewer of them if they take longer than this in all, but at least two.
-        has_time: Whether one more run fits, which takes so many seconds. Asked before the second
-            and third run with moved weights: the first is as much as a check must have.
+        launcher: Starts the processes.
+        request: A plain run of the unchanged script.
+        num_steps: Number of steps to compare.
+        budget_s: Time for these steps in seconds; if it runs out, fewer are compared, but at least
+            two.
+        has_time: Whether another run of a given duration in seconds fits. It is called before the
+            second and third perturbed run; a check always needs the first.
     """
 
     def __init__(
@@ -76,18 +77,18 @@ class EquivalenceCheck(ExitStack):
         folder = tempfile.TemporaryDirectory(prefix="numbers-", dir=launcher.folder)
         self._file = Path(self.enter_context(folder)) / "numbers"
         self._longest_s = 0.0
-        # Of the script as it is, by how its weights were moved, and by which seed or attempt.
+        # Numbers of the unchanged script, by the size of the perturbation and the seed or attempt.
         self._own: dict[tuple[float, int], RecordedNumbers | RunFailure] = {}
 
     def check(
         self, configuration: Configuration, numerics: Numerics, *, is_exact_only: bool = False
     ) -> str | None:
-        """Say why a configuration must not be used; None if its numbers are right.
+        """Return why a configuration must not be used; None if its numbers are right.
 
         Args:
-            configuration: To be checked.
-            numerics: What it may do to the numbers.
-            is_exact_only: It may not change one bit, whatever its class.
+            configuration: The configuration to check.
+            numerics: Its possible effect on the numbers.
+            is_exact_only: Require identical bits, whatever its class.
         """
         if is_exact_only:
             numerics = Numerics.EXACT
@@ -118,13 +119,13 @@ class EquivalenceCheck(ExitStack):
         return found.sentence if found else None
 
     def _own_numbers(self, roundoffs: float, seed: int) -> RecordedNumbers | RunFailure:
-        """Return the numbers of the script as it is, its weights moved if asked for."""
+        """Return the numbers of the unchanged script, with perturbed weights on request."""
         if (roundoffs, seed) not in self._own:
             is_first = not self._own
             recorded = self._record(Configuration(), roundoffs, seed)
             self._own[roundoffs, seed] = recorded
             if is_first and isinstance(recorded, RecordedNumbers):
-                # The others do as many steps, however long these take them.
+                # Make later runs record as many steps, however long they take.
                 self._request = replace(
                     self._request,
                     num_recorded_steps=len(recorded.steps),
@@ -153,7 +154,7 @@ class EquivalenceCheck(ExitStack):
 
 
 def _why(failure: RunFailure) -> str:
-    """Return what ended a run, in a few words."""
+    """Return how a run failed, in a few words."""
     after = f" after {failure.num_steps} step{'' if failure.num_steps == 1 else 's'}"
     match failure.kind:
         case FailureKind.TIME_LIMIT:

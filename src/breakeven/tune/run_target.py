@@ -1,4 +1,4 @@
-"""Run a script to its end under the configuration that was found for it, or that is found now."""
+"""Run a script to its end under a configuration, stored or newly tuned."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
 from breakeven.units import NS_PER_S
 from breakeven.verdict import Machine, Numerics
 
-# The caveat of a script that was measured with its CUDA calls run by the CPU.
+# Caveat code of a script whose CUDA calls ran on the CPU when it was measured.
 _NEEDS_CUDA = "needs-cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTarget:
-    """What is to be run.
+    """A script or module to run.
 
     Args:
         text: The script, or the module's name, as the user wrote it.
         arguments: ``sys.argv[1:]`` of the script.
-        is_module: It is a module, run as ``python -m`` does.
+        is_module: Whether it is a module, run as ``python -m`` does.
     """
 
     text: str
@@ -33,7 +33,7 @@ class RunTarget:
     is_module: bool = False
 
     def command(self, *program: str, options: Sequence[str] = ()) -> str:
-        """Return a command line about the target, for a person to copy."""
+        """Return a command line for the target that the user can copy."""
         words = [*program, *(["-m"] if self.is_module else []), self.text, *options]
         if self.arguments:
             dashes = [] if program == ("python",) else ["--"]
@@ -42,11 +42,11 @@ class RunTarget:
 
 
 def check_runnable(target: RunTarget) -> None:
-    """Check that the target is there, and has an end.
+    """Check that the target exists and has an end.
 
     Raises:
-        ScriptError: There is no such file or module.
-        UsageError: It is a function, which breakeven would call again and again.
+        ScriptError: If there is no such file or module.
+        UsageError: If it is a function, which breakeven would call again and again.
     """
     found = find_target(target.text, target.arguments, is_module=target.is_module)
     if found.kind is TargetKind.FUNCTION:
@@ -63,20 +63,20 @@ def stored_configuration(
     is_exact_only: bool,
     machine: Callable[[str], Machine] | None = None,
 ) -> Tuned | None:
-    """Return what a file says for the target, checked to hold for this machine.
+    """Return the stored configuration of the target, after checking that it fits this machine.
 
     Args:
-        target: What is to be run.
+        target: The target to run.
         config: The file; None for the one in the current folder, if it is for this target.
-        is_exact_only: Take only what leaves every bit of the training as it is.
-        machine: Returns this machine, given where the step runs.
+        is_exact_only: Accept only a configuration that keeps every bit of the training.
+        machine: Returns this machine for the device that the step runs on.
 
     Returns:
-        None where no file was named, and there is none for this target.
+        The configuration; None if no file was named and the folder has none for this target.
 
     Raises:
-        StoredDataError: The file cannot be read back.
-        BreakevenError: It is for another target, machine, or other versions.
+        StoredDataError: If the file cannot be read.
+        BreakevenError: If it is for another target, machine, or other versions.
     """
     path = config or Path(TUNED_FILE_NAME)
     if config is None and not os.path.lexists(path):
@@ -110,7 +110,7 @@ def stored_configuration(
 
 
 def machine_changes(then: Machine, now: Machine) -> tuple[str, ...]:
-    """Return what differs between the machine of a configuration and this one, for a person."""
+    """Return the differences between a configuration's machine and this one, in words."""
     return tuple(
         f"{name} was {getattr(then, name) or 'none'}, and is {getattr(now, name) or 'none'} here"
         for name in Machine.__struct_fields__
@@ -119,15 +119,15 @@ def machine_changes(then: Machine, now: Machine) -> tuple[str, ...]:
 
 
 def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
-    """Return after how many seconds of stock steps it pays to compile; 0 for at once.
+    """Return how many seconds of stock steps to run before compiling; 0 for none.
 
-    Compiling begins at once only where the run is known to be long enough. Otherwise the script's
-    own steps go on until they have lost as much as compiling costs.
+    Compiling starts at once only if the run is known to be long enough. Otherwise the script's own
+    steps continue until they have lost as much time as compiling costs.
 
     Args:
-        target: What is run.
-        tuned: Under which configuration.
-        num_steps: Steps of the run, as the user says; 0 where the user does not.
+        target: The target to run.
+        tuned: Its configuration.
+        num_steps: Steps of the run as the user gives them; 0 if not given.
     """
     evidence = tuned.evidence
     after_steps = evidence.pays_off_after_steps or 0
@@ -142,16 +142,16 @@ def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
 def end_request(
     target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool, pays_after_s: float = 0.0
 ) -> EndRequest:
-    """Return how a script is run to its end.
+    """Return the request that runs a script to its end.
 
     Args:
-        target: What is to be run.
-        tuned: Under which configuration.
-        num_steps: Steps that the run will have; 0 where that is not known.
-        is_quiet: Write nothing of breakeven's own.
-        pays_after_s: After how many seconds of stock steps it pays to compile.
+        target: The target to run.
+        tuned: Its configuration.
+        num_steps: Steps of the run; 0 if unknown.
+        is_quiet: Suppress breakeven's own output.
+        pays_after_s: Seconds of stock steps to run before compiling.
     """
-    # Under other arguments a step may be another one.
+    # Other arguments may change the step.
     is_same_step = pays_after_s and tuned.arguments == target.arguments
     return EndRequest(
         is_module=target.is_module,
@@ -168,7 +168,7 @@ def end_request(
 def _machine_here(device: str) -> Machine:
     gpu = ""
     if device == "gpu":
-        import torch  # slow, and only needed to ask for the GPU's name
+        import torch  # slow, and only needed for the GPU's name
 
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return this_machine(gpu=gpu)

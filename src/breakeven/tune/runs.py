@@ -25,18 +25,18 @@ from breakeven.trace import Configuration
 from breakeven.units import BYTES_PER_MIB, NS_PER_S
 from breakeven.verdict import Numerics, Outcome
 
-# Time of sampled steps. 0.4 s holds 1,000 and more of a short step, whose median is then sure to a
-# part of a per cent; what differs from process to process is larger, and only more runs show it.
-# Long turns need some twenty turns.
+# Time of sampled steps. 0.4 s holds 1,000 and more of a short step and fixes its median to a
+# fraction of a per cent; processes differ by more, which only more runs show. Long turns need some
+# twenty turns.
 _SAMPLING_S = {TurnKind.NONE: 0.4, TurnKind.SHORT: 0.4, TurnKind.LONG: 1.2}
-# A run hangs if it takes longer than the script as it is by this factor, and at least so long: a
-# process may be held up for seconds by other work.
+# A run counts as hanging if it exceeds the unchanged script's time by this factor, and also this
+# limit: other work may delay a process for seconds.
 _HANG_FACTOR = 5.0
 _LEAST_LIMIT_S = 10.0
-# Compiling may take several times what was predicted for it.
+# Compiling may take this many times its prediction.
 _EXTRA_FACTOR = 3.0
-# A candidate may take more memory, such as a compiler or a second copy of a data set; beyond this
-# it leaks.
+# A candidate may need more memory, such as for a compiler or a second copy of a data set; above
+# this limit it counts as a leak.
 _MEMORY_FACTOR = 1.5
 _MEMORY_MARGIN_BYTES = 256 * BYTES_PER_MIB
 _OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of memory")
@@ -44,17 +44,17 @@ _OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "out of mem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What one run measured.
+    """The measurements of one run.
 
     Args:
         step_ns: Median of its steady steps.
-        startup_ns: From the beginning of the script to its first steady step, less what the steps
-            until then would have taken as steady ones.
-        wall_s: How long the run took in all.
+        startup_ns: Time from the start of the script to its first steady step, less the time that
+            the steps before it would have taken as steady ones.
+        wall_s: Duration of the whole run.
         load_fraction: Share of the machine that other processes used, 0 to 1.
-        warnings: Different warnings of Python.
-        peak_memory_bytes: Largest memory of the process.
-        effects: How often each setting of the configuration took hold, where known.
+        warnings: Distinct Python warnings.
+        peak_memory_bytes: Peak memory of the process.
+        effects: How often each setting of the configuration took effect, if known.
         turns: How it was interleaved with another run.
         turns_ns: Median steady step of each turn, by its number; empty without turns.
     """
@@ -70,7 +70,7 @@ class RunResult:
     turns_ns: Mapping[int, float] = field(default_factory=dict)
 
     def takes_too_much_memory(self, baseline: RunResult) -> bool:
-        """Whether it leaks, or leaves too little memory for other work; unknown is not too much."""
+        """Whether it leaks or leaves too little memory for other work; False if unknown."""
         before_bytes = baseline.peak_memory_bytes
         most_bytes = _MEMORY_FACTOR * before_bytes + _MEMORY_MARGIN_BYTES
         return before_bytes > 0 and self.peak_memory_bytes > most_bytes
@@ -82,15 +82,15 @@ Ran = RunResult | RunFailure
 class TrialRuns:
     """Runs one script under different configurations.
 
-    Leaving the launcher ends whatever still runs, also on Ctrl-C.
+    Leaving the launcher ends all running processes, also on Ctrl-C.
 
     Args:
-        launcher: Makes the processes.
-        request: How the script is run; its configuration is replaced.
+        launcher: Starts the processes.
+        request: The run to make; its configuration is replaced.
         check_numbers: The equivalence check.
-        second: Makes the processes that take turns with those of the first; None if runs cannot
-            go on side by side.
-        num_threads: torch's intra-op threads of the script as it is.
+        second: Starts the processes that take turns with those of the first; None if two runs
+            cannot run at the same time.
+        num_threads: torch's intra-op threads of the unchanged script.
         takes_long_turns: Whether runs of several threads can take turns.
     """
 
@@ -130,9 +130,9 @@ class TrialRuns:
         """Time the steps in one fresh process.
 
         Args:
-            configuration: Under what.
-            extra_s: Seconds by which it is predicted to start later.
-            longest_s: Seconds after which it is ended at the latest.
+            configuration: The configuration to run under.
+            extra_s: Predicted delay of its start, in seconds.
+            longest_s: Limit on the run, in seconds.
         """
         request = self._request_of(configuration, TurnKind.NONE, extra_s, longest_s)
         started_s = monotonic()
@@ -151,19 +151,19 @@ class TrialRuns:
         extra_s: float = 0.0,
         longest_s: float = inf,
     ) -> tuple[Ran, Ran]:
-        """Time the steps under two configurations, in turns if they can take any.
+        """Time the steps under two configurations, in turns if possible.
 
         Args:
-            base: What is compared with.
-            contender: What is compared.
-            is_contender_first: Whether the contender begins.
-            is_new: Whether it is the first pair of a comparison. If the latest run of all was one
-                of the base, it then serves for this pair.
-            extra_s: Seconds by which the contender is predicted to start later.
-            longest_s: Seconds after which its run is ended at the latest.
+            base: The configuration to compare with.
+            contender: The configuration under test.
+            is_contender_first: Whether the contender starts.
+            is_new: Whether it is the first pair of a comparison. If the most recent run was one of
+                the base, the pair reuses it.
+            extra_s: Predicted delay of the contender's start, in seconds.
+            longest_s: Limit on the contender's run, in seconds.
 
         Returns:
-            What came of the base, and of the contender.
+            The results of the base and of the contender.
         """
         turns = self.turns_with(base, contender)
         if turns is TurnKind.NONE:
@@ -181,7 +181,7 @@ class TrialRuns:
             self._request_of(base, turns),
             self._request_of(contender, turns, extra_s, longest_s),
         ]
-        # The launchers change sides as well: their processes may differ by a part of a per cent.
+        # Alternate the launchers too: their processes may differ by a fraction of a per cent.
         order = -1 if is_contender_first else 1
         first, second = requests[::order]
         ran = alternate(
@@ -194,7 +194,7 @@ class TrialRuns:
         return of_base, of_contender
 
     def check_numbers(self, configuration: Configuration, numerics: Numerics) -> str | None:
-        """Return how losses or gradients differ more than they may; None if they do not."""
+        """Return how losses or gradients differ beyond their tolerance; None if they do not."""
         self._latest = None
         return self._check_numbers(configuration, numerics)
 
@@ -245,7 +245,7 @@ class TrialRuns:
 
 
 def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
-    """Return what a failed run says of its candidate, and why, in one sentence."""
+    """Return the outcome of a candidate whose run failed, and the reason in one sentence."""
     message = failure.message.strip()
     first_line = message.splitlines()[0] if message else ""
     match failure.kind:

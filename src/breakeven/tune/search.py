@@ -39,28 +39,28 @@ from breakeven.tune.search_result import (
 from breakeven.units import NS_PER_S, format_bytes, format_duration
 from breakeven.verdict import Numerics, Outcome, Trial
 
-# Pairs that the confirmation takes at least, and at most. Their time is kept back: of the most, up
-# to this part of the budget.
+# Fewest and most pairs of the confirmation. The search reserves their time: for the most pairs, up
+# to this share of the budget.
 CONFIRMING_PAIRS = 2
 MOST_CONFIRMING_PAIRS = 8
 _CONFIRMING_FRACTION = 0.2
-# Of a budget, trials that bring nothing may take this part: those that promise most come first,
-# and if they fail, the rest hardly helps.
+# Trials without a gain may use up this share of the budget: the most promising come first, and if
+# they fail, the rest hardly helps.
 _WASTED_FRACTION = 0.5
-# Runs that decide a candidate at least. Two do for one that promises a large part of the step. The
-# equivalence check takes one more; the first one runs the script as it is twice besides.
+# Fewest runs that decide a candidate; two if it promises a large share of the step. The equivalence
+# check takes one more; the first check also runs the unchanged script twice.
 _LEAST_TRIAL_RUNS = 4
 _RUNS_OF_OBVIOUS = 2
 _OBVIOUS_GAIN = 0.6
 _CHECK_RUNS = 1
 _FIRST_CHECK_RUNS = 3
-# A compiled step is tried first if it promises half of what issuing operators takes, and one
-# thread if that is cheap.
+# Try a compiled step first if it promises half of the time spent issuing operators, and one thread
+# if that is cheap.
 _LEADING_GAIN = 0.45
 _CHEAP_FRACTION = 0.2
-# If one thread is slower than several by more than this, a step on it is another one.
+# If one thread is slower than several by more than this, its step is not comparable.
 _LEAST_SPEED = 0.5
-# Settings hardly ever save more of a step: what takes longer than this to start will not pay.
+# Settings hardly ever save more of a step; a start that takes longer than this will not pay off.
 _MOST_SAVED = 0.75
 
 
@@ -76,22 +76,21 @@ def search(
 ) -> SearchResult:
     """Add candidates one by one, the most promising first, as long as each makes a step faster.
 
-    The most promising have the largest predicted gain for each second of their trial. Further
-    candidates are compared with what is kept. At the end each kept candidate must show once more
-    that the step is slower without it.
+    The most promising candidate has the largest predicted gain per second of its trial. Each trial
+    compares a candidate with the configuration kept so far. At the end, each kept candidate must
+    show again that the step is slower without it.
 
     Args:
-        candidates: What may be tried; of one family at most one is kept, unless another one builds
-            on it.
+        candidates: Candidates to try; at most one per family is kept, unless another builds on it.
         runs: Makes the runs.
-        facts: Of the step, for preconditions and predictions.
+        facts: Facts of the step, for preconditions and predictions.
         budget: Time for everything, confirmation included.
-        length: Of the run that is tuned for; start-up is counted against its steps.
-        is_exact_only: Leave out whatever may change one bit of the numbers.
+        length: Length of the run to tune for; start-up is weighed against its steps.
+        is_exact_only: Leave out candidates that may change one bit of the numbers.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: The script as it is fails.
+        BreakevenError: If the unchanged script fails.
     """
     progress = progress or SilentProgress()
     progress.begin("measuring the step as it is")
@@ -109,7 +108,7 @@ def search(
 
 @dataclass
 class _Search:
-    """The state of a search: what is kept, what came of each candidate, and what runs take."""
+    """The state of a search: kept candidates, outcomes of the trials, and durations of runs."""
 
     runs: TrialRuns
     facts: StepFacts
@@ -125,20 +124,20 @@ class _Search:
     family_start_s: float = 0.0  # seconds spent before the family that is being tried
     has_run: bool = False  # a pair of the family that is being tried
     check_runs: int = _FIRST_CHECK_RUNS
-    one_thread_serves: bool = False  # it is known to be fast enough to compare others on it
-    cold_ns: float | None = None  # start-up of the base with nothing cached, if it compiles
+    one_thread_serves: bool = False  # one thread is fast enough to compare other settings on it
+    cold_ns: float | None = None  # start-up of the base with an empty cache, if it compiles
 
     def __post_init__(self) -> None:
-        # Seconds of a run of the script as it is, and of what is kept so far.
+        # Seconds of a run of the unchanged script, and of the configuration kept so far.
         self.baseline_s = self.base_s = self.baseline.wall_s
 
     @property
     def base(self) -> Configuration:
-        """What is kept so far: candidates are compared with it."""
+        """The configuration kept so far; candidates are compared with it."""
         return configuration_of(self.kept)
 
     def run(self, candidates: Sequence[Candidate], *, is_exact_only: bool) -> SearchResult:
-        """Try everything, check again what is kept, and return what came of it."""
+        """Try all candidates, check the kept ones again, and return the result."""
         pending: list[Candidate] = []
         for candidate in candidates:
             if is_exact_only and candidate.numerics is not Numerics.EXACT:
@@ -159,7 +158,7 @@ class _Search:
             if len(self.kept) <= num_kept and self.has_run:
                 self.wasted_s += self.budget.spent_s - started_s
             self.has_run = False
-        # The candidate that was added last was compared with just that, so it is not again.
+        # Skip the candidate added last: its trial made the same comparison.
         for each in sorted(self.kept[:-1], key=lambda each: each.trial.speedup or 1.0):
             reduced = without(self.kept, each, self.facts)
             if reduced is not None and reduced != self.base:
@@ -178,7 +177,7 @@ class _Search:
     def _next_family(self, pending: list[Candidate]) -> list[Candidate]:
         """Take the applicable candidates of the most promising family; none at the end.
 
-        What does not apply yet waits: another candidate may be its precondition.
+        A candidate that does not apply yet waits: another one may satisfy its precondition.
         """
         ready: list[Candidate] = []
         for candidate in pending:
@@ -190,8 +189,8 @@ class _Search:
 
         def promise(candidate: Candidate) -> tuple[bool, bool, float]:
             gain = candidate.expected_gain(self.facts)
-            # Most other settings change what a compiled step does without. One thread steadies
-            # all further runs.
+            # Try a compiled step first, since it does not use most other settings. Then try one
+            # thread, since it steadies all further runs.
             leads = bool(candidate.changes.get("fast_step")) and gain >= _LEADING_GAIN
             is_cheap = self._trial_s(candidate) <= _CHEAP_FRACTION * self.budget.total_s
             steadies = self._is_steady(candidate.apply(self.base)) > self._is_steady(self.base)
@@ -219,7 +218,7 @@ class _Search:
         return None
 
     def _is_steady(self, configuration: Configuration) -> bool:
-        """Whether runs can take short turns: on one thread."""
+        """Whether runs can take short turns, which needs one thread."""
         return self.runs.turns_with(configuration, configuration) is TurnKind.SHORT
 
     def _compare(
@@ -229,11 +228,11 @@ class _Search:
         configuration: Configuration,
         extra_s: float = 0.0,
     ) -> CandidateComparison:
-        """Begin to compare a configuration with a base.
+        """Start a comparison of a configuration with a base.
 
-        If one has one thread in place of several, it wins ties: on it all further runs vary less.
-        If neither has, both are compared on one thread, as far as that serves: a gain is much the
-        same on several. The confirmation runs on as many as the chosen configuration has.
+        If only the configuration runs on one thread, it wins ties: all further runs on it vary
+        less. If neither does, both are compared on one thread if that is fast enough, since gains
+        on several threads are similar. The confirmation uses the chosen configuration's threads.
         """
         is_steady = self._is_steady(base)
         wins_ties = not is_steady and self._is_steady(configuration)
@@ -257,13 +256,13 @@ class _Search:
         return candidate.expected_gain(self.facts) / self._trial_s(candidate)
 
     def _trial_s(self, candidate: Candidate) -> float:
-        """Seconds, about, that decide a candidate and check its numbers."""
+        """Return the estimated time to decide a candidate and check its numbers, in seconds."""
         is_obvious = candidate.expected_gain(self.facts) >= _OBVIOUS_GAIN
         num_runs = (_RUNS_OF_OBVIOUS if is_obvious else _LEAST_TRIAL_RUNS) + self.check_runs
         return candidate.expected_cost_s(self.facts) + num_runs * self.base_s
 
     def _reserve_s(self, run_s: float) -> float:
-        """Seconds that the confirmation needs of a configuration whose runs take ``run_s``."""
+        """Return the time to reserve for confirming runs of ``run_s`` seconds each."""
         pair_s = self.baseline_s + run_s
         wanted_s = min(MOST_CONFIRMING_PAIRS * pair_s, _CONFIRMING_FRACTION * self.budget.total_s)
         return max(CONFIRMING_PAIRS * pair_s, wanted_s)
@@ -298,7 +297,7 @@ class _Search:
                     is_shown = each.failure is None and each.num_pairs and not each.finds_nothing
                     if each.wins_ties and is_shown:
                         steadying.append(each)
-        # Of all that are as fast as the fastest, those listed first lead: the simpler ones.
+        # Among all that are as fast as the fastest, prefer the order of the list: simpler first.
         best = max((each.looks.value for each in faster), default=1.0)
         faster.sort(key=lambda each: family.index(each.candidate))
         faster.sort(key=lambda each: -min(each.looks.value, best / TIE))
@@ -307,7 +306,7 @@ class _Search:
             self.one_thread_serves = each.looks.value / kept >= _LEAST_SPEED
 
     def _why_too_late(self, candidate: Candidate) -> str | None:
-        """Say why a candidate starts too late to pay off; None if it may."""
+        """Return why a candidate starts too late to pay off; None if it may."""
         extra_s = candidate.expected_cost_s(self.facts)
         all_steps_ns = self.length.num_steps * self.baseline.step_ns
         if not self.length.is_known or extra_s * NS_PER_S <= _MOST_SAVED * all_steps_ns:
@@ -318,7 +317,7 @@ class _Search:
         )
 
     def _why_no_time(self, candidate: Candidate, planned_s: float) -> str | None:
-        """Say why a candidate cannot be tried in time, after what is planned; None if it can."""
+        """Return why the time left does not allow a candidate; None if it does."""
         budget, total = self.budget, _seconds(self.budget.total_s)
         needed_s = self._trial_s(candidate) + self._reserve_s(self.base_s)
         if not budget.fits(planned_s + needed_s):
@@ -328,13 +327,13 @@ class _Search:
                 "left for it"
             )
         pair_s = candidate.expected_cost_s(self.facts) + 2 * self.base_s
-        # As long as nothing was wasted, even what takes most of the time is worth a trial.
+        # Until time has been wasted, even a trial that takes most of the budget is allowed.
         if self.wasted_s and (reason := self._why_no_waste(pair_s, self.wasted_s)):
             return f"not tried: {reason}"
         return None
 
     def _why_no_waste(self, pair_s: float, wasted_s: float) -> str | None:
-        """Say why a pair that may bring nothing is not run; None if it may be."""
+        """Return why a pair is not run that may bring no gain; None if it is."""
         may_waste_s = max(0.0, _WASTED_FRACTION * self.budget.total_s - wasted_s)
         if pair_s <= may_waste_s:
             return None
@@ -345,9 +344,9 @@ class _Search:
         )
 
     def _run_pair(self, each: CandidateComparison) -> Decision:
-        """Run a candidate and the base once more, and decide; note why it is not faster."""
+        """Run a candidate and the base once more and decide; note why it is not faster."""
         candidate = each.candidate
-        # The first pair was seen to fit when it was planned.
+        # The plan has checked that the first pair fits.
         if each.own_runs and not self.budget.fits(each.pair_s + self._reserve_s(each.own_s)):
             text = ratio_text(each.looks)
             self._note(
@@ -371,7 +370,7 @@ class _Search:
         text, latest = ratio_text(each.looks), each.own_runs[-1]
         self.progress.detail(f"{candidate.name}: {text}")
         self.load_fraction = max(self.load_fraction, each.load_fraction)
-        # Runs in turns go on for longer than others.
+        # Runs in turns take longer than others.
         self.base_s = max(self.base_s, each.base_runs[-1].wall_s)
         if not self.kept:
             self.baseline_s = self.base_s
@@ -428,9 +427,9 @@ class _Search:
         return False
 
     def _is_right(self, each: CandidateComparison) -> bool:
-        """Check the numbers: of what proved faster only, since that takes runs of its own."""
+        """Check the numbers; only for a faster candidate, since the check takes extra runs."""
         candidate = each.candidate
-        # What is compiled is compiled anew.
+        # The check compiles again.
         check_s = each.own_runs[0].wall_s + (self.check_runs - 1) * self.base_s
         if not self.budget.fits(check_s + self._reserve_s(each.own_s)):
             text = ratio_text(each.looks)
@@ -452,7 +451,7 @@ class _Search:
         reason: str,
         measured: Comparison | None = None,
     ) -> Trial:
-        """Note what came of a candidate, with what its runs have shown, if it has run."""
+        """Record the outcome of a candidate, with the results of its runs if it has run."""
         trial = Trial(
             candidate=candidate.name,
             title=candidate.title,
@@ -463,7 +462,7 @@ class _Search:
         if measured is not None and measured.num_pairs:
             speedup, startup_ns = measured.looks, measured.later_ns
             suffix = " (both on one thread)" if measured.on_one_thread else ""
-            if measured.extra_s > 0:  # its first run alone found nothing cached
+            if measured.extra_s > 0:  # only its first run started with an empty cache
                 base_ns = median(run.startup_ns for run in measured.base_runs)
                 startup_ns = measured.own_runs[0].startup_ns - (self.cold_ns or base_ns)
             trial = replace(
@@ -489,7 +488,7 @@ class _Search:
         self.warnings.pop(name, None)
 
     def _recheck(self, kept: Kept, reduced: Configuration) -> None:
-        """Drop a candidate unless the step is slower without it; the simpler one wins ties."""
+        """Drop a candidate unless the step is slower without it; ties drop it too."""
         name = kept.candidate.name
         self.progress.begin(f"checking {name} again, with the settings kept after it")
         full = self._compare(kept.candidate, reduced, self.base)
@@ -500,7 +499,7 @@ class _Search:
             try:
                 full.run_pair(self.runs)
             except BaseFailedError:
-                return  # without it the step fails, so it stays
+                return  # the step fails without the candidate, so it stays
             if full.failure is not None:
                 return  # the confirmation will show it
             self.load_fraction = max(self.load_fraction, full.load_fraction)

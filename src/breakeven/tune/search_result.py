@@ -1,4 +1,4 @@
-"""What a search keeps and why, in values and in words."""
+"""The result of a search, and the reasons in words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from breakeven.tune.runs import RunResult
 from breakeven.units import format_digits, format_duration, format_percent
 from breakeven.verdict import Numerics, Trial
 
-# From what must be bit for bit the same to what may be quite different.
+# From bit for bit identical to possibly quite different.
 _STRICTNESS = (Numerics.EXACT, Numerics.REORDERED, Numerics.LOWER_PRECISION, Numerics.TRAINING)
-# An interval wider than this says nothing that its ends would add to.
+# Do not print the ends of an interval wider than this.
 _TELLING_RANGE = 10.0
 
 
@@ -31,13 +31,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found; nothing of it is confirmed yet.
+    """The result of a search, not yet confirmed.
 
     Args:
-        kept: What the configuration consists of, in the order in which it was added.
-        trials: Every candidate, in the order in which they were tried.
-        baseline: The script as it is, at the beginning.
-        caveats: What to know of the measurement.
+        kept: Candidates of the configuration, in the order in which they were added.
+        trials: Every candidate, in the order of the trials.
+        baseline: The first run of the unchanged script.
+        caveats: Caveats of the measurement.
     """
 
     kept: tuple[Kept, ...]
@@ -47,7 +47,7 @@ class SearchResult:
 
     @property
     def configuration(self) -> Configuration:
-        """That of all that is kept; empty if nothing is."""
+        """The configuration of all kept candidates; empty if there are none."""
         return configuration_of(self.kept)
 
 
@@ -60,7 +60,7 @@ def configuration_of(kept: Iterable[Kept]) -> Configuration:
 
 
 def without(kept: Sequence[Kept], dropped: Kept, facts: StepFacts) -> Configuration | None:
-    """Return the configuration of all but one; None if another one builds on that one."""
+    """Return the configuration without one candidate; None if another builds on it."""
     configuration = Configuration()
     for each in kept:
         if each is dropped:
@@ -72,18 +72,18 @@ def without(kept: Sequence[Kept], dropped: Kept, facts: StepFacts) -> Configurat
 
 
 def least_strict(candidates: Iterable[Candidate]) -> Numerics:
-    """Return what all candidates together may do to the numbers."""
+    """Return the combined effect that candidates may have on the numbers."""
     classes = [each.numerics for each in candidates]
     return max(classes, key=_STRICTNESS.index, default=Numerics.EXACT)
 
 
 def pays_off_after(startup_ns: float, base_step_ns: float, speedup: float) -> int | None:
-    """Return after how many steps a later start is earned back; None if it never is.
+    """Return the number of steps after which a later start pays off; None if it never does.
 
     Args:
-        startup_ns: How much later the first steady step begins.
-        base_step_ns: A step before.
-        speedup: A step before over a step now.
+        startup_ns: Delay of the first steady step.
+        base_step_ns: Step time of the base.
+        speedup: Ratio of the base's step time to the new one.
     """
     if speedup <= 1.0:
         return None
@@ -91,7 +91,7 @@ def pays_off_after(startup_ns: float, base_step_ns: float, speedup: float) -> in
 
 
 def busy_caveat(load_fraction: float) -> Caveat:
-    """Return the caveat on runs that other work disturbed."""
+    """Return the caveat for runs disturbed by other processes."""
     return Caveat(
         code=BUSY_MACHINE,
         message=f"other processes used {format_percent(load_fraction)} of this machine "
@@ -117,7 +117,7 @@ def short_text(speedup: Speedup) -> str:
 def starts_too_late(
     speedup: Speedup, startup_ns: float, after_steps: int | None, length: RunLength
 ) -> str:
-    """Return after how many steps a later start pays off."""
+    """Return the reason of a candidate that starts too late to pay off."""
     pays = "never pays off"
     if after_steps is not None:
         pays = f"pays off after {after_steps:,} steps; this run has {length.num_steps:,}"

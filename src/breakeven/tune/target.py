@@ -1,4 +1,4 @@
-"""From a target to the fastest configuration of its step: record, search, confirm."""
+"""Tune a target: record its step, search for the fastest configuration, confirm it."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ def tune_target(
 ) -> TuneReport:
     """Find the fastest configuration of the training step of ``target``, and prove it.
 
-    The target runs again and again in child processes that end by themselves after enough steps;
-    the files that it writes until then are thrown away. Nothing of it is changed.
+    The target runs many times in child processes, each of which ends after enough steps. The files
+    that it writes there are discarded, and the target itself is not changed.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         arguments: ``sys.argv[1:]`` of the script.
         is_module: Run ``target`` as ``python -m`` does.
-        device: Where the step is to run; empty for the GPU if there is one and the script uses
+        device: Device to run the step on; empty for the GPU if there is one and the script uses
             it, else the CPU.
-        budget_s: Time for all trials, in seconds; what comes before them is not counted. 0 for a
-            minute, or a hundredth of the run if that is longer, up to ten minutes.
-        num_steps: Steps of the run that is tuned for; start-up is counted against them. 0 to watch
-            the script for some seconds, to see whether it ends.
-        is_exact_only: Keep only what changes no bit of losses and gradients.
+        budget_s: Time for all trials in seconds, without the preparation. 0 for a minute, or a
+            hundredth of the run if that is longer, up to ten minutes.
+        num_steps: Steps of the run to tune for; start-up is weighed against them. 0 to watch the
+            script for some seconds, to see whether it ends.
+        is_exact_only: Keep only candidates that change no bit of losses and gradients.
         tries_batch_size: Try larger batches, which change the training.
-        uses_fast_step: Try the loop of a script with its step as one compiled call.
+        uses_fast_step: Try the script's loop with its step as one compiled call.
         time_limit_s: Limit of each run, in seconds.
-        keep: What of the target's side effects is to be real; by default nothing.
+        keep: Side effects of the target that are real; by default none.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: The target gave no answer, or there is no such device here.
+        BreakevenError: If the target gives no answer, or this machine lacks the device.
     """
     started_ns = monotonic_ns()
     progress = progress or SilentProgress()
@@ -119,8 +119,8 @@ def tune_target(
             )
         run_s = length.num_steps * plain.measurement.median_ns / NS_PER_S
         budget = TimeBudget(budget_s or default_budget_s(run_s))
-        # Two runs take turns unless loader processes would go on loading in the other's turn, or
-        # they share a GPU's memory, or both would not fit into this machine's.
+        # Two runs take turns unless worker processes would load during the other's turn, the runs
+        # would share a GPU's memory, or both would not fit into this machine's memory.
         has_workers = plain.loader is not None and plain.loader.num_workers > 0
         is_small = why_not_measured(0.0, 2.0 * plain.peak_memory_bytes) is None
         takes_turns = is_small and not has_workers and not is_on_cuda
@@ -149,7 +149,7 @@ def tune_target(
     configuration = confirmed.configuration
     return TuneReport(
         target=found.label,
-        # Words of a command line need not be Unicode.
+        # Words of a command line may not be valid Unicode.
         arguments=tuple(
             word.encode(errors="backslashreplace").decode() for word in found.arguments
         ),
@@ -186,11 +186,11 @@ def step_facts(
     is_on_cuda: bool,
     no_fast_step: str = NO_SCRIPT,
 ) -> StepFacts:
-    """Return what is known of a step before anything is tried.
+    """Return the facts of a step before any trial.
 
     Args:
         traced: The recorded step.
-        plain: The step as it is, measured where it is to run.
+        plain: The unchanged step, measured on its device.
         host: This machine, measured.
         is_on_cuda: Whether the step runs on a CUDA device.
         no_fast_step: Why the loop cannot have its step as one compiled call; empty if it can.
@@ -221,12 +221,12 @@ def step_facts(
 
 
 def _proposed(target: Target) -> SourcePatch | NoPatch:
-    """Return the lines of a script with ``breakeven.fast_step`` in its loop."""
+    """Return the patch that puts ``breakeven.fast_step`` into the loop of a script."""
     if target.kind is not TargetKind.SCRIPT:
         return NoPatch(reason=NO_SCRIPT)
     try:
         source = Path(target.path).read_bytes()
     except OSError as error:
         return NoPatch(reason=f"the script cannot be read as UTF-8: {error}")
-    # `patch` refuses absolute names.
+    # `patch` refuses absolute paths.
     return propose_fast_step(source, file=os.path.relpath(target.path))

@@ -1,4 +1,4 @@
-"""Predicted steps against measured ones: tables, folds, errors."""
+"""Validate predicted steps against tables of measured ones."""
 
 from breakeven.validate.comparison import GROUPINGS as GROUPINGS
 from breakeven.validate.comparison import summarize as summarize

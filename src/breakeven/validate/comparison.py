@@ -1,4 +1,4 @@
-"""A table predicted and compared: each row beside its prediction, errors by group of rows."""
+"""Compare the predictions of a table's rows with the measurements, with errors per group."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _CPU_SHIPPED = "a step on a CPU is predicted from its time on this one: --measur
 _CPU_LEFT_OUT = (
     "steps on CPUs are predicted by the calibration that ships alone, without --leave-out"
 )
-# Of rows for which the table names no split.
+# Names of the split for rows whose table names none.
 _SPLITS = {
     LeaveOut.NONE: "shipped",
     LeaveOut.GPU: "new-gpu",
     LeaveOut.MODEL: "new-model",
     LeaveOut.SOURCE: "new-source",
 }
-# Devices closer than this are a tie, for which either choice is right.
+# Devices within this ratio are a tie, and either choice is right.
 _TIE_RATIO = 1.2
-# Below this, what the host spends to issue the step mostly decides how long it takes.
+# Below this, the time to issue the step mostly determines its duration.
 _SHORT_STEP_NS = 20 * NS_PER_MS
 _NOT_GIVEN = "(not given)"
 
@@ -53,18 +53,18 @@ def validate_table(
     only: RowFilter | None = None,
     progress: Progress | None = None,
 ) -> AccuracyReport:
-    """Return the prediction of every row of a table beside what was measured.
+    """Predict every row of a table and compare with its measurement.
 
     Args:
         paths: The files of the table.
-        predictor: What predicts, from a calibration that keeps to ``protocol``.
-        protocol: What that calibration has not seen.
-        cpus: What predicts rows of CPUs; they are listed with a reason by default.
-        only: Which rows count; all by default.
+        predictor: Predicts rows from a calibration that follows ``protocol``.
+        protocol: The rows that the calibration leaves out.
+        cpus: Predicts rows of CPUs; by default they are listed with a reason.
+        only: Filter of the rows; all by default.
         progress: Progress callback.
 
     Raises:
-        BreakevenError: The table cannot be read, or ``only`` leaves no row.
+        BreakevenError: If the table cannot be read, or ``only`` leaves no row.
     """
     progress = SilentProgress() if progress is None else progress
     table = ", ".join(str(os.fspath(path)) for path in paths)
@@ -72,7 +72,7 @@ def validate_table(
     rows, unread = read_what_is_readable(*paths)
     selected = rows if only is None else only.select(rows)
     selected_ids = {row.case_id for row in selected}
-    # A fold learns from the rows that are not selected too.
+    # A fold also learns from rows that are not selected.
     training = [row for row in rows if row.case_id not in selected_ids]
     progress.begin(f"predicting {len(selected):,} rows")
     results = compare(
@@ -96,13 +96,13 @@ def compare(
     cpus: MeasuredCpus | None = None,
     training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
-    """Return each row with its prediction, or with the reason why it has none.
+    """Return each row with its prediction, or the reason why it has none.
 
     Args:
         rows: Rows to predict.
-        predictor: What predicts them.
-        protocol: What its calibration has not seen.
-        cpus: What predicts rows of CPUs; they are listed with a reason by default.
+        predictor: Predicts them.
+        protocol: The rows that its calibration leaves out.
+        cpus: Predicts rows of CPUs; by default they are listed with a reason.
         training: Further rows that it may learn from.
     """
     devices = {name: _device(name) for name in {row.device for row in (*rows, *training)}}
@@ -131,7 +131,7 @@ def compare(
                 outcome = outcomes.get(row.case_id, not_measured)
             case Unpredictable():
                 outcome = device
-        # A row that the calibration has seen is no validation, whatever the table calls it.
+        # A row of the calibration is no validation, whatever split the table names.
         is_seen = isinstance(outcome, RowPrediction) and outcome.is_calibrated_on
         same = {field: getattr(row, field) for field in _SAME_FIELDS}
         results.append(
@@ -165,7 +165,7 @@ def _device(name: str) -> DeviceSpec | HostCpu | Unpredictable:
 
 
 def summarize_groups(rows: Sequence[RowResult]) -> dict[str, dict[str, AccuracySummary]]:
-    """Return the summary of every group of every grouping, as a person would sort the groups."""
+    """Return the summary of every group of every grouping, in natural order."""
     summary: dict[str, dict[str, AccuracySummary]] = {}
     for by in GROUPINGS:
         groups: defaultdict[str, list[RowResult]] = defaultdict(list)
@@ -176,7 +176,7 @@ def summarize_groups(rows: Sequence[RowResult]) -> dict[str, dict[str, AccuracyS
 
 
 def summarize(rows: Sequence[RowResult]) -> AccuracySummary:
-    """Return how good the predictions of some rows are; there must be a row."""
+    """Return the accuracy of the predictions of some rows; at least one row is required."""
     estimates = [row.prediction.estimate for row in rows if row.prediction is not None]
     measured_ns = np.array([row.value_ns for row in rows if row.prediction is not None])
     predicted_ns = np.array([estimate.value_ns for estimate in estimates])
@@ -206,7 +206,7 @@ def summarize(rows: Sequence[RowResult]) -> AccuracySummary:
 
 
 def _count_pairs(rows: Sequence[RowResult]) -> tuple[int, int, int]:
-    """Return how many pairs of devices are ordered right, of how many, and how many cannot be."""
+    """Return how many device pairs are ordered right, how many are predicted, and how many not."""
     rows_by_step: defaultdict[tuple[object, ...], list[RowResult]] = defaultdict(list)
     for row in rows:
         step = (
@@ -253,7 +253,7 @@ _SINGLE: Mapping[str, Callable[[RowResult], str]] = {
     "bound": _bound,
     "num_devices": lambda row: str(row.num_devices),
 }
-# Crossed ones are single figures that targets and published ones of others are about.
+# Combined groupings: targets and published figures use them.
 GROUPINGS: tuple[str, ...] = (
     *_SINGLE, "source,phase", "regime,bound", "compile,regime", "split,era", "split,regime",
     "split,bound", "split,num_devices",
@@ -261,7 +261,7 @@ GROUPINGS: tuple[str, ...] = (
 
 
 def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key by which ``2`` comes before ``16``, and ``(not known)`` last."""
+    """Return a sort key that puts ``2`` before ``16``, and ``(not known)`` last."""
     if text.startswith("("):
         return ((2, 0, text),)
     parts = re.findall(r"[0-9]+|[^0-9]+", text)

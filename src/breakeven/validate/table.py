@@ -1,4 +1,4 @@
-"""A table of measured steps: its CSV files, the cells of a record, and the rows that they are."""
+"""A table of measured steps: its CSV files, records, rows and filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from breakeven.units import NS_PER_MS
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
-# float() and int() also take "nan", "1_000" and digits of other scripts, which are mistakes here.
+# float() and int() also accept "nan", "1_000" and digits of other scripts; refuse them here.
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,10}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LARGEST_COUNT = 1_000_000_000
@@ -44,7 +44,7 @@ class Cells:
     by_column: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Return a cell that may be empty, or the empty text where there is no such column."""
+        """Return a cell that may be empty; the empty text if there is no such column."""
         return self.by_column.get(column, "")
 
     def name(self, column: str) -> str:
@@ -57,14 +57,14 @@ class Cells:
     def choice(
         self, column: str, choices: type[_Choice], *, default: _Choice | None = None
     ) -> _Choice:
-        """Return the member that a cell names; ``default`` where it is empty or not there."""
+        """Return the member that a cell names; ``default`` if it is empty or missing."""
         text = self.text(column) or default or ""
         if text not in [choice.value for choice in choices]:
             raise self.refused(column, ", ".join(choice.value for choice in choices))
         return choices(text)
 
     def count(self, column: str, *, default: int | None = None) -> int:
-        """Return a whole number of at least 1; ``default`` where the cell is empty or not there."""
+        """Return a whole number of at least 1; ``default`` if the cell is empty or missing."""
         text = self.text(column) or ("" if default is None else str(default))
         if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
             raise self.refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
@@ -79,7 +79,7 @@ class Cells:
         return value
 
     def refused(self, column: str, allowed: str) -> BreakevenError:
-        """Return the error of a cell that does not hold what its column allows."""
+        """Return the error for a cell whose value its column does not allow."""
         text = self.text(column)
         if len(text) > _SHOWN_CHARACTERS:
             text = text[:_SHOWN_CHARACTERS] + "…"
@@ -87,28 +87,28 @@ class Cells:
         return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
 
 
-# A step that takes longer than a day is a mistake of units.
+# A longer step indicates a mistake of units.
 _LONGEST_STEP_MS = 24 * 60 * 60 * 1000.0
 
 # Phases whose timed region holds the zeroing of gradients.
 _WITH_GRADIENTS = (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
 
-# "adamw (fused)": what tables write beside an optimizer is how it goes through its parameters.
+# "adamw (fused)": tables add in parentheses how an optimizer iterates over its parameters.
 _OPTIMIZER = re.compile(r"([a-z][a-z0-9_-]*)(?: \((foreach|fused|loop)\))?")
-# Whatever fused kernel it was, torch's own is what a step is predicted with.
+# Predict any fused kernel as torch's own.
 _FUSED_ATTENTION = re.compile(r"(?:flash|sdpa|mem|efficient|xformers|cudnn)")
 # "A100 (form factor and memory not named)".
 _REMARK = re.compile(r"\s*\([^()]*\)$")
-# NVIDIA's scripts for language models mix precisions by apex's level O2: the network itself is in
-# fp16, softmax and layer norm with it, and only the optimizer keeps fp32 besides. Their scripts for
-# images convert by operator, as autocast does. Source: NVIDIA/DeepLearningExamples,
+# NVIDIA's scripts for language models use apex's mixed precision level O2: the network, softmax and
+# layer norm included, is in fp16, and only the optimizer also keeps fp32. Their scripts for images
+# convert per operator, as autocast does. Source: NVIDIA/DeepLearningExamples,
 # PyTorch/LanguageModeling/BERT/run_squad.py.
 _HALF_NETWORKS = re.compile(r"transformers:.*\nNVIDIA DeepLearningExamples\b")
 _SHARDED = re.compile(r"fsdp|full_shard|shard_grad_op|zero-?[123]\b|tensor.parallel|pipeline", re.I)
 
 
 class HostToDevice(StrEnum):
-    """Whether the batch is copied to the device inside the timed region, and from what memory."""
+    """Whether the timed region copies the batch to the device, and from which memory."""
 
     NONE = "none"
     PAGEABLE = "pageable"
@@ -117,31 +117,31 @@ class HostToDevice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One measured step, as its table tells it.
+    """One measured step, as its table describes it.
 
     Args:
         case_id: Name of the row, unique in its table.
-        source: Who measured it.
+        source: Publisher of the measurement.
         workload: Spec of the model.
-        device: Name of the GPU, or of the CPU; the catalogue may not know it.
+        device: Name of the GPU or CPU; it may be missing from the catalogue.
         num_devices: Devices that share the step.
-        precision: How numbers are stored and multiplied.
+        precision: Number format for storage and products.
         batch_size: Samples per device.
-        phase: What is timed.
+        phase: The timed phase.
         optimizer: ``none`` or its name in lower case.
-        h2d: Whether the batch is copied inside the timed region; ``none`` where that is not said.
+        h2d: Whether the timed region copies the batch; ``none`` if the table does not say.
         host: Processor of the machine, in the table's words; may be empty.
         framework: Software and its versions, in the table's words; may be empty.
         value_ns: Measured time of one step.
-        repeats: Measurements of which ``value_ns`` is the median.
-        split: The table's own word for a group of rows; may be empty.
-        note: Anything else.
-        memory_format: Of images; ``contiguous`` without such a column.
+        repeats: Number of measurements; ``value_ns`` is their median.
+        split: The table's own name for a group of rows; may be empty.
+        note: Further remarks.
+        memory_format: Format of images; ``contiguous`` without such a column.
         compile: Mode of ``torch.compile``; ``none`` without such a column.
-        attention: How attention was computed; unsaid without such a column.
-        not_modelled: What of the step no prediction knows, such as sharded parameters; empty for
-            nothing.
-        caveats: What was assumed to read the row.
+        attention: Implementation of attention; unsaid without such a column.
+        not_modelled: Parts of the step that no prediction covers, such as sharded parameters; empty
+            for none.
+        caveats: Assumptions made to read the row.
     """
 
     case_id: str
@@ -171,7 +171,7 @@ class MeasuredRow:
         """Return the row that the cells describe.
 
         Raises:
-            BreakevenError: A cell does not hold what its column allows.
+            BreakevenError: If a column does not allow the value of its cell.
         """
         name, caveats = cells.name("device"), ()
         bare = _REMARK.sub("", name)
@@ -180,7 +180,7 @@ class MeasuredRow:
             name, caveats = bare, (Caveat(code="assumed-device", message=message),)
         phase = cells.choice("phase", TimedPhase)
         optimizer = _OPTIMIZER.fullmatch(cells.text("optimizer"))
-        if optimizer is None and phase is TimedPhase.TRAIN:  # in other phases none is timed
+        if optimizer is None and phase is TimedPhase.TRAIN:  # other phases have no optimizer
             allowed = "none, or a name in lower case such as sgd, adamw or adamw (fused)"
             raise cells.refused("optimizer", allowed)
         attention = cells.text("attention").casefold()
@@ -220,7 +220,7 @@ class MeasuredRow:
 
     @property
     def case(self) -> StepCase:
-        """Which step was measured, without batch size, device and host."""
+        """The measured step, without batch size, device and host."""
         is_half = self.precision is NumberFormat.AMP_FP16 and _HALF_NETWORKS.match(
             f"{self.workload}\n{self.note}"
         )
@@ -237,27 +237,27 @@ class MeasuredRow:
         )
 
 
-# Numbers of a row that were measured are not what rows are chosen by.
+# Fields by which rows cannot be filtered.
 _NO_KEYS = frozenset({"value_ns", "note", "caveats"})
 _KEYS = tuple(field.name for field in fields_of(MeasuredRow) if field.name not in _NO_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """Which rows of a table count: those with one of the values in each column.
+    """A filter for rows: those with an allowed value in each column.
 
     Args:
-        values_by_column: Allowed texts of each column, in any case of letters.
+        values_by_column: Allowed texts of each column; case does not matter.
     """
 
     values_by_column: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def parse(cls, conditions: Sequence[str]) -> RowFilter:
-        """Return the filter of ``KEY=VALUE`` conditions; a key given twice allows both values.
+        """Return the filter of ``KEY=VALUE`` conditions; a repeated key allows each value.
 
         Raises:
-            UsageError: A condition is not of this form, or its key is no column.
+            UsageError: If a condition has another form, or its key is no column.
         """
         values: dict[str, tuple[str, ...]] = {}
         for condition in conditions:
@@ -274,7 +274,7 @@ class RowFilter:
         """Return the rows that meet every condition.
 
         Raises:
-            BreakevenError: None does.
+            BreakevenError: If no row does.
         """
         selected = tuple(rows)
         for column, values in self.values_by_column.items():
@@ -306,15 +306,15 @@ _COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and 
 
 
 def read_table(*paths: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
-    """Return the rows of a table of measured steps, which may lie in several files.
+    """Return the rows of a table of measured steps, which may have several files.
 
-    Each file is CSV in UTF-8 with a line of column names, compressed where its name ends in
-    ``.gz``. Further columns are ignored, as are lines without any character.
+    Each file is CSV in UTF-8 with a line of column names, compressed if its name ends in ``.gz``.
+    Further columns and empty lines are ignored.
 
     Raises:
-        BreakevenError: A file cannot be read, is no such table, or has no rows; a column is
-            missing; a cell does not hold what its column allows; two rows have the same
-            ``case_id``. A device or workload that is not known is no error here.
+        BreakevenError: If a file cannot be read, is no such table, or has no rows; if a column is
+            missing or does not allow the value of a cell; or if two rows have the same
+            ``case_id``. An unknown device or workload is no error here.
     """
     rows, unread = read_what_is_readable(*paths)
     if unread:
@@ -325,10 +325,10 @@ def read_table(*paths: str | os.PathLike[str]) -> tuple[MeasuredRow, ...]:
 def read_what_is_readable(
     *paths: str | os.PathLike[str],
 ) -> tuple[tuple[MeasuredRow, ...], tuple[UnreadRow, ...]]:
-    """Return the rows of a table, and those with a cell that is not understood.
+    """Return the rows of a table, and separately those with a cell that cannot be parsed.
 
     Raises:
-        BreakevenError: As for `read_table`, but for cells; or no row can be read.
+        BreakevenError: As for `read_table`, except for cells; or if no row can be read.
     """
     rows: list[MeasuredRow] = []
     unread: list[UnreadRow] = []
@@ -391,17 +391,17 @@ def _check_columns(place: str, header: list[str]) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each record, with the line that it begins on."""
+    """Yield the cells of each record, with the number of its first line."""
     try:
         document = path.read_bytes()
         if path.suffix == ".gz":
             document = gzip.decompress(document)
     except (OSError, EOFError) as error:
-        # What gzip refuses has no number of its own.
+        # Errors of gzip have no ``strerror``.
         reason = getattr(error, "strerror", None) or str(error)
         raise BreakevenError(f"cannot read {path}: {reason}") from error
     try:
-        # Spreadsheets put a byte order mark first.
+        # Spreadsheets write a byte order mark first.
         text = document.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = document.count(b"\n", 0, error.start) + 1
@@ -420,5 +420,5 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         if record is None:
             return
         yield line, [cell.strip() for cell in record]
-        # A quoted cell may hold line breaks, so that a record ends on a later line.
+        # A quoted cell may contain line breaks, so a record may end on a later line.
         line = reader.line_num + 1

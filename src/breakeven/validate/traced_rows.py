@@ -1,6 +1,6 @@
-"""Rows of a table with their steps, predicted.
+"""Rows of a table with their traced steps, and their predictions.
 
-A row of a CPU that is named is timed on this CPU, and carried over to that one.
+A row of a known CPU is timed on this CPU, and the time is scaled to the row's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RowOutcome = RowPrediction | Unpredictable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What predictions rest on.
+    """The fitted tables that predictions use.
 
     Args:
         efficiencies: Fitted to benchmarks of operators.
@@ -77,7 +77,8 @@ class TracedRows:
 
     Args:
         rows: The rows.
-        steps: The step of each at its batch size, or why it has none; equal ones are one object.
+        steps: The step of each row at its batch size, or why it has none; equal steps share one
+            object.
     """
 
     rows: tuple[MeasuredRow, ...]
@@ -86,7 +87,7 @@ class TracedRows:
 
     @classmethod
     def of(cls, rows: Sequence[MeasuredRow], *, progress: Progress) -> TracedRows:
-        """Trace the step of each row; equal ones once."""
+        """Trace the step of each row; equal ones only once."""
 
         def report(num_known: int, num_wanted: int) -> None:
             progress.detail(f"traced {num_known} of {num_wanted} steps")
@@ -131,7 +132,7 @@ class TracedRows:
     def predict(self, positions: Iterable[int], calibration: Calibration) -> tuple[RowOutcome, ...]:
         """Return the outcomes of the rows at ``positions``."""
         places = Places(calibration)
-        # Steps on two, three and four GPUs rest on the same one on one.
+        # Steps on two, three and four GPUs share the prediction for one GPU.
         lone: dict[tuple[int, Place], StepPrediction] = {}
         times: dict[tuple[int, Place], PhaseTimes] = {}
         outcomes: list[RowOutcome] = []
@@ -174,7 +175,7 @@ class TracedRows:
         return tuple(outcomes)
 
     def model(self, step: StepTrace) -> Model:
-        """Return a step of ``steps``, lowered once."""
+        """Return the lowered model of a step of ``steps``; each is lowered once."""
         model = self._models.get(id(step))
         if model is None:
             model = Model(program=build_program(step), size=model_size(step))
@@ -183,25 +184,25 @@ class TracedRows:
 
 
 def machine_of(row: MeasuredRow) -> str:
-    """Return under which name what is peculiar to the row's machine is kept."""
+    """Return the name under which the effects of the row's machine are stored."""
     return ", ".join(word for word in (row.device, row.host, row.framework) if word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A step as far as it is the same in all places."""
+    """The parts of a step that do not depend on the place."""
 
     program: Program
     size: ModelSize
 
     def times(self, place: Place) -> PhaseTimes:
-        """Return the times of its phases in a place."""
+        """Return the times of the step's phases in a place."""
         return phase_times(self.program.with_costs(place.costs), place.device, place.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """Where a row was measured, and what a step costs there."""
+    """The machine of a row, and the costs of a step there."""
 
     device: DeviceSpec
     host: HostSpec
@@ -210,14 +211,14 @@ class Place:
 
 
 class Places:
-    """The places of rows under one calibration, each once."""
+    """The places of rows under one calibration; each is built once."""
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._places: dict[str, Place] = {}
 
     def of(self, row: MeasuredRow) -> Place:
-        """Return where a row was measured; equal machines are one object."""
+        """Return the place of a row; equal machines share one object."""
         machine = machine_of(row)
         if machine not in self._places:
             costs = StepCosts(
@@ -236,7 +237,7 @@ class Places:
         return self._places[machine]
 
 
-# What tables call the modes of torch.compile: Inductor with CUDA graphs is reduce-overhead.
+# Names in tables for modes of torch.compile: Inductor with CUDA graphs is reduce-overhead.
 _COMPILE_MODES = {
     **{mode.value: mode for mode in CompileMode},
     "default+cudagraphs": CompileMode.REDUCE_OVERHEAD,
@@ -244,7 +245,7 @@ _COMPILE_MODES = {
 
 
 class Predictor(Protocol):
-    """Predicts rows of tables, from one calibration or from one per fold."""
+    """Predicts rows of tables, from one calibration or one per fold."""
 
     def predict(
         self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
@@ -253,7 +254,7 @@ class Predictor(Protocol):
 
         Args:
             rows: Rows whose devices are in the catalogue; their workloads may be unknown.
-            training: Further such rows, which may be learned from and are not predicted.
+            training: Further such rows to learn from; they are not predicted.
         """
         ...
 
@@ -268,7 +269,7 @@ def shipped_calibration() -> Calibration:
 
 
 class ShippedPredictor:
-    """The calibration that ships; rows that it was made from are marked.
+    """Predicts with the shipped calibration, and marks the rows that it was fitted to.
 
     Args:
         progress: Progress callback.
@@ -280,7 +281,7 @@ class ShippedPredictor:
     def predict(
         self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
     ) -> Sequence[RowOutcome]:
-        """Return one outcome per row; nothing is learned from ``training``."""
+        """Return one outcome per row; ``training`` is ignored."""
         steps = TracedRows.of(rows, progress=self._progress)
         calibration = shipped_calibration()
         seen = {*calibration.effects.calibrated_on, *calibration.multi_gpu.calibrated_on}
@@ -292,9 +293,9 @@ class ShippedPredictor:
         )
 
 
-# A family of models, each a stem of names: what differs is depth and width.
+# A model family is a stem of names; its members differ in depth and width.
 _FAMILY_STEMS = re.compile(r"[a-z]+(?:_resnet)?", re.IGNORECASE)
-# timm names weights of one architecture by who trained them.
+# timm prefixes an architecture with the source of its weights.
 _TRAINERS = re.compile(r"^(?:gluon|tv|ssl|swsl|ig|tf|legacy|ens_adv)_")
 
 
@@ -306,10 +307,10 @@ def model_family_of(workload: str) -> str:
     kind, _, rest = workload.partition(":")
     name = rest.partition("?")[0]
     if kind in ("llm", "mpt", "gpt2"):
-        # All are GPT-2 with other numbers, and so is a model of transformers.
+        # All of these are GPT-2 with other sizes, as is a model of transformers.
         return "transformers:GPT2"
     if kind == "transformers":
-        # BertForQuestionAnswering, BertModel: up to the task.
+        # Cut the task off: BertForQuestionAnswering, BertModel.
         name = re.sub(r"(?:LMHead|For[A-Z]|Model|PreTrained).*", "", name)
         return f"{kind}:{name}"
     if kind == "timm":
@@ -319,7 +320,7 @@ def model_family_of(workload: str) -> str:
 
 
 def fingerprint(row: MeasuredRow) -> str:
-    """Return what tells a row from every other: its step, where it ran, and how long it took."""
+    """Return a hash that identifies a row by its step, machine and measured time."""
     facts = (
         row.workload, row.device, row.num_devices, row.precision, row.batch_size, row.phase,
         row.optimizer, row.h2d, row.host, row.framework, f"{row.value_ns:.6g}",
@@ -327,7 +328,7 @@ def fingerprint(row: MeasuredRow) -> str:
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:10]
 
 
-# Of a step that is long, two calls are enough: the first one only warms up.
+# Two calls suffice for a long step: the first one warms up.
 _SECONDS = 2.0
 # "2x Xeon E5-2630 v3".
 _SOCKETS = re.compile(r"(?:cpu\s+)?(?:[2-9]|\d\d)\s*x\s", re.IGNORECASE)
@@ -342,8 +343,7 @@ class MeasuredCpus:
 
     Args:
         progress: Progress callback.
-        time_step: Returns the time of a step of this batch size here, on one core; injected in
-            tests.
+        time_step: Returns the time of a step at a batch size on one core here; injected in tests.
     """
 
     def __init__(
@@ -397,10 +397,10 @@ class MeasuredCpus:
 
 
 def time_here(case: StepCase, batch_size: int) -> Estimate:
-    """Return the shortest time of a step on one core of this CPU, without what others take of it.
+    """Return the shortest time of a step on one core of this CPU, without interruptions.
 
     Raises:
-        WorkloadError: The workload cannot be built.
+        WorkloadError: If the workload cannot be built.
     """
     import torch
 
@@ -412,7 +412,7 @@ def time_here(case: StepCase, batch_size: int) -> Estimate:
 
 
 def _refused(row: MeasuredRow, cpu: HostCpu) -> Unpredictable | None:
-    """Return why a row is not predicted, where that does not depend on its workload."""
+    """Return why a row is not predicted, for reasons other than its workload; None if it can be."""
     try:
         rates_of(cpu)
     except BreakevenError as error:

@@ -1,4 +1,4 @@
-"""The steps that tables of timings name: built, traced without data or a GPU."""
+"""Workloads named in tables of timings: built and traced without data or a GPU."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ if TYPE_CHECKING:
     from breakeven.workloads.case_traces import step_on_device as step_on_device
     from breakeven.workloads.case_traces import trace_case as trace_case
 
-# This needs torch in the caller's process; `trace_cases` needs it in its children only.
+# These need torch in the caller's process; `trace_cases` needs it only in its children.
 __getattr__ = exported_on_use(__name__)

@@ -1,4 +1,4 @@
-"""Steps of workloads: recorded on a fake GPU, or run on a device that is here."""
+"""Steps of workloads, recorded on a fake GPU or run on a real device."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from breakeven.workloads.user_file import prepare_user_function
 
 
 def attention_as(attention: Attention) -> AbstractContextManager[object]:
-    """Compute attention operator by operator where a case says so.
+    """Compute attention operator by operator if a case asks for it.
 
-    Whatever calls torch's function then gets the operators by which models computed attention
-    before torch had one.
+    All calls of torch's function then run the operators by which models computed attention before
+    torch had such a function.
     """
     if attention is not Attention.EAGER:
         return nullcontext()
@@ -62,14 +62,14 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Take the arguments of torch's function, and compute what it defines."""
+    """Replace torch's function: take its arguments and compute its definition."""
     if enable_gqa:
         num_shared = query.size(-3) // key.size(-3)
         key, value = (part.repeat_interleave(num_shared, -3) for part in (key, value))
     factor = query.size(-1) ** -0.5 if scale is None else scale
     scores: Any
     if is_causal:
-        # Language models scale the scores, of which there are more; others the queries before.
+        # Language models scale the scores, which are larger; others scale the queries before.
         scores = query @ key.transpose(-2, -1) * factor
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
@@ -84,8 +84,8 @@ def _attend(
     return weights @ value
 
 
-# Every dimension is affine in the batch size; 1 is left out, for PyTorch treats it differently
-# (batch statistics, what counts as contiguous).
+# Every dimension is affine in the batch size. Leave out 1, which PyTorch treats differently (batch
+# statistics, contiguity).
 _BATCH_SIZES = (2, 3)
 
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -98,10 +98,10 @@ def trace_case(case: StepCase) -> ScaledTrace:
     Models are built and run on fake tensors: no memory, no data, no download.
 
     Args:
-        case: What of which workload is timed.
+        case: The workload, and the part of its step to time.
 
     Raises:
-        WorkloadError: The workload cannot be built or run; the message says why.
+        WorkloadError: If the workload cannot be built or run; the message says why.
     """
     return as_asked(trace_base(base_case(case)), case)
 
@@ -118,7 +118,7 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
             return _trace(case, spec, session)
     except BreakevenError:
         raise
-    except Exception as error:  # Builders and models are others' code and raise what they like.
+    except Exception as error:  # builders and models are foreign code and may raise anything
         first_line = str(error).strip().partition("\n")[0]
         raise WorkloadError(
             f"{spec.text!r} cannot be traced: {type(error).__name__}: {first_line}",
@@ -138,7 +138,7 @@ def _trace(case: StepCase, spec: WorkloadSpec, session: FakeSession) -> tuple[St
     own_file = Path(spec.path).resolve() if spec.path else None
 
     def with_own_line(event: Event) -> Event:
-        # For a model of a library the recorder names the line that asked for the trace.
+        # For a library's model, the recorder names the line that asked for the trace.
         location = event.location
         if location is None or Path(location.file).resolve() == own_file:
             return event
@@ -175,10 +175,10 @@ def _trace(case: StepCase, spec: WorkloadSpec, session: FakeSession) -> tuple[St
 
 
 def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
-    """Build the model of a case, and return what makes steps of it.
+    """Build the model of a case, and return a factory of its steps.
 
     Raises:
-        WorkloadError: It cannot be built.
+        WorkloadError: If it cannot be built.
     """
     dtype = PARAMETER_DTYPES.get(case.number_format, torch.float32)
     match spec.kind:
@@ -204,16 +204,16 @@ def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
 def step_on_device(
     case: StepCase, batch_size: int, device: torch.device, *, compile_mode: str = "none"
 ) -> Callable[[], object]:
-    """Return a call that does one step on random data.
+    """Return a function that runs one step on random data.
 
     Args:
-        case: What is timed; without copies of the batch.
+        case: The case to time; copies of the batch are left out.
         batch_size: Samples per step.
-        device: Where.
+        device: The device to run on.
         compile_mode: Mode of ``torch.compile`` for the model, or ``none``.
 
     Raises:
-        WorkloadError: The workload cannot be built, or brings its own loop.
+        WorkloadError: If the workload cannot be built, or has its own loop.
     """
     spec = parse_workload(case.workload)
     torch.manual_seed(0)
@@ -235,10 +235,10 @@ def step_on_device(
 
 @contextmanager
 def products_in_tf32(*, is_allowed: bool) -> Iterator[None]:
-    """Let products and convolutions of fp32 use TF32 inside, or forbid it.
+    """Allow or forbid TF32 for products and convolutions of fp32 inside.
 
-    cuDNN tries its algorithms meanwhile. MIOpen does not: it would try all that there are, which
-    takes minutes for a shape (pytorch/pytorch#145294).
+    cuDNN benchmarks its algorithms inside. MIOpen does not: it would try every algorithm, which
+    takes minutes per shape (pytorch/pytorch#145294).
     """
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
@@ -252,7 +252,7 @@ def products_in_tf32(*, is_allowed: bool) -> Iterator[None]:
 
 
 def fill(built: BuiltStep) -> None:
-    """Put random numbers into the batch: zeros draw less power, and one token is one address."""
+    """Fill the batch with random numbers: zeros draw less power, and one token is one address."""
     tokens = [m.num_embeddings for m in built.model.modules() if isinstance(m, nn.Embedding)]
     with torch.no_grad():
         for tensor in (*built.inputs, *built.targets):

@@ -1,4 +1,4 @@
-"""Decoder-only language models from their numbers, named ``llm:gpt2`` and ``llm:mpt``."""
+"""Decoder-only language models built from their sizes, named ``llm:gpt2`` and ``llm:mpt``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breakeven.trace import TimedPhase
 from breakeven.workloads.spec import OptionValue, WorkloadSpec, suggest
 from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
-# As configurations of transformers and others call the same numbers.
+# Names of the same sizes in configurations of transformers and others.
 _OTHER_NAMES = {
     "n_embd": "d_model",
     "n_head": "n_heads",
@@ -28,16 +28,16 @@ _EXPANSION = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """The numbers of a model.
+    """The sizes and options of a model.
 
     Args:
         d_model: Width of the residual stream.
-        n_heads: Attention heads of a layer.
-        n_layers: Layers.
-        vocab: Tokens that there are.
-        seq: Tokens of a sample.
-        drop: Share of values that dropout zeroes in training, everywhere but in the loss.
-        tied: Whether the output layer is the embedding of tokens.
+        n_heads: Attention heads per layer.
+        n_layers: Number of layers.
+        vocab: Number of tokens in the vocabulary.
+        seq: Tokens per sample.
+        drop: Share of values that dropout zeroes in training, except in the loss.
+        tied: Whether the output layer shares the token embedding.
         bias: Whether linear layers and norms have biases.
         written_out: Whether layer norm and GELU are elementwise operators, as written by hand.
     """
@@ -60,19 +60,19 @@ _OF_FAMILY: dict[str, dict[str, OptionValue]] = {"gpt2": {"drop": 0.1}, "mpt": {
 def prepare_language_model(
     spec: WorkloadSpec, dtype: torch.dtype, phase: TimedPhase
 ) -> StepFactory:
-    """Build a language model, and return what makes steps of it.
+    """Build a language model, and return a factory of its steps.
 
-    Layers normalise first, positions are learned, and attention is causal, by torch's
+    The model has pre-norm layers, learned positions and causal attention, by torch's
     `scaled_dot_product_attention`. The targets of a training step are tokens of the batch.
 
     Args:
-        spec: Options are the numbers of the model: ``d_model``, ``n_heads``, ``n_layers``,
-            ``vocab`` and ``seq`` always, others where they differ from the family's.
-        dtype: Of the parameters.
-        phase: What is timed; the loss is part of all phases that have a backward pass.
+        spec: Options are the sizes of the model: ``d_model``, ``n_heads``, ``n_layers``, ``vocab``
+            and ``seq`` are required, others default to the family's.
+        dtype: Dtype of the parameters.
+        phase: The timed phase; every phase with a backward pass includes the loss.
 
     Raises:
-        WorkloadError: There is no such family, or a number is missing or impossible.
+        WorkloadError: If there is no such family, or a size is missing or invalid.
     """
     model = _Decoder(_shape_of(spec)).to(dtype)
     seq = model.shape.seq
@@ -133,7 +133,7 @@ def _checked(spec: WorkloadSpec, key: str, value: OptionValue, type_name: str) -
 
 
 class _Decoder(nn.Module):
-    """Embeddings, layers, a last norm, and logits of every token."""
+    """Embeddings, layers, a final norm, and the logits of every token."""
 
     def __init__(self, shape: _Shape) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _Decoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention and two linear layers, each upon the normalised stream and added to it."""
+    """Attention and a two-layer MLP, each applied to the normalised stream and added to it."""
 
     def __init__(self, shape: _Shape) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Causal self-attention with one product for queries, keys and values."""
+    """Causal self-attention with one projection for queries, keys and values."""
 
     def __init__(self, shape: _Shape) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def _dropout(shape: _Shape) -> nn.Module:
 
 
 class _WrittenNorm(nn.Module):
-    """Layer norm as written by hand."""
+    """Layer norm, written by hand."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _WrittenNorm(nn.Module):
 
 
 class _WrittenGelu(nn.Module):
-    """GELU by its approximation with tanh, as written by hand."""
+    """GELU by its tanh approximation, written by hand."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         inner = math.sqrt(2 / math.pi) * (values + 0.044715 * torch.pow(values, 3))

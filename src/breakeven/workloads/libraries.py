@@ -1,4 +1,4 @@
-"""Models of transformers, torchvision and timm: nothing is downloaded."""
+"""Models of transformers, torchvision and timm, built without downloads."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from breakeven.trace import Attention, StepCase, TimedPhase
 from breakeven.workloads.spec import WorkloadSpec, suggest
 from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
-# Operators that torchvision describes to torch.compile when it is imported. A wheel built for
-# CUDA cannot load them beside a torch built without; no classifier calls any.
+# Operators that torchvision registers for torch.compile on import. A wheel built for CUDA cannot
+# load them with a torch built without; no classifier calls any of them.
 _COMPILED_OPERATORS = (
     "nms", "qnms", "roi_align", "_roi_align_backward", "ps_roi_align", "_ps_roi_align_backward",
     "roi_pool", "_roi_pool_backward", "ps_roi_pool", "_ps_roi_pool_backward", "deform_conv2d",
     "_deform_conv2d_backward",
 )  # fmt: skip
-# Attention as tables of timings have it that do not say: one operator at a time.
+# Tables that do not name an implementation timed attention operator by operator.
 _ATTENTION = {Attention.EAGER: "eager", Attention.SDPA: "sdpa", Attention.UNSAID: "eager"}
-# What the loss of a class takes besides the inputs, by the end of the class's name: one number a
-# sample, or one a token.
+# Arguments of the loss besides the inputs, by the end of the class's name: one number per sample,
+# or one per token.
 _PER_SAMPLE = {
     "ForQuestionAnswering": ("start_positions", "end_positions"),
     "ForSequenceClassification": ("labels",),
@@ -43,9 +43,9 @@ _PER_TOKEN = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGenera
 
 @cache
 def import_torchvision() -> ModuleType | None:
-    """Return torchvision, or None where it is not installed.
+    """Return torchvision, or None if it is not installed.
 
-    Where its compiled operators cannot be loaded they are declared, without an implementation.
+    If its compiled operators cannot be loaded, they are declared without an implementation.
     """
     if importlib.util.find_spec("torchvision") is None:
         return None
@@ -72,24 +72,24 @@ def _require(package: str) -> None:
 
 
 def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase) -> StepFactory:
-    """Build a model, and return what makes steps of it.
+    """Build a model, and return a factory of its steps.
 
-    A row of phase ``train`` is a training script: dropout is on, the model computes its own loss
-    and gets a mask and token types. In the other phases it is a benchmark of the model: evaluation
-    mode, the tokens alone, ``backward`` from a gradient of ones at the logits, and gradients that
-    add up over the iterations, as the published timings of single layers show.
+    A row of phase ``train`` is a training script: dropout is on, and the model computes its own
+    loss and gets a mask and token types. A row of another phase is a benchmark of the model, like
+    the published timings of single layers. It uses evaluation mode and only the tokens, calls
+    ``backward`` with a gradient of ones at the logits, and accumulates gradients.
 
     Args:
         spec: Options are ``seq``, the number of tokens, ``attn_implementation``, and keys of the
             model's configuration.
-        dtype: Of the parameters.
-        case: What is timed; its attention is that of the model where the spec names none.
+        dtype: Dtype of the parameters.
+        case: The case to time; its attention applies if the spec names none.
 
     Raises:
-        WorkloadError: transformers is not installed, or has no such model or key.
+        WorkloadError: If transformers is not installed, or has no such model or key.
     """
     _require("transformers")
-    import_torchvision()  # transformers imports it where it is, and fails if that fails.
+    import_torchvision()  # transformers imports it if installed, and fails if that fails
     import transformers
 
     model_class = getattr(transformers, spec.name, None) if spec.name in dir(transformers) else None
@@ -113,7 +113,7 @@ def prepare_transformers(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase)
     config._attn_implementation = attention
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0
-    # The keys and values of a prompt are copied into a cache that no row of a table reads.
+    # Disable the cache, which would copy keys and values; no row of a table reads it.
     config.use_cache = False
     try:
         model = model_class(config).to(dtype)
@@ -187,9 +187,9 @@ def _make_targets(spec: WorkloadSpec, inputs: dict[str, Any]) -> dict[str, torch
 
 
 _IMAGE_SIZE = 224
-# Its auxiliary classifier needs more than 224 pixels.
+# Inception's auxiliary classifier needs more than 224 pixels.
 _IMAGE_SIZES = {"inception_v3": 299}
-# The weight of each auxiliary loss. Sources: Szegedy et al., arXiv 1409.4842, section 5;
+# Weight of each auxiliary loss. Sources: Szegedy et al., arXiv 1409.4842, section 5;
 # torchvision's documentation of Inception v3.
 _AUXILIARY_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 
@@ -197,15 +197,15 @@ _AUXILIARY_WEIGHTS = {"googlenet": 0.3, "inception_v3": 0.4}
 def prepare_torchvision(
     spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool
 ) -> StepFactory:
-    """Build a classifier, and return what makes steps of it.
+    """Build a classifier, and return a factory of its steps.
 
     Args:
         spec: Options are ``image``, the size of the images, and arguments of the model's function.
-        dtype: Of parameters and images.
-        channels_last: Whether parameters and images lie in channels-last memory.
+        dtype: Dtype of parameters and images.
+        channels_last: Whether parameters and images are in channels-last memory.
 
     Raises:
-        WorkloadError: torchvision is not installed, or has no such classifier or argument.
+        WorkloadError: If torchvision is not installed, or has no such classifier or argument.
     """
     torchvision = import_torchvision()
     if torchvision is None:
@@ -222,7 +222,7 @@ def prepare_torchvision(
     options: dict[str, Any] = dict(spec.options)
     size = _image_size(spec, options, _IMAGE_SIZES.get(spec.name, _IMAGE_SIZE))
     if spec.name in _AUXILIARY_WEIGHTS:
-        # Their initial weights are drawn by SciPy, one by one.
+        # SciPy would draw the initial weights one by one.
         options.setdefault("init_weights", False)
     try:
         model = models.get_model(spec.name, weights=None, **options).to(dtype)
@@ -246,28 +246,28 @@ def prepare_torchvision(
 
 
 def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool) -> StepFactory:
-    """Build a classifier, and return what makes steps of it as timm's own benchmark times them.
+    """Build a classifier, and return a factory of its steps as timm's own benchmark times them.
 
-    The batch is on the device already but for its labels, which are made there; the loss is never
-    scaled, and the loop waits for each step.
+    The images are on the device already, and the labels are made there. The loss is never scaled,
+    and the loop waits for each step.
 
     Args:
-        spec: Options are ``img``, the size of the images, ``fast_norm``, which lets timm's own
-            normalization layers compute in the dtype of autocast, and arguments of the model's
+        spec: Options are ``img``, the size of the images; ``fast_norm``, which lets timm's own
+            normalization layers compute in the dtype of autocast; and arguments of the model's
             function.
-        dtype: Of parameters and images.
-        channels_last: Whether parameters and images lie in channels-last memory.
+        dtype: Dtype of parameters and images.
+        channels_last: Whether parameters and images are in channels-last memory.
 
     Raises:
-        WorkloadError: timm is not installed, or has no such model or argument.
+        WorkloadError: If timm is not installed, or has no such model or argument.
     """
     _require("timm")
-    import_torchvision()  # timm imports it, and fails where its compiled operators do.
+    import_torchvision()  # timm imports it, and fails if its compiled operators do
     timm: Any = importlib.import_module("timm")
     name = spec.name
     if not timm.is_model(name):
         raise WorkloadError(f"timm has no model {name!r}", hint=suggest(name, timm.list_models()))
-    # An older name of a model has no configuration of its own.
+    # A model's deprecated name has no configuration.
     name = timm.models.get_deprecated_models().get(name, name)
     options: dict[str, Any] = dict(spec.options)
     default: tuple[int, ...] = timm.get_pretrained_cfg(name).input_size
@@ -286,7 +286,7 @@ def prepare_timm(spec: WorkloadSpec, dtype: torch.dtype, *, channels_last: bool)
 
 
 def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Module:
-    """Return the model for images of a size, with the norms that are asked for."""
+    """Return the model for images of a size, with fast norms if requested."""
     is_fast = options.pop("fast_norm", 0)
     if is_fast not in (0, 1):
         raise WorkloadError(f"fast_norm is 0 or 1, not {is_fast!r}")
@@ -294,7 +294,7 @@ def _create(timm: Any, name: str, size: int, options: dict[str, Any]) -> nn.Modu
         timm.layers.set_fast_norm(True)
     try:
         return timm.create_model(name, img_size=size, **options)
-    except TypeError as error:  # models of convolutions alone take no such argument
+    except TypeError as error:  # purely convolutional models have no such argument
         if "img_size" not in str(error):
             raise
         return timm.create_model(name, **options)
@@ -320,10 +320,10 @@ def _steps(
     *,
     channels_last: bool,
 ) -> StepFactory:
-    """Return what makes steps of a classifier, for images of a shape."""
+    """Return a factory of a classifier's steps, for images of a shape."""
     format_ = torch.channels_last if channels_last else torch.contiguous_format
     if channels_last:
-        # `to` takes the format beside nothing else, which its stubs do not know.
+        # The stubs of `to` do not know a memory format alone.
         to: Any = model.to
         model = to(memory_format=format_)
 

@@ -1,4 +1,4 @@
-"""Small networks of breakeven's own, named ``breakeven:NAME?args``."""
+"""breakeven's own small networks, named ``breakeven:NAME?args``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from breakeven.errors import WorkloadError
 from breakeven.workloads.spec import WorkloadSpec, suggest
 from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
-# Blocks of each of the four stages, and how many times as wide a block ends.
+# By depth: blocks of each of the four stages, and the factor by which a block's output is wider.
 STAGES = {18: ((2, 2, 2, 2), 1), 34: ((3, 4, 6, 3), 1), 50: ((3, 4, 6, 3), 4)}
 _WIDTH = 64
 
@@ -25,7 +25,7 @@ class ResidualNetwork(nn.Module):
 
     Args:
         depth: 18, 34 or 50 layers.
-        classes: Classes that there are.
+        classes: Number of classes.
     """
 
     def __init__(self, depth: int, classes: int) -> None:
@@ -70,14 +70,14 @@ def _convolution(width: int, end: int, window: int, stride: int) -> tuple[nn.Mod
 
 
 def prepare_own(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:
-    """Build one of breakeven's own networks, and return what makes steps of it.
+    """Build one of breakeven's own networks, and return a factory of its steps.
 
     Args:
         spec: Options are the arguments of the network's function.
-        dtype: Of parameters and inputs.
+        dtype: Dtype of parameters and inputs.
 
     Raises:
-        WorkloadError: There is no such network or argument.
+        WorkloadError: If there is no such network or argument.
     """
     build = _NETWORKS.get(spec.name)
     if build is None:
@@ -107,7 +107,7 @@ def _perceptron(sizes: Sequence[int]) -> nn.Sequential:
 
 
 def _disc_mlp(dtype: torch.dtype, depth: int = 8) -> StepFactory:
-    """Classify points of the plane; each of ``depth`` layers is twice as wide as the last."""
+    """Classify points of the plane; each of ``depth`` layers is twice as wide as the previous."""
     model = _perceptron([*(2**power for power in range(1, depth + 1)), 2])
     return _classifier(model.to(dtype), (2,), dtype, reads_loss=True)
 
@@ -115,7 +115,7 @@ def _disc_mlp(dtype: torch.dtype, depth: int = 8) -> StepFactory:
 def _mlp(
     dtype: torch.dtype, input: int = 784, width: int = 1024, depth: int = 3, classes: int = 10
 ) -> StepFactory:
-    """Classify vectors with ``depth`` linear layers, ReLU between them."""
+    """Classify vectors with ``depth`` linear layers and ReLU between them."""
     model = _perceptron([input, *[width] * (depth - 1), classes])
     return _classifier(model.to(dtype), (input,), dtype)
 
@@ -162,7 +162,7 @@ def _classifier(
 
 
 def _rnn_stream(dtype: torch.dtype, input: int = 8, hidden: int = 256) -> StepFactory:
-    """Predict the next frame of streams from a frame and a state, one frame a step."""
+    """Predict the next frame of streams from a frame and a state, one frame per step."""
     model = _FrameCell(input, hidden).to(dtype)
 
     def make_step(batch_size: int) -> BuiltStep:
@@ -183,7 +183,7 @@ def _rnn_stream(dtype: torch.dtype, input: int = 8, hidden: int = 256) -> StepFa
 
 
 class _FrameCell(nn.Module):
-    """A recurrent cell written by hand: two linear layers on a frame and the state beside it."""
+    """A recurrent cell written by hand: two linear layers on the concatenated frame and state."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The spec of a workload, as tables write it, and the cases that one trace of it serves.
+"""The spec of a workload in a table, and the cases that share one trace of it.
 
-Such cases differ in switches, in the copy of the batch, or in what is timed.
+Such cases differ in switches, in the copy of the batch, or in the timed phase.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class WorkloadKind(StrEnum):
-    """Where a workload comes from."""
+    """The origin of a workload."""
 
     TORCHVISION = "torchvision"
     TIMM = "timm"
@@ -39,8 +39,8 @@ class WorkloadKind(StrEnum):
 
 
 _PREFIXES = frozenset(kind for kind in WorkloadKind if kind is not WorkloadKind.FILE)
-# Families of language models: ``mpt:125m?d_model=768`` is ``llm:mpt?d_model=768``. What stands
-# after the colon is what people call the size; the numbers decide.
+# Families of language models: ``mpt:125m?d_model=768`` is ``llm:mpt?d_model=768``. The text after
+# the colon only names the size; the options set it.
 _LLM_FAMILIES = frozenset({"gpt2", "mpt"})
 
 
@@ -48,10 +48,10 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A workload by name.
 
     Args:
-        text: The spec as it was written.
-        kind: Where it comes from.
-        name: Of the model, the class or the function.
-        options: Keys and values in the order in which they were written.
+        text: The spec as written.
+        kind: Origin of the workload.
+        name: Name of the model, class or function.
+        options: Keys and values, in the order as written.
         path: The user's file; empty for other kinds.
     """
 
@@ -63,16 +63,16 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_workload(spec: str) -> WorkloadSpec:
-    """Return the parts of a spec; whether there is such a model is seen when it is built.
+    """Parse a spec; building the workload checks later whether its model exists.
 
     Args:
         spec: ``torchvision:NAME``, ``timm:NAME``, ``transformers:CLASS``, ``llm:FAMILY``,
-            ``breakeven:NAME`` or ``path.py:function``, each with options after it:
-            ``?key=value&key=value``. Values that look like one are read as integers, numbers, or
-            ``true`` and ``false``. ``FAMILY:SIZE`` is ``llm:FAMILY``, whatever the size is called.
+            ``breakeven:NAME`` or ``path.py:function``, optionally with ``?key=value&key=value``
+            after it. Values that look like integers, numbers, ``true`` or ``false`` become such.
+            ``FAMILY:SIZE`` is ``llm:FAMILY``, with any name of the size.
 
     Raises:
-        WorkloadError: The spec has another form, an option without a value, or one twice.
+        WorkloadError: If the spec has another form, an option without a value, or a repeated one.
     """
     source, _, query = spec.strip().partition("?")
     place, _, name = source.rpartition(":")
@@ -81,7 +81,7 @@ def parse_workload(spec: str) -> WorkloadSpec:
     is_file = place.endswith(".py") and name.isidentifier()
     if not name or not (is_file or place in _PREFIXES):
         if name and place and not place.endswith(".py"):
-            # Said of all such rows of a table at once.
+            # Leave the spec out, so that all such rows of a table share one message.
             raise WorkloadError(f"no workload begins with {f'{place}:'!r}", hint=_FORMS)
         raise WorkloadError(f"{spec!r} names no workload", hint=_FORMS)
     kind, path = (WorkloadKind.FILE, place) if is_file else (WorkloadKind(place), "")
@@ -108,7 +108,7 @@ _MOST_NAMES = 8
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known names closest to ``name``, or with the first few."""
+    """Return a hint with the known names closest to ``name``, or else the first few."""
     names = sorted(known)
     folded = {other.lower(): other for other in reversed(names)}
     near = [folded[found] for found in difflib.get_close_matches(name.lower(), folded, n=4)]
@@ -117,7 +117,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def base_case(case: StepCase) -> StepCase:
-    """Return the case whose trace `as_asked` turns into that of ``case``."""
+    """Return the base case, from whose trace `as_asked` derives that of ``case``."""
     number_format, phase = case.number_format, case.phase
     if number_format is NumberFormat.TF32:
         number_format = NumberFormat.FP32
@@ -137,15 +137,15 @@ def base_case(case: StepCase) -> StepCase:
 
 
 def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
-    """Return the trace of ``case`` from that of its base case.
+    """Derive the trace of ``case`` from that of its base case.
 
     Raises:
-        WorkloadError: A copy of the batch is asked for, and the workload does not show its batch.
+        WorkloadError: If the case copies the batch, and the workload does not expose its batch.
     """
     asked: list[StepTrace] = []
     is_tf32 = case.number_format is NumberFormat.TF32
     for trace in base:
-        # A base case begins with the copies of its batch.
+        # The trace of a base case begins with the copies of its batch.
         copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
         rest = trace.events[len(copies) :]
         if case.h2d != "none" and not copies:
@@ -158,7 +158,7 @@ def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
             rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)
         if case.phase is TimedPhase.BACKWARD or case.h2d == "none":
             copies = ()
-        elif case.h2d == "pinned":  # in order not to wait
+        elif case.h2d == "pinned":  # so that the host does not wait
             copies = tuple(replace(copy, is_pinned=True, non_blocking=True) for copy in copies)
         settings = replace(
             trace.settings, allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32

@@ -1,4 +1,4 @@
-"""A model with a batch and a loss, and its step as a row of a table has it timed."""
+"""A model with a batch and a loss, and its step as a row of a table times it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ AUTOCAST_DTYPES = {
     NumberFormat.AMP_FP16: torch.float16,
     NumberFormat.AMP_BF16: torch.bfloat16,
 }
-# All take the path of CUDA, which updates lists of tensors at once. SGD as it trains image
-# classifiers, with momentum and weight decay; plain SGD has a name of its own.
+# All use the CUDA path, which updates lists of tensors at once. "sgd" is SGD for image classifiers,
+# with momentum and weight decay; plain SGD has a separate name.
 _FACTORIES: dict[str, partial[torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-4, foreach=True),
     "sgd-plain": partial(torch.optim.SGD, lr=0.1, foreach=True),
-    # As timm trained before torch 2, which was the first to update lists of tensors by default.
+    # timm's optimizer before torch 2, the first torch to update lists of tensors by default.
     "sgd-momentum-nesterov": partial(
         torch.optim.SGD, lr=1e-4, momentum=0.9, nesterov=True, foreach=False
     ),
@@ -49,7 +49,7 @@ _VARIANTS: dict[str, dict[str, bool | None]] = {
     "fused": {"fused": True, "foreach": None},
     "loop": {"foreach": False},
 }
-# AdamW of llm-foundry's trainer, which goes through its parameters one by one.
+# AdamW of llm-foundry's trainer, which loops over its parameters.
 _OTHER_NAMES = {"decoupled_adamw": "adamw-loop"}
 
 
@@ -57,10 +57,10 @@ class TimedStep:
     """One case at any batch size, called as a benchmark's loop calls it.
 
     Args:
-        case: What is timed.
-        model: The optimizer updates its parameters; it outlives changes of the batch size.
-        session: Records copies and waits; None for real tensors, whose batch is on the device.
-        device: What computes.
+        case: The case to time.
+        model: The model; the optimizer updates it across changes of the batch size.
+        session: Records copies and waits; None for real tensors, with the batch on the device.
+        device: The device that computes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TimedStep:
         self._optimizer = make_optimizer(
             case.optimizer if case.phase is TimedPhase.TRAIN else "none", self._parameters
         )
-        # On fake tensors of the CPU it scales the loss as on CUDA: it is the same but for its name.
+        # On fake CPU tensors, the scaler works as on CUDA except for its device name.
         self._scaler = torch.amp.GradScaler(
             device.type,
             enabled=self._optimizer is not None and case.number_format is NumberFormat.AMP_FP16,
@@ -87,7 +87,7 @@ class TimedStep:
 
     @property
     def needs_warm_up(self) -> bool:
-        """Return whether the first step differs from the rest: gradients or state are made."""
+        """Return whether the first step differs, because it makes gradients or state."""
         return self._case.phase in (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
 
     def run(self, built: BuiltStep) -> None:
@@ -106,7 +106,7 @@ class TimedStep:
             self._copy(built.targets)
             self._train(built)
         if phase is not TimedPhase.TRAIN or built.waits_for_step:
-            # Benchmarks of a phase wait for each iteration; throughputs wait for none.
+            # Benchmarks of a phase wait after each iteration; those of throughput do not.
             if self._session is not None:
                 self._session.wait()
             elif self._device.type != "cpu":
@@ -147,7 +147,7 @@ class TimedStep:
 
     def _autocast(self) -> AbstractContextManager[object]:
         dtype = AUTOCAST_DTYPES.get(self._case.number_format)
-        # One of the CPU has the effect of one of CUDA on fake tensors.
+        # On fake tensors, CPU autocast has the same effect as CUDA's.
         return torch.autocast(
             self._device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
         )
@@ -157,12 +157,12 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim
     """Return the optimizer that a table calls ``name``; None for ``none``.
 
     Args:
-        name: Of the optimizer, alone or with ``-foreach``, ``-fused`` or ``-loop`` after it: how
-            it goes through its parameters, which is ``foreach`` by default.
-        parameters: What it updates.
+        name: Name of the optimizer, optionally with ``-foreach``, ``-fused`` or ``-loop``, which
+            says how it iterates over its parameters; by default ``foreach``.
+        parameters: The parameters to update.
 
     Raises:
-        WorkloadError: There is none of that name.
+        WorkloadError: If there is none of that name.
     """
     if name == "none":
         return None
@@ -188,17 +188,17 @@ class BuiltStep:
     """A model at one batch size, ready to run.
 
     Args:
-        model: Its parameters are what the optimizer updates.
-        inputs: Tensors of the batch that the model takes.
-        targets: Tensors of the batch that only the loss takes.
+        model: The model, whose parameters the optimizer updates.
+        inputs: Tensors of the batch for the model.
+        targets: Tensors of the batch for the loss alone.
         forward: Calls the model with the inputs.
-        loss: Turns the result of ``forward`` into what ``backward`` starts from. What is not a
-            scalar starts from a gradient of ones.
-        uses_training_mode: Whether dropout and batch statistics are on, outside of inference.
-        keeps_gradients: Whether the loop neither zeroes nor releases gradients, which add up then.
-        max_grad_norm: Norm to which gradients are clipped before the update, if they are.
-        reads_loss: Whether the script reads the loss back in each step.
-        scales_loss: Whether the loss is scaled where autocast computes in fp16.
+        loss: Turns the result of ``forward`` into the start of ``backward``. If that is no scalar,
+            then ``backward`` starts with a gradient of ones.
+        uses_training_mode: Whether dropout and batch statistics are on, except in inference.
+        keeps_gradients: Whether the loop accumulates gradients instead of clearing them.
+        max_grad_norm: Norm to clip gradients to before the update; None for no clipping.
+        reads_loss: Whether the script reads the loss in each step.
+        scales_loss: Whether the loss is scaled if autocast computes in fp16.
         waits_for_step: Whether the loop waits for the device after each training step.
     """
 
@@ -217,7 +217,7 @@ class BuiltStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltLoop:
-    """A whole step of the user's own, of which nothing is known but that it can be called.
+    """A whole step of the user's own, which can only be called.
 
     Args:
         step: One training step.
@@ -228,5 +228,5 @@ class BuiltLoop:
 
 Built = BuiltStep | BuiltLoop
 
-# Called with a batch size, once the model exists.
+# Called with a batch size, after the model is built.
 StepFactory = Callable[[int], Built]

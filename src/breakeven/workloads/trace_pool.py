@@ -1,4 +1,4 @@
-"""Trace many cases in parallel, each once in a child process, and remember them."""
+"""Trace many cases in parallel child processes, each once, and cache the traces."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from breakeven.workloads.spec import WorkloadKind, as_asked, base_case, parse_wo
 Traces = tuple[StepTrace, StepTrace]
 _Outcome = Traces | BreakevenError
 _PACKAGES = ("breakeven", "torch", "torchvision", "timm", "transformers")
-# Packages whose code decides what is recorded of a workload.
+# Packages whose code affects the recording of a workload.
 _RECORDING = ("capture", "workloads", "trace")
-# Ctrl-C reaches the whole group; the parent alone decides what to do about it, also while the
-# imports below take their time. What the parent can import, the child can.
+# Ctrl-C reaches the whole process group; only the parent handles it, even during the imports below.
+# The child can import everything that the parent can.
 _PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -42,17 +42,16 @@ def trace_cases(
     num_processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[StepCase, ScaledTrace | BreakevenError]:
-    """Return the trace of each distinct case, or why there is none.
+    """Return the trace of each distinct case, or the error that prevents it.
 
-    Traces are kept on disk, but for those of the user's own files, whose code may change. Cases
-    that differ only in TF32, in how the batch is copied, or in timing the backward phase alone
-    share one. Models are built in child processes, which use one thread each.
+    Traces are cached on disk, except those of the user's own files, whose code may change. Cases
+    that differ only in TF32, in the copy of the batch, or in timing the backward phase alone share
+    one trace. Models are built in child processes of one thread each.
 
     Args:
-        cases: What to trace.
-        num_processes: Processes at once; by default as many as this process has cores.
-        progress: Called with the number of traces known and of those wanted, first before any is
-            made.
+        cases: The cases to trace.
+        num_processes: Number of parallel processes; by default the number of cores.
+        progress: Called with the number of finished and of all traces, first before any is made.
     """
     wanted = list(dict.fromkeys(cases))
     outcomes: dict[StepCase, _Outcome] = {}
@@ -110,7 +109,7 @@ def trace_cases(
 
 
 def trace_key(case: StepCase) -> dict[str, str]:
-    """Return the case, the versions of the packages that build it, and the code that records it."""
+    """Return the case, the package versions that build it, and the code that records it."""
     return {
         "case": msgspec.json.encode(case).decode(),
         **{name: installed_version(name) for name in _PACKAGES},
@@ -127,11 +126,10 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class TraceWorker:
-    """One child process, given a case at a time.
+    """One child process, which traces one case at a time.
 
-    It is a program of its own, not one of `multiprocessing`, which would run the script of its
-    parent again. It ends when its parent does, however that ends: then it reads the end of its
-    pipe.
+    It is a separate program instead of a `multiprocessing` process, which would run its parent's
+    script again. When its parent ends for any reason, the child reads the end of its pipe and ends.
     """
 
     def __init__(self) -> None:
@@ -152,12 +150,12 @@ class TraceWorker:
         self._case: StepCase | None = None
 
     def start(self, case: StepCase) -> None:
-        """Begin to trace ``case``; ``connection`` becomes readable when it is done."""
+        """Start to trace ``case``; ``connection`` becomes readable when it is done."""
         self._case = case
         self.connection.send_bytes(msgspec.msgpack.encode(case))
 
     def result(self) -> tuple[StepCase, _Outcome]:
-        """Return the case and its traces, or why there are none; the process may have died."""
+        """Return the case and its traces, or an error; the process may have died."""
         case = self._case
         assert case is not None, "a case was started"
         try:
@@ -180,7 +178,7 @@ class TraceWorker:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End the process now, whatever it does."""
+        """End the process now, even while it works."""
         self.connection.close()
         self._process.kill()
         self._process.wait()
@@ -190,7 +188,7 @@ def serve(descriptor: int) -> None:
     """Trace each case that arrives at a descriptor and answer there, until the other end closes."""
     connection: Connection[Any, Any] = Connection(descriptor)
     os.set_inheritable(descriptor, False)
-    os.dup2(2, 1)  # Standard output is for the answer; what a user's file prints is none.
+    os.dup2(2, 1)  # a user's file may print, but only answers may go to standard output
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch: Any = importlib.import_module("torch")

@@ -1,4 +1,4 @@
-"""A step of the user's own: a function in a file."""
+"""A step from the user's file: a function that makes it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _CONTRACT = (
 
 
 def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase) -> StepFactory:
-    """Import the user's file, and return what makes steps of its function.
+    """Import the user's file, and return a factory of its function's steps.
 
     The function is called as ``function(batch_size, **options)``, under fake tensors: it may
     create tensors of any size, and must not read their values. It returns one of
 
     - ``(model, inputs)``: the model is called with ``inputs``, a tensor, a tuple of positional or
       a dictionary of keyword arguments; backward starts from the mean of its result;
-    - ``(model, inputs, loss)``: ``loss(result)`` is what backward starts from;
-    - a function without arguments, which does one whole step, its optimizer included. The case
+    - ``(model, inputs, loss)``: backward starts from ``loss(result)``;
+    - a function without arguments, which runs one whole step, including its optimizer. The case
       must then be one of fp32 or TF32, without an optimizer of its own.
 
     Args:
         spec: The file and the function.
-        dtype: Of parameters and of floating-point inputs.
-        case: What of the step is asked for.
+        dtype: Dtype of parameters and of floating-point inputs.
+        case: The case to time.
 
     Raises:
-        WorkloadError: There is no such file or function, or it returns something else.
+        WorkloadError: If there is no such file or function, or it returns something else.
     """
     function = _find_function(spec)
     options = dict(spec.options)
@@ -90,7 +90,7 @@ def _find_function(spec: WorkloadSpec) -> Any:
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     folder = str(path.resolve().parent)
-    if folder not in sys.path:  # As when the file is run: its neighbours can be imported.
+    if folder not in sys.path:  # let the file import its neighbours, as when it is run
         sys.path.insert(0, folder)
     sys.modules[name] = module
     module_spec.loader.exec_module(module)

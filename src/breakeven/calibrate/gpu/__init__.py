@@ -1,4 +1,4 @@
-"""Calibration of a GPU that is here, whichever of torch's backends drives it."""
+"""Calibration of this machine's GPU, with any of torch's backends."""
 
 from breakeven.calibrate.gpu.calibrating import FULL_S as FULL_S
 from breakeven.calibrate.gpu.calibrating import QUICK_S as QUICK_S

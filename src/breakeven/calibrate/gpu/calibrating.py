@@ -1,4 +1,4 @@
-"""A GPU's calibration: what is measured in which order, kept, and fitted."""
+"""Calibrate a GPU: measure in order, store, fit."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ from breakeven.store import CALIBRATIONS, code_digest, machine_lock
 
 FULL_S = 360.0
 QUICK_S = 60.0
-# Kept for the fit at the end, by whether it is quick.
+# Seconds reserved for the fit at the end, by whether the calibration is quick.
 _FIT_S = {True: 15.0, False: 40.0}
 _SAMPLE_S = 0.5
 _REACH_S = 4.0
 _BAR_CHARACTERS = 16
-# As torch and its libraries say it, in lower case.
+# Phrases of torch and its libraries, in lower case.
 _NO_MEMORY = ("out of memory", "outofmemory", "alloc_failed")
-# Packages whose code decides what is measured.
+# Packages whose code affects the measurements.
 _MEASURING = ("calibrate", "measure", "workloads")
 
 
@@ -72,13 +72,13 @@ class Measured(msgspec.Struct, kw_only=True):
     """Measurements so far, in the order in which they were taken.
 
     Args:
-        launch: What it takes to reach the GPU.
+        launch: The cost of reaching the GPU.
         samples: Calls by name and precision.
         copies: Copies to the GPU, by name.
         steps: Whole steps, by name.
-        failed: What did not run, and why, by the same names.
-        asked: What is being measured, while it is.
-        ended: What the process did not survive, once.
+        failed: Reasons of failed measurements, by the same names.
+        asked: Name of the measurement in progress.
+        ended: Measurements that ended the process once.
     """
 
     launch: MeasuredLaunch | None = None
@@ -91,21 +91,21 @@ class Measured(msgspec.Struct, kw_only=True):
 
     @property
     def num_taken(self) -> int:
-        """How many samples, copies and steps there are."""
+        """Number of samples, copies and steps."""
         return len(self.samples) + len(self.copies) + len(self.steps)
 
     def is_known(self, name: str) -> bool:
-        """Return whether something was measured, or refused."""
+        """Return whether a measurement was taken, or has failed."""
         known = {"launch": self.launch is not None, "copies": bool(self.copies)}
         return known.get(name, False) or any(
             name in some for some in (self.failed, self.samples, self.steps)
         )
 
     def take_up(self) -> None:
-        """Continue where the last process ended: what it did not survive is asked once more."""
+        """Resume after the last process; a measurement that ended it gets a second attempt."""
         self.failed = {name: why for name, why in self.failed.items() if is_for_good(why)}
         if self.asked in self.ended:
-            # A library that aborts, as Metal's does of what it cannot compile, leaves nothing else.
+            # An abort, as Metal's when it cannot compile something, leaves no other trace.
             self.failed[self.asked] = "breakeven was ended twice while it was measured"
         elif self.asked:
             self.ended.append(self.asked)
@@ -113,26 +113,26 @@ class Measured(msgspec.Struct, kw_only=True):
 
 
 def reason_of(error: Exception) -> str:
-    """Return in a line why something could not be measured."""
+    """Return in one line why a measurement failed."""
     first_line = str(error).strip().partition("\n")[0]
     kind = "" if isinstance(error, BreakevenError) else f"{type(error).__name__}: "
     return f"{kind}{first_line}"[:200]
 
 
 def is_for_good(reason: str) -> bool:
-    """Return whether what failed will fail again; memory that others had may be free then."""
+    """Return whether a failure is permanent; one for lack of memory may be temporary."""
     return not any(sign in reason.casefold() for sign in _NO_MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing to measure.
+    """One measurement to take.
 
     Args:
-        name: Unique.
-        stage: What it is part of, for a person.
-        measure: Does it, and keeps the result.
-        about_s: How long it may take.
+        name: A unique name.
+        stage: Its stage, for the progress display.
+        measure: Takes the measurement and stores the result.
+        about_s: Estimated duration in seconds.
     """
 
     name: str
@@ -151,18 +151,18 @@ def measure_items(
     now_s: Callable[[], float],
     until_s: float,
 ) -> int:
-    """Measure items in turn, and return how many were left out for lack of time.
+    """Take the measurements in order, and return how many did not fit into the time.
 
-    Items of a stage are taken to be as slow as the slowest of them so far.
+    Items of a stage are assumed to be as slow, relative to their estimates, as its slowest so far.
 
     Args:
-        items: The most telling first.
-        progress: Gets each stage, and each item as a detail with a bar.
+        items: The most informative first.
+        progress: Receives each stage, and each item as a detail with a bar.
         is_known: Whether an item was measured before.
-        ask: Called with each item's name before it is measured.
-        failed: Called with what did not run, and why.
+        ask: Called with each item's name before its measurement.
+        failed: Called with the name and error of each failed item.
         now_s: Clock, in seconds.
-        until_s: When the time is over.
+        until_s: Deadline on that clock.
     """
     num_left, stage = 0, ""
     slowness: dict[str, float] = {}
@@ -190,15 +190,15 @@ def measure_items(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """What is asked for.
+    """A requested calibration.
 
     Args:
         device: The GPU.
-        is_quick: The short list alone, in a minute.
-        has_fp64: Products and convolutions in fp64 too.
-        is_forced: Measure again what is known.
-        is_tiny: Sizes that a CPU computes in no time, for tests.
-        budget_s: Seconds for all; by whether it is quick by default.
+        is_quick: Measure only the short list, in a minute.
+        has_fp64: Measure products and convolutions in fp64 too.
+        is_forced: Measure again even if stored.
+        is_tiny: Use sizes that a CPU computes instantly, for tests.
+        budget_s: Seconds for everything; the default depends on ``is_quick``.
     """
 
     device: torch.device
@@ -214,9 +214,9 @@ class GpuResult:
     """A calibration and how it was made.
 
     Args:
-        calibration: What predictions use.
-        num_new: Measurements taken by this very command.
-        num_left: Measurements for which there was no time.
+        calibration: The calibration for predictions.
+        num_new: Number of measurements that this command took.
+        num_left: Number of measurements that did not fit into the time.
     """
 
     calibration: GpuCalibration
@@ -232,23 +232,23 @@ def calibrate_gpu(
     begun_s: float | None = None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> GpuResult:
-    """Measure a GPU, or what is not measured of it yet; an interrupt loses no measurement.
+    """Measure a GPU, except for stored measurements; an interrupt loses none.
 
     Args:
-        request: Which GPU, and how thoroughly.
+        request: The GPU, and how thoroughly to measure it.
         progress: Progress callback.
-        host: The machine, measured; without it steps are timed, and nothing is fitted to them.
-        begun_s: When the time began that there is for all; now by default.
+        host: The machine, measured; without it, steps are timed but not fitted.
+        begun_s: Start of the budget on the clock; now by default.
         now_s: Clock, in seconds.
 
     Raises:
-        BreakevenError: The GPU computes nothing, or too little could be measured.
+        BreakevenError: If the GPU computes nothing, or too little could be measured.
     """
     begun_s = now_s() if begun_s is None else begun_s
     progress.begin("starting the GPU")
     check_gpu(request.device)
     machine = describe_machine(request.device)
-    # Measurements hold for the machine, its software, and the code that measures.
+    # Stored measurements are valid for one machine, its software, and the code that measures.
     facts = msgspec.to_builtins(machine)
     del facts["date"]
     key = {name: str(value) for name, value in facts.items()} | {
@@ -266,7 +266,7 @@ def calibrate_gpu(
         num_known = measured.num_taken
 
         def ask(name: str) -> None:
-            # This process may not survive it.
+            # Store the name first: the measurement may end this process.
             measured.asked = name
             CALIBRATIONS.write(key, measured)
 
@@ -292,7 +292,7 @@ def calibrate_gpu(
                 until_s=begun_s + budget_s - _FIT_S[request.is_quick],
             )
         finally:
-            ask("")  # this process has survived what it asked last
+            ask("")  # the last measurement did not end this process
     progress.begin("fitting what was measured")
     calibration = fit_calibration(request, machine, measured, num_left, host)
     progress.end()
@@ -336,11 +336,11 @@ def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
 
 
 def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
-    """Return the samples to take, the short list first, precision by precision."""
+    """Return the samples to take: the short list first, then by precision."""
     samples = all_samples(is_tiny=request.is_tiny)
     precisions = [*PRECISIONS, Precision.FP64]
     if not has_tf32(request.device):
-        precisions.remove(Precision.TF32)  # it would be fp32 once more
+        precisions.remove(Precision.TF32)  # it would repeat fp32
     return [
         (sample, precision)
         for is_quick in ((True,) if request.is_quick else (True, False))
@@ -366,17 +366,17 @@ def fit_calibration(
     num_left: int,
     host: HostSpec | None,
 ) -> GpuCalibration:
-    """Return what predictions use of what was measured.
+    """Fit the calibration for predictions to the measurements.
 
     Args:
-        request: What was asked for.
-        machine: Where.
-        measured: What was measured.
-        num_left: Measurements for which there was no time.
-        host: The machine, measured, if it was.
+        request: The request.
+        machine: The machine of the measurements.
+        measured: The measurements.
+        num_left: Number of measurements that did not fit into the time.
+        host: The machine, measured; None if it was not.
 
     Raises:
-        BreakevenError: It is too little.
+        BreakevenError: If there are too few measurements.
     """
     rows: list[tuple[Sample, float, tuple[Kernel, ...]]] = []
     with FakeSession() as session:
@@ -416,7 +416,7 @@ def fit_calibration(
         return calibration
     try:
         shown = fit_steps(calibration.steps, calibration, spec, host)
-    except BreakevenError as error:  # as on Windows, where no steps are traced
+    except BreakevenError as error:  # for example on Windows, which cannot trace steps
         untold = f"what whole steps show: {error.message}"
         return replace(calibration, left_out=(*left_out, untold))
     # Effects with one key add up.

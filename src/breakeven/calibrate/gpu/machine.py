@@ -1,4 +1,4 @@
-"""The GPU that is here: found, described, its copies and launches measured, and its file."""
+"""This machine's GPU: its name and properties, copies and launches, and its calibration file."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from breakeven.measure import DeviceTimer
 from breakeven.processor import cpu_name, num_cores
 from breakeven.store import installed_version, lined_json, write_document
 
-# torch's type of a stand-in for a GPU where there is none, for tests of the whole path.
+# torch's device type that replaces a GPU in tests of the whole path.
 STAND_IN = "cpu"
 _KINDS = ("cuda", "xpu", "mps")
 
 
 def find_gpu(name: str) -> torch.device | None:
-    """Return the GPU that ``name`` means; None where it means any, and there is none.
+    """Return the GPU called ``name``; None if any GPU will do and there is none.
 
     Args:
         name: ``auto``, or torch's name of a device: ``cuda:0``, ``mps``, ``xpu``.
 
     Raises:
-        UsageError: It is no name of a GPU.
-        BreakevenError: There is no such GPU.
+        UsageError: If it is no name of a GPU.
+        BreakevenError: If there is no such GPU.
     """
     if name == "auto":
         return next((torch.device(kind, 0) for kind in _KINDS if _is_there(kind)), None)
@@ -73,7 +73,8 @@ def check_gpu(device: torch.device) -> None:
     """Compute something on the GPU.
 
     Raises:
-        BreakevenError: It cannot: the driver, or this torch, is not for it, or others use it up.
+        BreakevenError: If it fails: the driver or this torch does not support the GPU, or other
+            processes occupy it.
     """
     try:
         torch.ones(2, device=device).mul(2).sum().item()
@@ -87,32 +88,32 @@ def check_gpu(device: torch.device) -> None:
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Return whether torch's switch for TF32 changes what the GPU does."""
+    """Return whether torch's switch for TF32 affects the GPU."""
     if device.type == STAND_IN:
         return True
     return device.type == "cuda" and not torch.version.hip and properties_of(device).major >= 8
 
 
 def gpu_name(device: torch.device) -> str:
-    """Return what the driver calls the GPU; Apple's is called as the processor that it is in."""
+    """Return the driver's name of the GPU; Apple's GPUs have their processor's name."""
     if device.type in ("mps", STAND_IN):
         return cpu_name()
     name = str(torch.get_device_module(device.type).get_device_name(device))
     if torch.version.hip and not any(map(str.isdigit, name)):
-        # Where its list of names is missing, ROCm says "AMD Radeon Graphics" of all, or nothing.
+        # Without its list of names, ROCm names every GPU "AMD Radeon Graphics" or nothing.
         name = f"{name or 'AMD'} {properties_of(device).gcnArchName.partition(':')[0]}"
     return name
 
 
 def properties_of(device: torch.device) -> Any:
-    """Return what torch's backend says of the GPU; None where it says nothing."""
+    """Return the properties of the GPU from torch's backend; None if it has none."""
     if device.type in ("mps", STAND_IN):
         return None
     return torch.get_device_module(device.type).get_device_properties(device)
 
 
 def describe_machine(device: torch.device) -> CalibratedMachine:
-    """Return the machine of this moment."""
+    """Describe the machine and its software as of now."""
     return CalibratedMachine(
         gpu=gpu_name(device),
         processor=cpu_name(),
@@ -138,21 +139,21 @@ def _driver(device: torch.device) -> str:
     return f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
 
 
-# Which launches are like which, by NVIDIA's compute capability: the first that is not above it.
+# Launch generations by NVIDIA's compute capability: the first entry that is not above it.
 _CAPABILITIES = (
     ((10, 0), "blackwell"), ((9, 0), "hopper"), ((8, 9), "ada"), ((8, 0), "ampere"),
     ((7, 5), "turing"), ((7, 0), "volta"), ((6, 0), "pascal"), ((5, 0), "maxwell"),
     ((0, 0), "kepler"),
 )  # fmt: skip
 _VENDORS = {"mps": ("apple", "apple"), "xpu": ("intel", "xe")}
-# What the best of a few sizes reaches of a datasheet's rate, as GPUs of the catalogue do: products
-# 0.8 to 0.95, streams 0.85 to 0.93. What is off here the efficiencies make up for.
+# Share of a datasheet's rate that the best of a few sizes reaches, as for GPUs of the catalogue:
+# products 0.8 to 0.95, streams 0.85 to 0.93. The efficiencies compensate an error here.
 _BEST_FRACTION = 0.9
 _CLOCK_HZ = 1.5e9
 _NUM_SMS = 32
 _CACHE_BYTES = 4 * 2**20
 _MEMORY_BYTES = 8 * 2**30
-# PCIe 4.0 x16, where copies were not measured.
+# PCIe 4.0 x16, if copies were not measured.
 _LINK_BYTES_PER_S = 31.5e9
 _LINK_FRACTION = 0.78
 _NEVER_SLOWS = 1_000.0  # W
@@ -165,16 +166,16 @@ def own_spec(
     *,
     copy_bytes_per_s: float | None,
 ) -> DeviceSpec:
-    """Return the figures of a GPU of which no datasheet is known.
+    """Derive the spec of a GPU without a datasheet.
 
     Args:
         device: The GPU.
-        machine: Where it is.
-        timed: Kernels, and how long each took, in nanoseconds.
-        copy_bytes_per_s: Rate of long copies to it, where known.
+        machine: Its machine.
+        timed: Kernels, each with its time in nanoseconds.
+        copy_bytes_per_s: Rate of long copies to it; None if unknown.
 
     Raises:
-        BreakevenError: Nothing was measured that tells its rates.
+        BreakevenError: If no measurement determines its rates.
     """
     rates: dict[Precision, float] = {}
     stream = 0.0
@@ -195,7 +196,7 @@ def own_spec(
         memory_bytes = float(torch.mps.recommended_max_memory())
     link = _LINK_BYTES_PER_S if copy_bytes_per_s is None else copy_bytes_per_s / _LINK_FRACTION
     if rates.get(Precision.TF32, 0.0) < 1.2 * rates[Precision.FP32]:
-        rates.pop(Precision.TF32, None)  # the switch does nothing here
+        rates.pop(Precision.TF32, None)  # the switch has no effect here
     return DeviceSpec(
         id=re.sub(r"[^a-z0-9]+", "-", machine.gpu.casefold()).strip("-"),
         name=machine.gpu,
@@ -218,7 +219,7 @@ def own_spec(
 
 
 def _first(facts: Any, *names: str) -> float:
-    """Return the first of the figures that a backend tells; 0 where it tells none."""
+    """Return the first of the named figures that a backend has; 0 if it has none."""
     return next((float(value) for name in names if (value := getattr(facts, name, 0))), 0.0)
 
 
@@ -233,7 +234,7 @@ def _generation(device: torch.device) -> tuple[str, str]:
     return "nvidia", next(name for least, name in _CAPABILITIES if capability >= least)
 
 
-# How names of measured copies begin.
+# Prefix of the names of measured copies.
 COPY = "copy "
 _BUDGET_S = 0.3
 _COPY_BYTES = (4_096, 65_536, 1 << 20, 1 << 23, 1 << 26)
@@ -241,7 +242,7 @@ _TINY_COPY_BYTES = (4_096, 65_536, 1 << 20)
 
 
 def measure_launch(timer: DeviceTimer) -> MeasuredLaunch:
-    """Return what launches and waits cost."""
+    """Measure the costs of launches and waits."""
     one, other = (torch.ones(1, device=timer.device) for _ in range(2))
 
     def issue() -> object:
@@ -261,7 +262,7 @@ def measure_launch(timer: DeviceTimer) -> MeasuredLaunch:
 
 
 def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> Iterator[MeasuredSample]:
-    """Yield the times of copies to the device that are waited for, those of any memory first."""
+    """Time blocking copies to the device, first from pageable memory; yield the times."""
     sizes = _TINY_COPY_BYTES if is_tiny else _COPY_BYTES
     kinds = ("pageable",) if timer.device.type in ("mps", STAND_IN) else ("pageable", "pinned")
     for kind in kinds:
@@ -286,7 +287,7 @@ def measure_copies(timer: DeviceTimer, *, is_tiny: bool) -> Iterator[MeasuredSam
 
 
 def fit_copies(samples: Sequence[MeasuredSample]) -> tuple[MeasuredCopy, ...]:
-    """Return the line through the larger copies of each kind, and the shortest copy."""
+    """Fit a line to the larger copies of each kind, and find the shortest copy."""
     fitted: list[MeasuredCopy] = []
     for kind in ("pageable", "pinned"):
         known = [
@@ -298,7 +299,7 @@ def fit_copies(samples: Sequence[MeasuredSample]) -> tuple[MeasuredCopy, ...]:
             continue
         sizes, times = np.array(sorted(known)).T
         slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
-        slope = max(slope, 1e-6)  # a petabyte per second: no copy is free
+        slope = max(slope, 1e-6)  # a petabyte per second, so that no copy is free
         fixed_ns = float(np.median(times - slope * sizes))
         fitted.append(
             MeasuredCopy(
@@ -315,15 +316,15 @@ _LISTS = ("families", "effects", "copies", "samples", "steps", "left_out")
 
 
 def calibration_bytes(calibration: GpuCalibration) -> bytes:
-    """Return a calibration as it is kept: JSON, with a line for each measurement."""
+    """Return a calibration as it is stored: JSON, with one line per measurement."""
     return lined_json(calibration, {name: getattr(calibration, name) for name in _LISTS})
 
 
 def save_calibration(calibration: GpuCalibration) -> Path:
-    """Write a calibration to this user's folder, and return its file; predictions use it from now.
+    """Write a calibration to this user's folder, and return its file; predictions then use it.
 
     Raises:
-        BreakevenError: No folder is wanted, or it cannot be written.
+        BreakevenError: If the user wants no folder, or it cannot be written.
     """
     folder = user_calibrations()
     if folder is None:
@@ -345,7 +346,7 @@ def save_calibration(calibration: GpuCalibration) -> Path:
 
 
 def sharing_text(path: Path, calibration: GpuCalibration) -> str:
-    """Return how to contribute a calibration, and what is in it."""
+    """Explain how to contribute a calibration, and its contents."""
     return f"""\
 {path} holds what was measured of this {calibration.machine.gpu}, its names and
 versions (GPU, processor, system, driver, torch, Python), and the date; nothing of your files, your

@@ -1,4 +1,4 @@
-"""Single kernels that are timed on a GPU: which, and how long each takes."""
+"""The single kernels to time on a GPU, and their timing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DTYPES = {
     Precision.BF16: torch.bfloat16,
     Precision.FP64: torch.float64,
 }
-# The order in which they are measured: what most people train in first.
+# The order of the measurements: the most common training formats first.
 PRECISIONS = (Precision.BF16, Precision.FP32, Precision.TF32, Precision.FP16)
-# What only moves bytes is the same for the two formats of 16 bits, and TF32 is none of its own.
+# Kernels that only move bytes take equally long in both 16-bit formats, and TF32 moves fp32.
 _STREAMED = (Precision.FP32, Precision.BF16)
-# Sizes are divided by it where the whole path is tested on a CPU.
+# Divisor of sizes for tests of the whole path on a CPU.
 TINY = 16
-# Of one sample, warm-up apart.
+# Seconds for one sample, without warm-up.
 _BUDGET_S = 0.04
-# Of one call: longer ones, as in fp64 on a GPU for games, would take the time of all others.
+# Limit on one call: a longer one, as in fp64 on a gaming GPU, would use up the time of the others.
 _MOST_S = 1.0
 
 Call = Callable[[], object]
@@ -47,7 +47,7 @@ class Place:
         self._device, self._dtype = device, dtype
 
     def tensor(self, *shape: int, needs_grad: bool = False) -> torch.Tensor:
-        """Return a tensor of random numbers: products of zeros draw less power."""
+        """Return a tensor of random numbers, since products of zeros draw less power."""
         values = torch.randn(*shape, device=self._device, dtype=self._dtype)
         return values.requires_grad_(needs_grad)
 
@@ -61,7 +61,7 @@ class Place:
 
 
 class _FakePlace(Place):
-    """Makes tensors without memory, which a session takes for a GPU's."""
+    """Makes tensors without memory, which a session treats as a GPU's."""
 
     def __init__(self, session: FakeSession, dtype: torch.dtype) -> None:
         super().__init__(torch.device("cpu"), dtype)
@@ -85,14 +85,14 @@ class _FakePlace(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One call that is timed.
+    """One call to time.
 
     Args:
-        name: Unique, with the sizes.
-        family: Of the kernel that it is to tell of.
+        name: A unique name, with the sizes.
+        family: Family of the kernel to measure.
         build: Makes the tensors, and returns the call.
-        is_quick: Whether the short list has it.
-        precisions: In which it is measured.
+        is_quick: Whether it is on the short list.
+        precisions: Precisions to measure.
     """
 
     name: str
@@ -103,11 +103,11 @@ class Sample:
 
     @property
     def has_fp64(self) -> bool:
-        """Whether fp64 is measured on request: what is multiplied differs most there."""
+        """Whether fp64 is measured on request; products differ most there."""
         return self.family in (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION)
 
 
-# How the calls are made: each function takes a place and sizes.
+# Functions that make the calls, each from a place and sizes.
 
 
 def _add(place: Place, *sizes: int) -> Call:
@@ -196,7 +196,7 @@ _BATCHED_BMNK = (
     (96, 1024, 1024, 64), (384, 128, 128, 64), (96, 1024, 64, 1024), (12, 2048, 2048, 128),
     (16, 512, 512, 512), (64, 256, 256, 64),
 )  # fmt: skip
-# Images, channels, pixels, channels of the result, window, groups.
+# Images, input channels, side in pixels, output channels, window, groups.
 _CONVOLUTIONS = (
     (64, 64, 56, 64, 3, 1), (64, 256, 14, 256, 3, 1), (64, 256, 56, 64, 1, 1),
     (64, 128, 28, 128, 3, 1), (64, 3, 224, 64, 7, 1), (64, 512, 7, 512, 3, 1),
@@ -215,10 +215,10 @@ _RECURRENT_IHLTB = (
 
 
 def all_samples(*, is_tiny: bool = False) -> tuple[Sample, ...]:
-    """Return every sample, the most telling first.
+    """Return every sample, the most informative first.
 
     Args:
-        is_tiny: With sizes that a CPU computes in no time, for tests.
+        is_tiny: Use sizes that a CPU computes instantly, for tests.
     """
     found: list[Sample] = []
 
@@ -313,12 +313,12 @@ def all_samples(*, is_tiny: bool = False) -> tuple[Sample, ...]:
 def sample_kernels(
     sample: Sample, precision: Precision, session: FakeSession
 ) -> tuple[Kernel, ...]:
-    """Return what a GPU is predicted to run for a sample; nothing is computed.
+    """Return the kernels that a GPU is predicted to run for a sample, without computing it.
 
     Args:
-        sample: What is called.
-        precision: In which.
-        session: An open one; it may serve many samples.
+        sample: The sample.
+        precision: Its precision.
+        session: An open session; it may serve many samples.
     """
     is_tf32 = precision is Precision.TF32
     settings = Settings(allow_tf32_matmul=is_tf32, allow_tf32_convolution=is_tf32)
@@ -332,11 +332,11 @@ def sample_kernels(
 
 
 def time_sample(sample: Sample, precision: Precision, timer: DeviceTimer) -> MeasuredSample:
-    """Return how long a sample takes.
+    """Time a sample.
 
     Raises:
-        RuntimeError: The device has not got the memory or the operator.
-        BreakevenError: A call takes longer than a second.
+        RuntimeError: If the device lacks the memory or the operator.
+        BreakevenError: If a call takes longer than a second.
     """
     with products_in_tf32(is_allowed=precision is Precision.TF32):
         call = sample.build(Place(timer.device, DTYPES[precision]))
@@ -353,19 +353,19 @@ def time_sample(sample: Sample, precision: Precision, timer: DeviceTimer) -> Mea
 def timed_kernel(
     sample: Sample, time_ns: float, kernels: Sequence[Kernel], device: DeviceSpec
 ) -> TimedKernel | None:
-    """Return a measured sample as the fit takes it; None if it tells of no single kernel.
+    """Convert a measured sample for the fit; None if it does not measure a single kernel.
 
     Args:
-        sample: What was called.
-        time_ns: How long it took.
-        kernels: What a GPU runs for it.
-        device: Where.
+        sample: The sample.
+        time_ns: Its measured time.
+        kernels: The kernels that a GPU runs for it.
+        device: The GPU.
     """
     own = [steps_on(one, device) for one in kernels if one.family is sample.family]
     if not own:
         return None
     kernel = own[0]
-    if len(own) > 1:  # as one, if they are alike
+    if len(own) > 1:  # merge them if they are alike
         is_recurrent = kernel.family is Family.RECURRENT
         if is_recurrent or len({(one.variant, one.precision) for one in own}) != 1:
             return None

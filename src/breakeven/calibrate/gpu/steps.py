@@ -1,4 +1,4 @@
-"""Whole training steps: timed on a GPU, and what they show beyond its kernels one by one."""
+"""Time whole training steps on a GPU, and fit their effects beyond single kernels."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from breakeven.trace import NumberFormat, Op, StepCase, Sync, TimedPhase
 from breakeven.workloads import step_on_device, trace_cases
 
 EAGER = "none"
-# Of one step, warm-up apart.
+# Seconds for one step, without warm-up.
 _BUDGET_S = 1.5
-# Steps follow each other without a wait, as in a loop that trains; of those that take longer, the
-# host is far ahead of the GPU within each.
+# Run steps back to back for this long, as a training loop does. In longer steps, the host is far
+# ahead of the GPU within each step.
 _BLOCK_NS = 20_000_000
 _MOST_S = 5.0
-# A host that issued a step in less of its time did not wait for a full queue: that is its work
-# alone, where nothing in the step waits for the GPU.
+# If issuing took less than this share of the step, then the host did not wait for a full queue, and
+# the time is its work alone, unless an event in the step waits for the GPU.
 _FREE_HOST_FRACTION = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedStep:
-    """A step that is timed.
+    """A step to time.
 
     Args:
         workload: Its spec.
         batch_size: Samples per step.
-        precision: How numbers are stored and multiplied.
-        optimizer: Its name.
+        precision: Number format for storage and products.
+        optimizer: Name of the optimizer.
         compile: Mode of ``torch.compile``, or ``none``.
-        is_quick: Whether the short list has it.
-        about_s: Seconds that it may take in all, most of them to compile it.
+        is_quick: Whether it is on the short list.
+        about_s: Estimated seconds in total, mostly for compilation.
     """
 
     workload: str
@@ -64,13 +64,13 @@ class WantedStep:
 
     @property
     def name(self) -> str:
-        """Return what tells it from the others."""
+        """Return a unique name."""
         mode = "" if self.compile == EAGER else f" compiled ({self.compile})"
         return f"{self.workload} b{self.batch_size} {self.precision} {self.optimizer}{mode}"
 
     @property
     def case(self) -> StepCase:
-        """Return it without batch size and compile mode."""
+        """Return the case, without batch size and compile mode."""
         return StepCase(
             workload=self.workload,
             phase=TimedPhase.TRAIN,
@@ -96,8 +96,8 @@ _EAGER: tuple[tuple[str, int, NumberFormat, str, bool], ...] = (
     ("breakeven:lstm?hidden=512&layers=2&seq=100&input=64", 64, _F.AMP_FP16, "adam", False),
     ("breakeven:resnet?depth=50", 64, _F.AMP_FP16, "sgd", False),
 )
-# Of those above by number, and the seconds that they may take. Compiling takes longest, so that
-# they come last: one of each kind first.
+# Indices into the list above, with estimated seconds. Compiling takes longest, so these come last,
+# with one of each kind first.
 _COMPILED = ((0, 25.0), (4, 45.0), (7, 40.0), (2, 75.0), (1, 90.0), (9, 20.0))
 _TINY: tuple[tuple[str, int, NumberFormat, str, bool], ...] = (
     ("breakeven:mlp?width=16&input=8", 4, _F.FP32, "adam", True),
@@ -106,10 +106,10 @@ _TINY: tuple[tuple[str, int, NumberFormat, str, bool], ...] = (
 
 
 def all_steps(*, is_tiny: bool = False) -> tuple[WantedStep, ...]:
-    """Return every step, the most telling first, compiled ones last.
+    """Return every step, the most informative first, compiled ones last.
 
     Args:
-        is_tiny: Such as a CPU computes in no time, for tests; none of them compiled.
+        is_tiny: Use steps that a CPU computes instantly, for tests; none is compiled.
     """
     eager = [
         WantedStep(workload=w, batch_size=b, precision=p, optimizer=o, is_quick=is_quick)
@@ -125,11 +125,11 @@ def all_steps(*, is_tiny: bool = False) -> tuple[WantedStep, ...]:
 
 
 def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
-    """Return how long a step takes.
+    """Time a step.
 
     Raises:
-        RuntimeError: The device has not got the memory, or the compiler fails.
-        BreakevenError: The step takes longer than five seconds.
+        RuntimeError: If the device lacks the memory, or the compiler fails.
+        BreakevenError: If the step takes longer than five seconds.
     """
     try:
         call = step_on_device(step.case, step.batch_size, timer.device, compile_mode=step.compile)
@@ -141,7 +141,7 @@ def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
         if step.compile != EAGER:
             torch.compiler.reset()
         if timer.device.type != "cpu":
-            # What others, or the next step, can use.
+            # Free memory for other processes and the next step.
             torch.get_device_module(timer.device).empty_cache()
     return CalibrationStep(
         workload=step.workload,
@@ -157,7 +157,7 @@ def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
 
 
 def wanted_step(measured: CalibrationStep) -> WantedStep:
-    """Return which step was measured."""
+    """Return the step of a measurement."""
     return WantedStep(
         workload=measured.workload,
         batch_size=measured.batch_size,
@@ -173,13 +173,13 @@ def fit_steps(
     device: DeviceSpec,
     host: HostSpec,
 ) -> tuple[StepEffect, ...]:
-    """Return what eager steps took beyond the kernels and the host that they are made of.
+    """Fit the time of eager steps beyond that of their kernels and host work.
 
     Args:
-        measured: Steps.
-        calibration: What is known of the GPU.
+        measured: Measured steps.
+        calibration: The GPU's calibration so far.
         device: The GPU.
-        host: The machine that it is in, measured.
+        host: Its machine, measured.
     """
     samples = list(_samples(list(measured), calibration, device, host))
     if not samples:
@@ -234,7 +234,7 @@ def _samples(
 
 
 def _host_parts(program: Program, host: HostSpec, busy_ns: float) -> Iterator[StepPart]:
-    """Yield the host's work in a step by what may scale it: launches and copies are as they are."""
+    """Yield the host's work in a step, grouped by effects; none scales launches and copies."""
     parts: defaultdict[tuple[EffectKey, ...], float] = defaultdict(float)
     for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
         if isinstance(event, Op) and lowering is not None:
