@@ -244,7 +244,7 @@ def _interval_rank(count: int, confidence: float) -> int | None:
     """
     outside, rank = 0.0, None
     for lowest in range(count // 2):
-    # Use logarithms: for thousands of samples the numbers have thousands of digits.
+        # Use logarithms: for thousands of samples the numbers have thousands of digits.
         ways = lgamma(count + 1) - lgamma(lowest + 1) - lgamma(count - lowest + 1)
         outside += 2 * exp(ways - count * log(2))
         if 1 - outside < confidence:
@@ -379,7 +379,7 @@ def find_warmup(samples_ns: Sequence[float]) -> int:
         return 1
     values = np.array(samples_ns, dtype=float)  # a copy: it is clipped below
     ceiling = 3.0 * float(np.median(values[count // 2 :]))
-        # Do not clip the first half: a slow start is the signal.
+    # Do not clip the first half: a slow start is the signal.
     values[count // 2 :] = np.minimum(values[count // 2 :], ceiling)
     # Suffix sums for each number of dropped samples; of distances, to avoid cancellation.
     distances = values - np.median(values)
