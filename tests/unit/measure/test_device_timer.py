@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +67,7 @@ def test_events_time_a_block_that_was_issued_into_a_full_queue(
     for name, value in (("_MOST_CALLS", 2), ("_FIRST_CALLS", 1), ("_NUM_FILLS_TIMED", 1),
                         ("_MOST_FILLS", 1)):  # fmt: skip
         monkeypatch.setattr(home, name, value)
+    monkeypatch.setattr(home, "perf_counter_ns", count(0, 1_000).__next__)
     timer = DeviceTimer(torch.device("cuda", 0))
     backend.told.clear()
     found = timer.time_call(lambda: backend.told.append("call"), budget_s=0.0)
@@ -84,6 +86,7 @@ def test_a_block_into_which_the_host_came_is_timed_again_behind_a_longer_queue(
     for name, value in (("_MOST_CALLS", 1), ("_FIRST_CALLS", 1), ("_LEAST_BLOCKS", 2),
                         ("_LEAST_FILL_NS", 1.0), ("_FILL_FACTOR", 0.0)):  # fmt: skip
         monkeypatch.setattr(home, name, value)
+    monkeypatch.setattr(home, "perf_counter_ns", count(0, 1_000).__next__)
     timer = DeviceTimer(torch.device("cuda", 0))
     backend.told.clear()
     found = timer.time_call(lambda: backend.told.append("call"), budget_s=0.0)
