@@ -192,7 +192,7 @@ def script_error(
         case FailureKind.NO_STEP:
             message = (
                 f"{label} ended without a training step: it called no optimizer.step(), and "
-                "backward() at most once"
+                "backward() no more than once"
             )
             hint = f"if it trains only with certain arguments, pass them after `--`; or {hint}"
         case FailureKind.NO_OPERATOR:

@@ -185,7 +185,7 @@ def explain(
         (
             FailureKind.NO_STEP, "", 0,
             "train.py ended without a training step: it called no optimizer.step(), and "
-            "backward() at most once",
+            "backward() no more than once",
             "path.py:function",
         ),
         (
