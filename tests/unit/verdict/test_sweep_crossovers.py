@@ -151,7 +151,7 @@ def test_sizes_that_do_not_fit_are_not_won() -> None:
     )
     (found,) = find_sweep_crossovers(never, [BATCH])
     assert isinstance(found.outcome, NoCrossover)
-    assert "fits" in found.outcome.none_because
+    assert "does not fit" in found.outcome.none_because
 
 
 def test_number_of_parameters_is_an_axis_where_an_argument_changes_it() -> None:
