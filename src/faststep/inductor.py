@@ -115,7 +115,7 @@ def compile_tensors(
         settings["cpp_wrapper"] = True
     with unchanged_state(), explained(), config.patch(settings):
         graph = trace_tensors(function, examples)
-        values = [node.meta.get("val") for node in graph.graph.find_nodes(op="call_function")]
+        values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
         largest = max((one.numel() for one in values if isinstance(one, Tensor)), default=0)
         if not on_cuda and largest < _SMALL_LOOP:
             settings["cpp.threads"] = 1

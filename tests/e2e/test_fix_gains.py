@@ -99,7 +99,7 @@ def test_the_loader_that_limits_a_step_is_the_first_finding(name: str, device: s
 
 def test_pictures_that_the_loop_reads_one_by_one_are_found_at_their_line() -> None:
     path = SCRIPTS / "reads_pictures_in_loop.py"
-    with start_study(str(path), devices=["T4"], budget_s=0.3) as study:
+    with start_study(str(path), devices=[find_device("T4")], budget_s=0.3) as study:
         step = measure_target(study.runner)
     # On a busy machine a report withholds what it cannot be sure of.
     sources = Sources.of(step.traced.sources)

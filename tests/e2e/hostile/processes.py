@@ -168,7 +168,7 @@ SCRIPTS = (
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(120)
     """),
-    refused("stops its parent", r"within 1 s|not answer", """
+    refused("stops its parent", r"within 1 s|stopped answering", """
         os.kill(os.getppid(), signal.SIGSTOP)
         time.sleep(120)
     """, time_limit_s=1.0, in_sample=True),
