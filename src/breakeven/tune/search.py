@@ -121,8 +121,7 @@ class _Search:
     warnings: dict[str, Caveat] = field(default_factory=dict)
     load_fraction: float = 0.0
     wasted_s: float = 0.0
-    family_start_s: float = 0.0  # seconds spent before the family that is being tried
-    has_run: bool = False  # a pair of the family that is being tried
+    family_start_s: float | None = None  # seconds spent before the family that runs; None if none
     check_runs: int = _FIRST_CHECK_RUNS
     one_thread_serves: bool = False  # one thread is fast enough to compare other settings on it
     cold_ns: float | None = None  # start-up of the base with an empty cache, if it compiles
@@ -145,7 +144,7 @@ class _Search:
             else:
                 pending.append(candidate)
         while family := self._next_family(pending):
-            started_s, num_kept = self.budget.spent_s, len(self.kept)
+            num_kept = len(self.kept)
             try:
                 self._try_family(family)
             except BaseFailedError as error:
@@ -154,10 +153,9 @@ class _Search:
                 outcome, reason = failure_outcome(error.failure)
                 self._drop(self.kept[-1], outcome, f"failed in a later run: {reason}")
                 pending += family
-            # A family that was not run at all has wasted nothing.
-            if len(self.kept) <= num_kept and self.has_run:
-                self.wasted_s += self.budget.spent_s - started_s
-            self.has_run = False
+            if len(self.kept) <= num_kept:
+                self.wasted_s += self._running_s()
+            self.family_start_s = None
         # Skip the candidate added last: its trial made the same comparison.
         for each in sorted(self.kept[:-1], key=lambda each: each.trial.speedup or 1.0):
             reduced = without(self.kept, each, self.facts)
@@ -270,7 +268,6 @@ class _Search:
     def _try_family(self, family: Sequence[Candidate]) -> None:
         """Compare the candidates of a family with the base, and keep the fastest, if any."""
         planned_s = 0.0
-        self.family_start_s = self.budget.spent_s
         racing: list[CandidateComparison] = []
         for candidate in sorted(family, key=self._gain_per_s, reverse=True):
             if reason := self._why_too_late(candidate):
@@ -282,9 +279,11 @@ class _Search:
                 extra_s = candidate.expected_cost_s(self.facts)
                 changed = candidate.apply(self.base)
                 racing.append(self._compare(candidate, self.base, changed, extra_s))
-        if racing:
-            names = ", ".join(each.candidate.name for each in racing)
-            self.progress.begin(f"trying {names}", planned_s)
+        if not racing:
+            return
+        names = ", ".join(each.candidate.name for each in racing)
+        self.progress.begin(f"trying {names}", planned_s)
+        self.family_start_s = self.budget.spent_s
         faster: list[CandidateComparison] = []
         steadying: list[CandidateComparison] = []
         while racing:
@@ -332,6 +331,10 @@ class _Search:
             return f"not tried: {reason}"
         return None
 
+    def _running_s(self) -> float:
+        """Return the seconds that the family being run has taken; 0 without one."""
+        return 0.0 if self.family_start_s is None else self.budget.spent_s - self.family_start_s
+
     def _why_no_waste(self, pair_s: float, wasted_s: float) -> str | None:
         """Return why a pair is not run that may bring no gain; None if it is."""
         may_waste_s = max(0.0, _WASTED_FRACTION * self.budget.total_s - wasted_s)
@@ -353,16 +356,14 @@ class _Search:
                 candidate, Outcome.OUT_OF_BUDGET, f"{text}: not decided within the budget", each
             )
             return Decision.NOT_FASTER
-        running_s = self.budget.spent_s - self.family_start_s
         is_promising = each.num_pairs and each.speedup().value >= WORTHWHILE
         reason = None
         if each.own_runs and not is_promising:
-            reason = self._why_no_waste(each.pair_s, self.wasted_s + running_s)
+            reason = self._why_no_waste(each.pair_s, self.wasted_s + self._running_s())
         if reason:
             text = f"{ratio_text(each.looks)}: not decided; {reason}"
             self._note(candidate, Outcome.OUT_OF_BUDGET, text, each)
             return Decision.NOT_FASTER
-        self.has_run = True
         each.run_pair(self.runs, self.budget.left_s - self._reserve_s(self.base_s))
         if each.failure is not None:
             self._note(candidate, *failure_outcome(each.failure), each)
