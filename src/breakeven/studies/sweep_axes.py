@@ -166,11 +166,6 @@ def fill_arguments(arguments: Sequence[str], settings: Mapping[str, AxisValue]) 
     return tuple(_BRACE.sub(fill, argument) for argument in arguments)
 
 
-def is_whole(axis: SweepAxis) -> bool:
-    """Return whether all values of an axis are positive whole numbers."""
-    return all(isinstance(value, int) and value >= 1 for value in axis.values)
-
-
 def _parse_item(item: str, text: str) -> AxisValue:
     if not item:
         raise UsageError(f"{text!r} has an empty value", hint=_HINT)

@@ -28,7 +28,6 @@ from breakeven.studies.sweep_axes import (
     Settings,
     Values,
     describe,
-    is_whole,
     points_of,
     values_at,
 )
@@ -269,7 +268,7 @@ class TimedGrid:
 
 def _curve_axis(axes: Sequence[SweepAxis]) -> SweepAxis | None:
     """Return the axis of interpolation: the one with the most values."""
-    candidates = [axis for axis in axes if axis.role is not AxisRole.THREADS and is_whole(axis)]
+    candidates = [axis for axis in axes if axis.role is not AxisRole.THREADS and axis.is_whole]
     # Among equals, prefer a batch size, since its times interpolate best.
     return max(candidates, key=lambda axis: (len(axis.values), _is_batch_size(axis)), default=None)
 

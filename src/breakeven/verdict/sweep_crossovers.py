@@ -124,7 +124,7 @@ def find_sweep_crossovers(
 
 
 def _searched_axes(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> list[str]:
-    whole = [axis for axis in axes if _is_whole(axis) and len(axis.values) > 1]
+    whole = [axis for axis in axes if axis.is_whole and len(axis.values) > 1]
     names = [axis.name for axis in whole if axis.role is not AxisRole.THREADS]
     if not names and all(axis.role is AxisRole.THREADS for axis in axes):
         names = [axis.name for axis in whole]
@@ -140,7 +140,7 @@ def _axis_along(
     if name == NUM_PARAMETERS and all(axis.name != name for axis in axes):
         return _growing_axis(points, axes)
     axis = next((axis for axis in axes if axis.name == name), None)
-    if axis is None or not _is_whole(axis):
+    if axis is None or not axis.is_whole:
         raise ValueError(f"there is no axis {name} of positive whole numbers")
     return axis
 
@@ -160,10 +160,6 @@ def _growing_axis(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> Sw
         ):
             return axis
     return None
-
-
-def _is_whole(axis: SweepAxis) -> bool:
-    return all(isinstance(value, int) and value >= 1 for value in axis.values)
 
 
 def _is_irrelevant(axis: SweepAxis, kind: DeviceKind) -> bool:

@@ -48,6 +48,11 @@ class SweepAxis(msgspec.Struct, frozen=True, kw_only=True):
     role: AxisRole
     values: tuple[AxisValue, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all values are positive whole numbers."""
+        return all(isinstance(value, int) and value >= 1 for value in self.values)
+
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One device's step at one point of the grid.
