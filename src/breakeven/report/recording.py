@@ -7,13 +7,15 @@ import hashlib
 import msgspec
 
 from breakeven.device import FeedingHost, HostSpec
+from breakeven.simulate import CpuRates
 from breakeven.timing import CpuFacts
 from breakeven.trace import SourceText, StepTrace
 
 RECORDING_VERSION = 1
 
 
-class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
+# Without defaults in the encoding: digests of earlier recordings lack fields that came later.
+class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The input of `explain RUN.json`, to break the step down on any device.
 
     Args:
@@ -24,6 +26,8 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
         sources: Text of the user's files.
         cpu: Measurements on the CPU; null if none.
         sha256: Digest of all other fields, to detect manual edits.
+        core: Compute and memory rates of one core of this CPU; null if they were not measured, and
+            in older recordings.
     """
 
     version: int
@@ -33,6 +37,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceText, ...]
     cpu: CpuFacts | None
     sha256: str
+    core: CpuRates | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -47,6 +52,7 @@ def record(
     other_size: StepTrace | None = None,
     sources: tuple[SourceText, ...] = (),
     cpu: CpuFacts | None = None,
+    core: CpuRates | None = None,
 ) -> RecordedStep:
     """Return a recording, with its digest.
 
@@ -56,6 +62,7 @@ def record(
         other_size: The same step at another batch size.
         sources: Text of the user's files.
         cpu: Measurements on the CPU.
+        core: Rates of one core of this CPU.
     """
     bare = RecordedStep(
         version=RECORDING_VERSION,
@@ -65,6 +72,7 @@ def record(
         sources=sources,
         cpu=cpu,
         sha256="",
+        core=core,
     )
     # Integers in float fields are read back as floats: take the digest after a round trip.
     bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)

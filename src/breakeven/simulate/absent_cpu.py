@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from breakeven.device import HostCpu, HostSpec, load_host_cpus
@@ -34,8 +35,7 @@ _MOST_NAMED = 6
 _LEAST_PART_NS = 15_000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRates:
+class CpuRates(msgspec.Struct, frozen=True, kw_only=True):
     """The peak rates of a CPU in fp32.
 
     Args:

@@ -1,0 +1,25 @@
+"""A figure with its 90 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure with its 90 % interval; its unit is in the name of the field that holds it.
+
+    Args:
+        value: The figure.
+        low: Lower end.
+        high: Upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def map(self, change: Callable[[float], float]) -> Interval:
+        """Return the interval of a growing function of the figure."""
+        return Interval(value=change(self.value), low=change(self.low), high=change(self.high))
