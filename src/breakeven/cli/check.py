@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
             compile_mode=args.compile_mode and CompileMode(args.compile_mode),
             progress=progress,
             measured=tuple(args.measured),
+            knows_other_cpus=args.output is not None,
             launcher=launcher,
             **options,
         )

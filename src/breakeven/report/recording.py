@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from breakeven.device import FeedingHost, HostSpec
-from breakeven.simulate import CpuRates
+from breakeven.simulate import CpuCosts
 from breakeven.timing import CpuFacts
 from breakeven.trace import SourceText, StepTrace
 
@@ -26,7 +26,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         sources: Text of the user's files.
         cpu: Measurements on the CPU; null if none.
         sha256: Digest of all other fields, to detect manual edits.
-        core: Compute and memory rates of one core of this CPU; null if they were not measured, and
+        here: This CPU's costs, for predictions of other CPUs; null if they were not measured, and
             in older recordings.
     """
 
@@ -37,7 +37,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sources: tuple[SourceText, ...]
     cpu: CpuFacts | None
     sha256: str
-    core: CpuRates | None = None
+    here: CpuCosts | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -52,7 +52,7 @@ def record(
     other_size: StepTrace | None = None,
     sources: tuple[SourceText, ...] = (),
     cpu: CpuFacts | None = None,
-    core: CpuRates | None = None,
+    here: CpuCosts | None = None,
 ) -> RecordedStep:
     """Return a recording, with its digest.
 
@@ -62,7 +62,7 @@ def record(
         other_size: The same step at another batch size.
         sources: Text of the user's files.
         cpu: Measurements on the CPU.
-        core: Rates of one core of this CPU.
+        here: This CPU's costs.
     """
     bare = RecordedStep(
         version=RECORDING_VERSION,
@@ -72,7 +72,7 @@ def record(
         sources=sources,
         cpu=cpu,
         sha256="",
-        core=core,
+        here=here,
     )
     # Integers in float fields are read back as floats: take the digest after a round trip.
     bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)

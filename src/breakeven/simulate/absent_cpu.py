@@ -54,6 +54,18 @@ class CpuRates(msgspec.Struct, frozen=True, kw_only=True):
         return CpuRates(num_cores=num_cores, flop_per_s=self.flop_per_s, bytes_per_s=bytes_per_s)
 
 
+class CpuCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """This CPU, from whose step the step on another one is predicted.
+
+    Args:
+        host: Its costs per operator.
+        core: Rates of one of its cores.
+    """
+
+    host: HostSpec
+    core: CpuRates
+
+
 def rates_of(cpu: HostCpu) -> CpuRates:
     """Return the rates of a CPU from its datasheet.
 

@@ -13,7 +13,7 @@ from breakeven.device import HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
 from breakeven.progress import Progress
 from breakeven.report import SCHEMA_VERSION, CheckReport, record
-from breakeven.simulate import CompileMode
+from breakeven.simulate import CompileMode, CpuCosts
 from breakeven.source import Sources
 from breakeven.studies.batch_sizes import (
     AXIS,
@@ -74,6 +74,7 @@ def check_target(
     keep: Keep = KEEP_NOTHING,
     tries_generated: bool = True,
     compile_mode: CompileMode | None = None,
+    knows_other_cpus: bool = False,
     progress: Progress | None = None,
     launcher: Launcher | None = None,
 ) -> CheckReport:
@@ -96,6 +97,8 @@ def check_target(
             as `breakeven.fast_step` does it.
         compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. If the
             script compiles its model, then its own mode is always predicted.
+        knows_other_cpus: Also measure this CPU's rates, so that the recorded step can later be
+            predicted for other CPUs.
         progress: Progress callback.
         launcher: Starts the processes, instead of ``keep``; by default the study has its own.
 
@@ -121,18 +124,18 @@ def check_target(
             if loader is None
             else search_loader_sizes(study.runner, step, compared, loader)
         )
-        absent, unpredicted = (), ()
-        if cpus:
+        absent, unpredicted, costs = (), (), None
+        if cpus or knows_other_cpus:
             study.progress.begin("measuring what a core of this CPU can do")
-            rates = study.launcher.measure_cpu_rates()
-            absent, unpredicted = predict_absent_cpus(step, study.here, cpus, rates)
+            costs = CpuCosts(host=study.here, core=study.launcher.measure_cpu_rates())
+            absent, unpredicted = predict_absent_cpus(step.program, step.results[0], costs, cpus)
         study.progress.end()
         facts = program_facts(step, study.devices, feeding, study.here)
     report = _report(
         step, compared, sizes, facts, target=study.target.label, here=study.here,
         torch_version=study.ready.torch_version, told=told,
         caveats=(*study.ready.caveats, *sizes.caveats, *_not_generated(step), *unpredicted),
-        absent_cpus=absent, compile_mode=compile_mode, length=length,
+        absent_cpus=absent, costs=costs, compile_mode=compile_mode, length=length,
     )  # fmt: skip
     return replace(report, writes=study.launcher.writes)
 
@@ -183,7 +186,8 @@ def check_step(
     compared = compare_devices(timed.program, specs, seen, results)
     absent, unpredicted = (), ()
     if cpus:
-        absent, unpredicted = predict_absent_cpus(timed, here, cpus, measure_cpu_rates())
+        costs = CpuCosts(host=here, core=measure_cpu_rates())
+        absent, unpredicted = predict_absent_cpus(timed.program, results[0], costs, cpus)
     return _report(
         timed, compared, SizeSearch(crossover=_ONE_SIZE),
         program_facts(timed, specs, feeding, here),
@@ -212,6 +216,7 @@ def _report(
     told: Sequence[Caveat] = (),
     caveats: Sequence[Caveat] = (),
     absent_cpus: tuple[DeviceResult, ...] = (),
+    costs: CpuCosts | None = None,
     compile_mode: CompileMode | None = None,
     length: TrainingLength = UNKNOWN_LENGTH,
 ) -> CheckReport:
@@ -228,6 +233,7 @@ def _report(
         told: Caveats on speeds measured elsewhere.
         caveats: Caveats on the machine, and on the search for the crossover.
         absent_cpus: The step on absent CPUs.
+        costs: This CPU's costs, to predict others.
         compile_mode: Mode of ``torch.compile`` to predict the step in; None for none requested.
         length: Length of the training.
     """
@@ -264,6 +270,7 @@ def _report(
             compared.host,
             other_size=scaled.second if scaled else None,
             sources=sources,
+            here=costs,
         ),
         program=program_of(
             compared.verdict, (*compared.results, *absent_cpus), facts, length.steps(loader)

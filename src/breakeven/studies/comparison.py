@@ -14,7 +14,7 @@ from breakeven.errors import Caveat, has_caveat
 from breakeven.simulate import (
     Bound,
     CompileMode,
-    CpuRates,
+    CpuCosts,
     Edit,
     Program,
     StepPrediction,
@@ -28,7 +28,6 @@ from breakeven.simulate import (
     rates_of,
 )
 from breakeven.source import Sources
-from breakeven.studies.measured_step import MeasuredStep
 from breakeven.timing import EMULATED_ON_CPU, CpuFacts
 from breakeven.trace import ScaledTrace, StepTrace
 from breakeven.verdict import (
@@ -42,6 +41,7 @@ from breakeven.verdict import (
     cpu_result,
     decide,
     device_result,
+    estimate_of,
 )
 
 # Vendors on whose GPUs torch captures graphs.
@@ -236,17 +236,16 @@ def check_absent_cpus(cpus: Iterable[HostCpu]) -> None:
 
 
 def predict_absent_cpus(
-    step: MeasuredStep, here: HostSpec, cpus: Iterable[HostCpu], core: CpuRates
+    program: Program, measured: DeviceResult, here: CpuCosts, cpus: Sequence[HostCpu]
 ) -> tuple[tuple[DeviceResult, ...], tuple[Caveat, ...]]:
     """Predict the step on all cores of other CPUs; if that is impossible, return why.
 
     Args:
-        step: The step as measured here.
-        here: This machine, with its costs.
+        program: The step with its timed durations.
+        measured: Its result on this CPU.
+        here: This CPU.
         cpus: The other CPUs.
-        core: Compute and memory rates of one core of this CPU.
     """
-    measured = step.results[0]
     is_known = measured.precision in _PRECISIONS
     if not is_known or has_caveat(measured.caveats, EMULATED_ON_CPU):
         message = (
@@ -255,17 +254,15 @@ def predict_absent_cpus(
             "breakeven knows the speed of other CPUs only in fp32"
         )
         return (), (Caveat(code="absent-cpu-not-predicted", message=message),)
-    program, rates = step.program, core.on_cores(step.plain.num_threads)
+    rates, step = here.core.on_cores(measured.num_threads or 1), estimate_of(measured)
+    # Machines of one processor differ only in their cores.
+    issuing = {
+        id: issuing_of(program, here.host, named_host(id)) for id in {cpu.id for cpu in cpus}
+    }
     return tuple(
         cpu_result(
             cpu_on_cores(cpu.name, cpu.num_cores),
-            predict_absent_cpu(
-                program,
-                step.plain.measurement.estimate,
-                rates,
-                rates_of(cpu),
-                issuing_of(program, here, named_host(cpu.id)),
-            ),
+            predict_absent_cpu(program, step, rates, rates_of(cpu), issuing[cpu.id]),
             precision=measured.precision,
             fits=None,
             caveats=(_ABSENT,),

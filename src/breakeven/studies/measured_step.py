@@ -293,10 +293,10 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             loader: The DataLoader that feeds the steps.
         """
-        if self.num_epochs is None or loader is None or not loader.batches_per_epoch:
+        per_epoch = steps_per_epoch(loader)
+        if self.num_epochs is None or per_epoch is None:
             return self.num_steps
-        batches_per_step = loader.batches_per_step * loader.fetching_fraction
-        return round(self.num_epochs * loader.batches_per_epoch / batches_per_step)
+        return round(self.num_epochs * per_epoch)
 
     def caveats(self, loader: LoaderUse | None) -> tuple[Caveat, ...]:
         """Return a caveat if epochs cannot be converted into steps.
@@ -314,6 +314,13 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNKNOWN_LENGTH = TrainingLength()
+
+
+def steps_per_epoch(loader: LoaderUse | None) -> float | None:
+    """Return the steps in a pass over the data of a DataLoader; None if its length is unknown."""
+    if loader is None or not loader.batches_per_epoch:
+        return None
+    return loader.batches_per_epoch / (loader.batches_per_step * loader.fetching_fraction)
 
 
 def program_facts(
@@ -339,6 +346,7 @@ def program_facts(
         startup_ns=as_set.startup_ns,
         data_ns=min(as_set.loader.wait_ns, step_ns) if as_set.loader else 0.0,
         unevenness=max(1.0, run.measurement.mean_ns / step_ns),
+        steps_per_epoch=steps_per_epoch(as_set.loader),
     )
     if other is None:
         return facts

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.program import ProgramFacts as ProgramFacts
     from breakeven.verdict.program import facts_of as facts_of
     from breakeven.verdict.program import program_of as program_of
+    from breakeven.verdict.program import training_time as training_time
     from breakeven.verdict.program_summary import BetweenTime as BetweenTime
     from breakeven.verdict.program_summary import ProgramPart as ProgramPart
     from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.results import cpu_on_threads as cpu_on_threads
     from breakeven.verdict.results import cpu_result as cpu_result
     from breakeven.verdict.results import device_result as device_result
+    from breakeven.verdict.results import estimate_of as estimate_of
     from breakeven.verdict.results import threads_text as threads_text
     from breakeven.verdict.size_curve import SizeCurve as SizeCurve
     from breakeven.verdict.size_curve import SizeSpread as SizeSpread

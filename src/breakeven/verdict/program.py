@@ -38,6 +38,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
         parts: The parts of that work.
         between: Time of that work on GPUs, if it was recorded.
         unevenness: Mean step divided by the median one; above 1 if some steps take longer.
+        steps_per_epoch: Steps in a pass over the data of the script's DataLoader; None if unknown.
     """
 
     startup_ns: float = 0.0
@@ -48,6 +49,7 @@ class ProgramFacts(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[ProgramPart, ...] = ()
     between: tuple[BetweenTime, ...] = ()
     unevenness: float = 1.0
+    steps_per_epoch: float | None = None
 
 
 def program_of(
@@ -87,7 +89,7 @@ def program_of(
         times=()
         if num_steps is None
         else tuple(
-            _training_time(result, facts, num_steps)
+            training_time(result, facts, num_steps)
             for result in results
             if result.fits is not False
         ),
@@ -117,8 +119,8 @@ def _with_other(result: DeviceResult, facts: ProgramFacts, other_ns: float) -> D
     )
 
 
-def _training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:
-    """Return the time of ``num_steps`` steps, from the start of the script."""
+def training_time(result: DeviceResult, facts: ProgramFacts, num_steps: int) -> TrainingTime:
+    """Return the time of ``num_steps`` steps on a device, from the start of the script."""
     start_ns = _GPU_START_NS if result.kind is DeviceKind.GPU else (0.0, 0.0, 0.0)
     step = rescaled(result, factor=facts.unevenness)
     others_ns = (facts.other_low_ns, facts.other_ns or 0.0, facts.other_high_ns)

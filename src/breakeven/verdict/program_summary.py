@@ -79,6 +79,8 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
         between: The work between the steps on GPUs, predicted from a recording of part of it.
             Without a recording, and on other devices, the work is assumed to stay on the CPU and to
             take as long as now.
+        steps_per_epoch: Steps in a pass over the data of the script's DataLoader; null if unknown,
+            and in older reports.
     """
 
     startup_ns: Nanoseconds
@@ -95,3 +97,4 @@ class ProgramSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int | None = None
     times: tuple[TrainingTime, ...] = ()
     between: tuple[BetweenTime, ...] = ()
+    steps_per_epoch: float | None = None

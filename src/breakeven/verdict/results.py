@@ -102,6 +102,16 @@ def device_result(prediction: StepPrediction) -> DeviceResult:
     )
 
 
+def estimate_of(result: DeviceResult) -> Estimate:
+    """Return the time of a result."""
+    return Estimate(
+        value_ns=result.step_ns,
+        low_ns=result.low_ns,
+        high_ns=result.high_ns,
+        source=result.source,
+    )
+
+
 def cpu_result(
     device: str,
     step: Estimate,
