@@ -35,6 +35,7 @@ _COMMANDS = (
     "check",
     "calibrate",
     "compare",
+    "cost",
     "devices",
     "explain",
     "report",
@@ -46,7 +47,7 @@ _COMMANDS = (
     "workloads",
 )
 # Commands whose target is a script with possible arguments.
-_SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
+_SCRIPT_COMMANDS = ("check", "cost", "explain", "run", "sweep", "tune")
 
 
 _EPILOG = """\

@@ -6,6 +6,7 @@ from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
     from breakeven.money.energy import board_watts as board_watts
+    from breakeven.money.energy import co2_kg as co2_kg
     from breakeven.money.energy import energy_kwh as energy_kwh
     from breakeven.money.interval import Interval as Interval
     from breakeven.money.machines import Machine as Machine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from breakeven.device import DeviceSpec
 from breakeven.money.interval import Interval
-from breakeven.units import NS_PER_S
 
 # Board power over TDP, idle and busy all of the time: low, expected, high.
 # Source: 163 epochs on A40, V100 PCIe and Quadro RTX 6000, six workloads (ml-energy/zeus, NSDI'23);
@@ -29,39 +29,31 @@ GRID_KG_PER_KWH = {
 J_PER_KWH = 3.6e6
 
 
-def board_watts(tdp_watts: float, busy_fraction: float) -> Interval:
-    """Return the mean power of a GPU's board during a step.
-
-    Args:
-        tdp_watts: Board power of the datasheet.
-        busy_fraction: Part of the step in which kernels run.
-    """
+def board_watts(device: DeviceSpec, busy_fraction: float) -> Interval:
+    """Return the mean power of a GPU's board during a step."""
     low, value, high = (
-        tdp_watts * (floor + (busy - floor) * busy_fraction)
+        device.tdp_watts * (floor + (busy - floor) * busy_fraction)
         for floor, busy in zip(_ends(FLOOR_SHARE), _ends(BUSY_SHARE), strict=True)
     )
     return Interval(value=value, low=low, high=high)
 
 
 def energy_kwh(
-    training: Interval, num_vcpus: float, boards: Interval | None = None, num_gpus: int = 0
+    time_s: Interval, *, num_vcpus: float, boards_watts: Interval | None = None
 ) -> Interval:
-    """Return the electricity of a training, that of the building included, in kWh.
-
-    Args:
-        training: Time in nanoseconds.
-        num_vcpus: Virtual processors of the machine; all count as busy.
-        boards: Power of one board, `board_watts`.
-        num_gpus: Boards.
-    """
-    gpu = boards or Interval(value=0.0, low=0.0, high=0.0)
+    """Return the electricity of a training, that of the building included, in kWh."""
+    gpu = boards_watts or Interval(value=0.0, low=0.0, high=0.0)
     low, value, high = (
-        pue * (num_vcpus * vcpu + num_gpus * board) * time / NS_PER_S / J_PER_KWH
-        for pue, vcpu, board, time in zip(
-            *map(_ends, (PUE, VCPU_WATTS, gpu, training)), strict=True
-        )
+        pue * (num_vcpus * vcpu + board) * time / J_PER_KWH
+        for pue, vcpu, board, time in zip(*map(_ends, (PUE, VCPU_WATTS, gpu, time_s)), strict=True)
     )
     return Interval(value=value, low=low, high=high)
+
+
+def co2_kg(energy: Interval, region: str) -> Interval | None:
+    """Return emissions; None if the region's grid is unknown."""
+    grid = GRID_KG_PER_KWH.get(region)
+    return None if grid is None else energy.map(lambda kwh: grid * kwh)
 
 
 def _ends(interval: Interval) -> tuple[float, float, float]:

@@ -23,3 +23,9 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     def map(self, change: Callable[[float], float]) -> Interval:
         """Return the interval of a growing function of the figure."""
         return Interval(value=change(self.value), low=change(self.low), high=change(self.high))
+
+    def plus(self, other: Interval) -> Interval:
+        """Return the sum of two figures that err in the same direction, the widest case."""
+        return Interval(
+            value=self.value + other.value, low=self.low + other.low, high=self.high + other.high
+        )

@@ -69,6 +69,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu: str = ""
     spot_usd_per_hour: float = 0.0
     region: str = ""
+    threads_per_core: int = 2
 
 
 class PriceFile(msgspec.Struct, frozen=True, kw_only=True):

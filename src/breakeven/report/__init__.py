@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from breakeven.report.comparison import PointName as PointName
     from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
+    from breakeven.report.cost import cost_answer as cost_answer
+    from breakeven.report.cost_report import COST_SCHEMA_VERSION as COST_SCHEMA_VERSION
+    from breakeven.report.cost_report import CostReport as CostReport
+    from breakeven.report.cost_report import CostRow as CostRow
     from breakeven.report.devices import device_document as device_document
     from breakeven.report.devices import devices_document as devices_document
     from breakeven.report.devices import hosts_document as hosts_document

@@ -14,6 +14,8 @@ from breakeven.report.check import check_document
 from breakeven.report.check_report import SCHEMA_VERSION, CheckReport
 from breakeven.report.compare import comparison_document
 from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION, ComparisonReport
+from breakeven.report.cost import cost_document
+from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport
 from breakeven.report.devices import (
     DEVICES_SCHEMA_VERSION,
     HOSTS_SCHEMA_VERSION,
@@ -130,6 +132,15 @@ KINDS = (
         tune_document,
         key="trials",
         rerun="tune TARGET --json > FILE",
+    ),
+    Kind(
+        "cost",
+        CostReport,
+        COST_SCHEMA_VERSION,
+        ". Times are in nanoseconds unless the key ends in another unit; low and high bound a 90 % "
+        "interval.",
+        cost_document,
+        key="setup_s",
     ),
     Kind(
         "compare",

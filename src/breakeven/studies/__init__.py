@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from breakeven.studies.batch_sizes import why_not_measured as why_not_measured
     from breakeven.studies.check import check_step as check_step
     from breakeven.studies.check import check_target as check_target
+    from breakeven.studies.cost import SETUP_S as SETUP_S
+    from breakeven.studies.cost import CostRequest as CostRequest
+    from breakeven.studies.cost import cost_run as cost_run
+    from breakeven.studies.cost import cost_target as cost_target
     from breakeven.studies.engine import Engine as Engine
     from breakeven.studies.engine import EngineRun as EngineRun
     from breakeven.studies.engine import LocalEngine as LocalEngine

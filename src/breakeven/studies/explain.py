@@ -7,25 +7,20 @@ from collections.abc import Sequence
 
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
 from breakeven.device import HostSpec, find_device, select_devices
-from breakeven.errors import Caveat, StoredDataError
+from breakeven.errors import Caveat
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import (
-    RECORDING_VERSION,
-    CheckReport,
     ExplainReport,
-    read_document,
     record,
-    report_command,
 )
-from breakeven.simulate import build_program
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
 from breakeven.studies.runner import Runner
-from breakeven.studies.study import host_as_told, start_study
+from breakeven.studies.study import host_as_told, read_recorded, start_study
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import (
     Configuration,
@@ -201,39 +196,7 @@ def explain_run(
             hand, or holds no recorded step.
     """
     wanted = chosen_rules(rules)
-    report = read_document(path)
-    if not isinstance(report, CheckReport | ExplainReport):
-        raise StoredDataError(
-            f"{path} is a run of breakeven {report_command(report)}, which records no step",
-            hint="explain reads what breakeven check or explain wrote with -o FILE",
-        )
-    recording = report.recording
-    again = "explain the script itself: breakeven explain TARGET"
-    if recording is None:
-        raise StoredDataError(
-            f"{path} holds no recorded step: it was printed with --json, or written by an "
-            "earlier breakeven",
-            hint=f"write it with -o FILE, or {again}",
-        )
-    if recording.version != RECORDING_VERSION:
-        raise StoredDataError(
-            f"{path} holds a step recorded in version {recording.version}; this breakeven reads "
-            f"version {RECORDING_VERSION}",
-            hint=again,
-        )
-    if not recording.is_whole:
-        raise StoredDataError(
-            f"{path} was edited or damaged: its recorded step has changed", hint=again
-        )
-    try:
-        program = build_program(recording.trace)
-    # The digest is right, so the file was not edited: another breakeven recorded a step that this
-    # one cannot price, or the file was forged.
-    except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
-        raise StoredDataError(
-            f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
-            hint=f"explain the script itself: breakeven explain {report.target}",
-        ) from error
+    report, recording, program = read_recorded(path, "explain")
     predicted = (
         result
         for result in report.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,8 +17,17 @@ from breakeven.calibrate import (
 )
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, Ready, Target, find_target
 from breakeven.device import AUTO, DeviceSpec, HostSpec
-from breakeven.errors import Caveat
+from breakeven.errors import Caveat, StoredDataError
 from breakeven.progress import Progress, SilentProgress
+from breakeven.report import (
+    RECORDING_VERSION,
+    CheckReport,
+    ExplainReport,
+    RecordedStep,
+    read_document,
+    report_command,
+)
+from breakeven.simulate import Program, build_program
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import MeasuredStep, TrainingLength
 from breakeven.studies.runner import Runner
@@ -125,3 +135,51 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
     seen = host_for_prediction(step.program, step.plain, host, study.here)
     new, told = anchors_of(study.speeds, step.program, seen, study.target.label, counts)
     return in_measured_machines(study.host, new), told
+
+
+def read_recorded(
+    path: str | os.PathLike[str], command: str
+) -> tuple[CheckReport | ExplainReport, RecordedStep, Program]:
+    """Return a stored run of ``breakeven check`` or ``explain``, its recording, and its kernels.
+
+    Args:
+        path: The file.
+        command: The command that reads it, for errors.
+
+    Raises:
+        StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
+            hand, or holds no recorded step.
+    """
+    report = read_document(path)
+    if not isinstance(report, CheckReport | ExplainReport):
+        raise StoredDataError(
+            f"{path} is a run of breakeven {report_command(report)}, which records no step",
+            hint=f"{command} reads what breakeven check or explain wrote with -o FILE",
+        )
+    recording = report.recording
+    again = f"use the script itself: breakeven {command} TARGET"
+    if recording is None:
+        raise StoredDataError(
+            f"{path} holds no recorded step: it was printed with --json, or written by an "
+            "earlier breakeven",
+            hint=f"write it with -o FILE, or {again}",
+        )
+    if recording.version != RECORDING_VERSION:
+        raise StoredDataError(
+            f"{path} holds a step recorded in version {recording.version}; this breakeven reads "
+            f"version {RECORDING_VERSION}",
+            hint=again,
+        )
+    if not recording.is_whole:
+        raise StoredDataError(
+            f"{path} was edited or damaged: its recorded step has changed", hint=again
+        )
+    try:
+        return report, recording, build_program(recording.trace)
+    # The digest is right, so the file was not edited: another breakeven recorded a step that this
+    # one cannot price, or the file was forged.
+    except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise StoredDataError(
+            f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
+            hint=f"use the script itself: breakeven {command} {report.target}",
+        ) from error

@@ -1,0 +1,198 @@
+"""``breakeven cost``: hours, money and energy of a training on each machine."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import sys
+from pathlib import Path
+
+from breakeven.cli.options import (
+    add_force,
+    add_module,
+    add_output,
+    add_run,
+    add_target,
+    duration_s,
+    is_stored_run,
+    run_options,
+    whole_number,
+)
+from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
+from breakeven.errors import UsageError
+
+SUMMARY = "show how long a training takes and what it costs, on each machine"
+DESCRIPTION = """\
+Run an unmodified training script for some steps, and show the hours, the money and
+the energy of the whole training: on this machine, and on machines that are rented.
+TARGET is a script, or the file that check wrote with -o, which is priced without a
+run."""
+USAGE = "cost TARGET|RUN.json --steps N|--epochs N [options] [-- ARGS ...]"
+EXAMPLES = """\
+examples:
+  breakeven cost train.py --epochs 90
+  breakeven cost train.py --steps 100000 --deadline 8h --budget 20
+  breakeven cost run.json --steps 1000000 --machines T4 --machines g5.xlarge
+  breakeven cost run.json --epochs 10 --clouds hf --until 07:30"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``cost``."""
+    add_target(parser, "; or a RUN.json that check wrote")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps", metavar="N", type=whole_number, help="length of the training in steps"
+    )
+    length.add_argument(
+        "--epochs",
+        metavar="N",
+        type=whole_number,
+        help="length in passes over the data of the script's DataLoader",
+    )
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--deadline",
+        metavar="TIME",
+        type=duration_s,
+        help="the training must end within TIME: 8h, 45m",
+    )
+    limit.add_argument(
+        "--until",
+        metavar="HH:MM",
+        type=_until_s,
+        help="the training must end by then: 07:30, or 2026-03-01T07:30",
+    )
+    parser.add_argument(
+        "--budget", metavar="USD", type=_positive, help="it must cost at most USD dollars"
+    )
+    parser.add_argument(
+        "--machines",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this machine, machines with this GPU, or cpu; may be repeated (all: breakeven "
+        "prices)",
+    )
+    parser.add_argument(
+        "--clouds",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only this provider: aws, gcp, azure or hf; may be repeated",
+    )
+    parser.add_argument(
+        "--price",
+        metavar="NAME=USD",
+        type=_price,
+        action="append",
+        default=[],
+        help="your own price of a machine per hour: g5.xlarge=0.40; may be repeated",
+    )
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        type=Path,
+        help="your own list of machines, as breakeven prices --json prints it",
+    )
+    parser.add_argument(
+        "--power-price",
+        metavar="USD",
+        type=_positive,
+        default=0.0,
+        help="dollars per kWh of this machine (default: it is free)",
+    )
+    parser.add_argument(
+        "--setup",
+        metavar="TIME",
+        type=duration_s,
+        help="time to start a rented machine, load the software and copy the data (default: 4m, "
+        "1.5 to 10)",
+    )
+    add_module(parser)
+    add_run(parser)
+    add_output(parser, "costs")
+    add_force(parser, "-o replace FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Price the training, show the report, and write it if requested."""
+    ensure_files({"-o FILE": args.output}, args)
+
+    # Imported here, since --help must not wait for torch and rich.
+    from breakeven.cli.progress import show_progress
+    from breakeven.money import Interval, read_prices, shipped_prices
+    from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
+
+    setup = args.setup
+    request = CostRequest(
+        length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
+        machines=tuple(args.machines),
+        clouds=tuple(args.clouds),
+        usd_per_hour=dict(args.price),
+        prices=read_prices(args.prices) if args.prices else shipped_prices(),
+        deadline_s=args.deadline or args.until,
+        budget_usd=args.budget,
+        power_usd_per_kwh=args.power_price,
+        setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
+    )
+    # Refuse a wrong name before the script runs.
+    request.chosen()
+    if is_stored_run(args.target) and not args.is_module:
+        if args.script_arguments:
+            raise UsageError(
+                f"{args.target} is a stored run: nothing after -- can reach its script"
+            )
+        report = cost_run(args.target, request)
+    else:
+        if args.steps is None and args.epochs is None:
+            raise UsageError(
+                "the length of the training is unknown", hint="pass --steps N or --epochs N"
+            )
+        with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
+            report = cost_target(args.target, request, progress=progress, **run_options(args))
+    print_report(
+        report,
+        args,
+        write=lambda: write_report(report, args),
+        hints=lambda: (
+            "One provider or machine: --clouds NAME, --machines NAME (all: breakeven prices)",
+            json_hint(args, "cost.json", "machine"),
+        ),
+    )
+    return 0
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text.removeprefix("$"))
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of dollars above 0")
+    return value
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, equals, price = text.rpartition("=")
+    if not (equals and name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=USD, such as g5.xlarge=0.40")
+    return name, _positive(price)
+
+
+def _until_s(text: str) -> float:
+    """Return the seconds until a time of day, today or tomorrow, or until a date and time."""
+    now = datetime.datetime.now()
+    try:
+        if "T" in text or " " in text:
+            end = datetime.datetime.fromisoformat(text).replace(tzinfo=None)
+        else:
+            end = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(text))
+            end += datetime.timedelta(days=end <= now)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time, such as 07:30 or 2026-03-01T07:30"
+        ) from None
+    if end <= now:
+        raise argparse.ArgumentTypeError(f"{text} is in the past")
+    return (end - now).total_seconds()

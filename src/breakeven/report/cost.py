@@ -1,0 +1,242 @@
+"""The document of a cost: the choice in one sentence, the machines, and what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from breakeven.errors import Caveat
+from breakeven.money import PriceSource
+from breakeven.report.chart import (
+    Chart,
+    ChartPoint,
+    ChartSeries,
+    value_axis,
+)
+from breakeven.report.cost_report import CostReport, CostRow
+from breakeven.report.document import Cell, Column, Document, Fact, Line, Medium, Section, Table
+from breakeven.report.run_text import caveat_section, host_facts
+from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
+from breakeven.units import (
+    NS_PER_S,
+    format_digits,
+    format_duration,
+    format_time,
+)
+from breakeven.verdict import DeviceKind
+
+_HERE = "this machine"
+_MAX_ROWS = 14
+_MAX_DEVICES = 3
+# A faster machine is named if it is at least this much faster than the cheapest one.
+_CLEARLY_FASTER = 1.2
+_UNITS = (
+    ("days", 24 * 3600 * NS_PER_S),
+    ("hours", 3600 * NS_PER_S),
+    ("minutes", 60 * NS_PER_S),
+    ("seconds", NS_PER_S),
+)
+
+
+def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
+    """Return the cheapest faster machine, this one, and a faster one, in one sentence.
+
+    Args:
+        rows: All machines, those that meet the limits first, then by money.
+        prices: The lists of their prices.
+    """
+    here = min((row for row in rows if row.is_here), key=lambda row: row.total_ns)
+    usable = [row for row in rows if row.meets_limits]
+    late = "" if here.meets_limits else ", which may miss the limits"
+    own = (
+        f"this {'GPU' if here.kind is DeviceKind.GPU else 'CPU'}: {format_time(here.total_ns)}, "
+        f"{_usd_text(here.usd.value) if here.usd.value else 'free'}{late}"
+    )
+    rented = [row for row in usable if not row.is_here]
+    if here.meets_limits:
+        rented = [row for row in rented if _CLEARLY_FASTER * row.total_ns < here.total_ns]
+    if not usable:
+        return f"No machine surely meets the limits; {own}."
+    if not rented:
+        return f"{own[0].upper()}{own[1:]}; no listed machine is clearly faster."
+    cheapest, fastest = rented[0], min(rented, key=lambda row: row.total_ns)
+    batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
+    parts = [
+        f"{printable(cheapest.device)} on {_place(cheapest, prices)}: {_time_text(cheapest)}, "
+        f"{_usd_text(cheapest.usd.value)}{batch}",
+        own,
+    ]
+    speedup = cheapest.total_ns / fastest.total_ns
+    if speedup >= _CLEARLY_FASTER:
+        money = fastest.usd.value / cheapest.usd.value
+        parts.append(
+            f"{printable(fastest.device)} on {_place(fastest, prices)} would be "
+            f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
+        )
+    return f"{'; '.join(parts)}."
+
+
+def _place(row: CostRow, prices: Sequence[PriceSource]) -> str:
+    name = next((one.name for one in prices if one.id == row.provider), row.provider)
+    return f"{printable(name, 20)} {printable(row.machine, 40)}"
+
+
+def _time_text(row: CostRow) -> str:
+    return f"{format_time(row.total_ns)} ({format_time(row.low_ns)}–{format_time(row.high_ns)})"
+
+
+def _usd_text(usd: float) -> str:
+    """Return ``$0.80``, ``$12`` or ``$0.0004``."""
+    return f"${usd:.2f}" if 0.1 <= usd < 100 else f"${format_digits(usd, 2)}"
+
+
+def cost_document(report: CostReport) -> Document:
+    """Return the document of a cost."""
+    charts = _charts(report)
+    limits, num_late = _limits(report), sum(not row.meets_limits for row in report.rows)
+    answers = [Line(report.answer, "bold green" if num_late < len(report.rows) else "bold yellow")]
+    if limits:
+        held = f"{len(report.rows) - num_late:,} of {plural(len(report.rows), 'machine')}"
+        answers.append(Line(f"{limits}, with 95 % confidence: {held}."))
+    size = f", batch size {report.batch_size:,}" if report.batch_size else ""
+    sources = (f"{printable(one.name, 40)} {one.date or 'undated copy'}" for one in report.prices)
+    low, value, high = (
+        format_time(ns * NS_PER_S)
+        for ns in (report.setup_s.low, report.setup_s.value, report.setup_s.high)
+    )
+    return Document(
+        title=f"What does it cost to train {printable(report.target, 120)}?",
+        answers=answers,
+        facts=(
+            Fact("training", f"{plural(report.num_steps, 'step')}{size}"),
+            *host_facts(report.host),
+            Fact("prices", "; ".join(sources)),
+            Fact(
+                "setup",
+                f"{value} ({low}–{high}) assumed to start a rented machine, load the software and "
+                "copy the data",
+            ),
+        ),
+        blocks=(
+            Section("Time against money", charts, only=Medium.PAGE),
+            Section("Machines", (_table(report),), heading=""),
+            *caveat_section(_caveats(report)),
+        ),
+        charts=charts,
+    )
+
+
+def _limits(report: CostReport) -> str:
+    parts: list[str] = []
+    if report.deadline_s is not None:
+        parts.append(f"done within {format_time(report.deadline_s * NS_PER_S)}")
+    if report.budget_usd is not None:
+        parts.append(f"at most {_usd_text(report.budget_usd)}")
+    text = " and ".join(parts)
+    return text[:1].upper() + text[1:]
+
+
+def _caveats(report: CostReport) -> dict[Caveat, str]:
+    """Return the caveats with some of the devices that each concerns; empty for all."""
+    devices: dict[Caveat, dict[str, None]] = {}
+    for row in report.rows:
+        for caveat in row.caveats:
+            devices.setdefault(caveat, {})[printable(row.device, 40)] = None
+    held = dict.fromkeys(report.caveats, "")
+    return held | {one: listed(list(names), _MAX_DEVICES) for one, names in devices.items()}
+
+
+def _table(report: CostReport) -> Table:
+    rows = report.rows
+    shortest_ns = min(row.total_ns for row in rows)
+    unit, unit_ns = next((one for one in _UNITS if one[1] <= shortest_ns), _UNITS[-1])
+    places = [_HERE if row.is_here else _place(row, report.prices) for row in rows]
+    bounds: list[Cell | str] = []
+    for row in rows:
+        in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""
+        bound = row.bound.value if row.bound else ""
+        too_big = Cell("too big", style="red", page="too big for its memory")
+        bounds.append(too_big if row.fits is False else f"{bound}{in_parts}")
+    batches = [f"{row.largest_batch:,}" if row.largest_batch else "" for row in rows]
+    emissions = [format_digits(row.co2_kg.value, 2) if row.co2_kg else "" for row in rows]
+    energies = [format_digits(row.energy_kwh.value, 2) for row in rows]
+    return Table(
+        (
+            Column(
+                "machine",
+                [
+                    Cell(shorten(place, 22), style="bold" if row.is_on_front else "", page=place)
+                    for place, row in zip(places, rows, strict=True)
+                ],
+            ),
+            Column("device", [shorten(_device(row), 22) for row in rows]),
+            Column(
+                unit,
+                [_with_ends(row.total_ns, row.low_ns, row.high_ns, unit_ns) for row in rows],
+                is_number=True,
+            ),
+            Column(
+                "$",
+                [_with_ends(r.usd.value, r.usd.low, r.usd.high) or "free" for r in rows],
+                is_number=True,
+            ),
+            Column("bound", bounds, page_header="limited by", optional=1),
+            Column("batch", batches, page_header="largest batch", is_number=True, optional=2),
+            Column("kWh", energies, is_number=True, optional=3),
+            Column("kg CO₂", emissions, is_number=True, optional=4),
+        ),
+        caption="Machines within the limits first, then by money",
+        note="No other machine is both faster and cheaper than those in bold type.",
+        legend="(low–high) 90 % interval   bold: no other machine is both faster and cheaper",
+        marks=["" if row.meets_limits else "out" for row in rows],
+        most=_MAX_ROWS,
+    )
+
+
+def _device(row: CostRow) -> str:
+    return "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
+
+
+def _with_ends(value: float, low: float, high: float, unit: float = 1.0) -> str:
+    """Return ``1.2 (0.9–1.6)``; empty for 0."""
+    texts = [format_digits(one / unit, 2) for one in (value, low, high)]
+    return f"{texts[0]} ({texts[1]}–{texts[2]})" if value else ""
+
+
+def _charts(report: CostReport) -> tuple[Chart, ...]:
+    """Return the chart of time against money: the front, and the other machines."""
+    paid = [row for row in report.rows if row.usd.value > 0 and row.fits is not False]
+    if len(paid) < 2:
+        return ()
+    paid.sort(key=lambda row: row.usd.value)
+    points = [
+        ChartPoint(
+            x=row.usd.value,
+            row=number,
+            step_ns=row.total_ns,
+            low_ns=row.low_ns,
+            high_ns=row.high_ns,
+            source=row.source,
+        )
+        for number, row in enumerate(paid)
+    ]
+    groups: dict[tuple[str, DeviceKind], list[ChartPoint]] = {}
+    for row, point in zip(paid, points, strict=True):
+        name = "no other is faster and cheaper" if row.is_on_front else f"other {row.kind.upper()}s"
+        kind = DeviceKind.GPU if row.is_on_front else row.kind
+        groups.setdefault((name, kind), []).append(point)
+    ends = [ns for row in paid for ns in (row.low_ns, row.high_ns)]
+    chart = Chart(
+        title="Time against money",
+        note="",
+        x=value_axis("money", [row.usd.value for row in paid], _usd_text),
+        y=value_axis("time of the training", ends, lambda ns: format_duration(ns) if ns else "0"),
+        x_labels=tuple(
+            f"{_usd_text(row.usd.value)}: {_device(row)}, {_place(row, report.prices)}"
+            for row in paid
+        ),
+        series=tuple(
+            ChartSeries(name=name, kind=kind, style=number, points=tuple(some))
+            for number, ((name, kind), some) in enumerate(groups.items())
+        ),
+    )
+    return (chart,)

@@ -1,0 +1,517 @@
+"""The cost of a training on each machine: time, money and energy."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from breakeven.calibrate import host_called, in_measured_machines
+from breakeven.cost import reference_host
+from breakeven.device import (
+    DeviceSpec,
+    FeedingHost,
+    HostSpec,
+    find_device,
+    find_host_cpu,
+    find_host_kind,
+    find_kind,
+)
+from breakeven.errors import Caveat, UsageError
+from breakeven.money import (
+    Interval,
+    Machine,
+    PriceFile,
+    billed_usd,
+    board_watts,
+    co2_kg,
+    energy_kwh,
+    select_machines,
+    shipped_prices,
+)
+from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer
+from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport, CostRow
+from breakeven.simulate import (
+    Edit,
+    Program,
+    StepPrediction,
+    build_program,
+    predict_steps,
+    scaled_host,
+)
+from breakeven.studies.check import check_target
+from breakeven.studies.comparison import predict_absent_cpus
+from breakeven.studies.measured_step import TrainingLength
+from breakeven.studies.study import read_recorded
+from breakeven.timing import Estimate, Source
+from breakeven.trace import Phase, ScaledTrace, ScalingError, scaled_from_one
+from breakeven.units import NS_PER_S
+from breakeven.verdict import (
+    BetweenTime,
+    DeviceKind,
+    DeviceResult,
+    ProgramFacts,
+    device_result,
+    facts_of,
+    training_time,
+)
+
+# To start a machine, pull an image with torch (some 4 GB) and copy the data.
+# Judgement, from 1 to 2 minutes for a virtual machine and 10 to 100 MB/s for the rest.
+SETUP_S = Interval(value=240.0, low=90.0, high=600.0)
+# HF Jobs does not publish its CPUs: a server's core of 2021.
+_ASSUMED_CPU = "Xeon Platinum 8375C"
+_HERE = "this machine"
+_PARTS_TRIED = (2, 4, 8, 16, 32, 64)
+_PARTS = Caveat(
+    code="accumulated",
+    message="the batch does not fit: it is split into parts whose gradients accumulate, which "
+    "changes batch normalization",
+)
+_PART_OF_GPU = Caveat(
+    code="part-of-gpu",
+    message="the machine has a part of the GPU; its share of memory and rates is assumed",
+)
+_CPU_ASSUMED = Caveat(
+    code="assumed-cpu",
+    message=f"the provider does not publish the CPU; assumed is a {_ASSUMED_CPU}",
+)
+_NO_RATES = Caveat(
+    code="no-cpu-machines",
+    message="machines without a GPU are not predicted: the stored run lacks the rates of its CPU; "
+    "write it again with `breakeven check -o`",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRequest:
+    """The question: which training, on which machines, within which limits.
+
+    Args:
+        length: Length of the training; by default that of the stored run.
+        machines: Names of machines, of GPUs, or ``cpu``; all by default.
+        clouds: Ids of providers; all by default.
+        usd_per_hour: Own prices by name of machine.
+        prices: The machines with prices.
+        deadline_s: Latest end, in seconds from now.
+        budget_usd: Most money.
+        power_usd_per_kwh: Price of electricity for this machine.
+        setup_s: Seconds to start a rented machine, load the software and copy the data.
+    """
+
+    length: TrainingLength
+    machines: tuple[str, ...] = ()
+    clouds: tuple[str, ...] = ()
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict[str, float])
+    prices: PriceFile = field(default_factory=shipped_prices)
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    power_usd_per_kwh: float = 0.0
+    setup_s: Interval = SETUP_S
+
+    def chosen(self) -> tuple[Machine, ...]:
+        """Return the machines to compare.
+
+        Raises:
+            UsageError: If a name, provider or price is wrong.
+        """
+        return select_machines(self.prices, self.machines, self.clouds, self.usd_per_hour)
+
+
+def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport:
+    """Return the cost of training ``target``, which runs for some steps on this machine.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        request: The question.
+        options: Further arguments of `check_target`.
+
+    Raises:
+        BreakevenError: If the target gives no answer, or its length is unknown.
+    """
+    gpus = sorted({machine.gpu for machine in request.chosen() if machine.gpu})
+    report = check_target(
+        target,
+        devices=tuple(find_device(gpu).name for gpu in gpus),
+        length=request.length,
+        tries_generated=False,
+        knows_other_cpus=True,
+        **options,
+    )
+    recording = report.recording
+    assert recording is not None, "a check of a script records its step"
+    return _cost(report, recording, build_program(recording.trace), request)
+
+
+def cost_run(path: str | os.PathLike[str], request: CostRequest) -> CostReport:
+    """Return the cost of the training in ``path``, a run stored by ``breakeven check -o``.
+
+    Args:
+        path: The file.
+        request: The question.
+
+    Raises:
+        StoredDataError: If the file holds no recorded step.
+        BreakevenError: If the length of the training is unknown.
+    """
+    return _cost(*read_recorded(path, "cost"), request)
+
+
+def _cost(
+    report: CheckReport | ExplainReport,
+    recording: RecordedStep,
+    program: Program,
+    request: CostRequest,
+) -> CostReport:
+    machines, num_steps = request.chosen(), _num_steps(report, request.length)
+    training = _Training(
+        facts=facts_of(report.program) if report.program else ProgramFacts(),
+        num_steps=num_steps,
+        request=request,
+    )
+    cpus, unpredicted = _cpu_rows(training, program, report, recording, machines)
+    rows = _in_order(
+        [
+            *_own_rows(training, report.results),
+            *_gpu_rows(training, program, recording, machines),
+            *cpus,
+        ],
+        keeps_all=bool(request.machines),
+    )
+    providers = {machine.provider for machine in machines}
+    used = tuple(one for one in request.prices.sources if one.id in providers)
+    return CostReport(
+        schema_version=COST_SCHEMA_VERSION,
+        target=report.target,
+        host=report.host,
+        num_steps=num_steps,
+        batch_size=recording.trace.batch_size,
+        setup_s=request.setup_s,
+        deadline_s=request.deadline_s,
+        budget_usd=request.budget_usd,
+        power_usd_per_kwh=request.power_usd_per_kwh,
+        prices=used,
+        rows=rows,
+        answer=cost_answer(rows, used),
+        caveats=(*unpredicted, *report.caveats),
+    )
+
+
+def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> int:
+    """Return the number of steps, as asked for or else as stored.
+
+    Raises:
+        UsageError: If it is unknown.
+    """
+    stored = report.program
+    if length.num_steps is not None:
+        return length.num_steps
+    if length.num_epochs is not None and stored is not None and stored.steps_per_epoch:
+        return max(1, round(length.num_epochs * stored.steps_per_epoch))
+    if length.num_epochs is None and stored is not None and stored.num_steps:
+        return stored.num_steps
+    if length.num_epochs is not None:
+        raise UsageError(
+            "the length of an epoch is unknown: no DataLoader of known length feeds the steps",
+            hint="pass --steps N",
+        )
+    raise UsageError("the length of the training is unknown", hint="pass --steps N or --epochs N")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """A training of a known length, to be priced on a machine."""
+
+    facts: ProgramFacts
+    num_steps: int
+    request: CostRequest
+
+    def row(
+        self,
+        result: DeviceResult,
+        machine: Machine | None = None,
+        *,
+        boards: Interval | None = None,
+        num_parts: int = 1,
+        largest: int | None = None,
+        caveats: Sequence[Caveat] = (),
+    ) -> CostRow:
+        """Return the training on a machine.
+
+        Args:
+            result: The step on its device.
+            machine: The rented machine; None for this one.
+            boards: Power of all its GPUs, in watts; None without one.
+            num_parts: Parts of each batch.
+            largest: The largest batch that fits.
+            caveats: More reasons to trust the figures less.
+        """
+        request = self.request
+        time = training_time(result, self._with_between(result), self.num_steps)
+        time_s = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns).map(
+            lambda ns: ns / NS_PER_S
+        )
+        if machine is not None:
+            time_s = time_s.plus(request.setup_s)
+        num_vcpus = machine.num_vcpus if machine else result.num_threads or 1
+        region = machine.region if machine else ""
+        energy = energy_kwh(time_s, num_vcpus=num_vcpus, boards_watts=boards)
+        if machine is None:
+            usd, price = energy.map(lambda kwh: kwh * request.power_usd_per_kwh), 0.0
+        else:
+            source, price = request.prices.source_of(machine), machine.usd_per_hour
+            usd = time_s.map(lambda seconds: billed_usd(machine, source, seconds))
+        fits = result.fits is not False
+        return CostRow(
+            provider=machine.provider if machine else "",
+            machine=machine.name if machine else _HERE,
+            device=result.device,
+            kind=result.kind,
+            source=result.source,
+            num_gpus=1 if result.kind is DeviceKind.GPU else 0,
+            num_parts=num_parts,
+            region=region,
+            usd_per_hour=price,
+            step_ns=result.step_ns,
+            total_ns=time_s.value * NS_PER_S,
+            low_ns=time_s.low * NS_PER_S,
+            high_ns=time_s.high * NS_PER_S,
+            usd=usd,
+            energy_kwh=energy,
+            co2_kg=co2_kg(energy, region),
+            bound=result.bound,
+            fits=result.fits,
+            peak_memory_bytes=result.peak_memory_bytes,
+            largest_batch=largest,
+            # The upper end of a 90 % interval holds with 95 %.
+            meets_limits=fits
+            and time_s.high <= (request.deadline_s or math.inf)
+            and usd.high <= (math.inf if request.budget_usd is None else request.budget_usd),
+            caveats=(*result.caveats, *caveats),
+        )
+
+    def _with_between(self, result: DeviceResult) -> ProgramFacts:
+        """Return the facts with the work between steps on this GPU.
+
+        A GPU that was not among the recorded ones takes the range of those: the host limits most of
+        that work.
+        """
+        known = self.facts.between
+        if not known or result.kind is DeviceKind.CPU or result.source is Source.MEASURED:
+            return self.facts
+        if any(one.device == result.device for one in known):
+            return self.facts
+        some = BetweenTime(
+            device=result.device,
+            time_ns=statistics.median(one.time_ns for one in known),
+            low_ns=min(one.low_ns for one in known),
+            high_ns=max(one.high_ns for one in known),
+        )
+        return replace(self.facts, between=(*known, some))
+
+
+def _own_rows(training: _Training, results: Sequence[DeviceResult]) -> Iterator[CostRow]:
+    """Yield the training on this machine's CPU, with the best number of threads, and its GPU."""
+    for kind in DeviceKind:
+        measured = (r for r in results if r.kind is kind and r.source is Source.MEASURED)
+        best = min(measured, key=lambda result: result.step_ns, default=None)
+        if best is not None:
+            yield training.row(best)
+
+
+def _gpu_rows(
+    training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
+) -> Iterator[CostRow]:
+    """Yield the training on one GPU of each machine that has any."""
+    scaled = _scaled(recording)
+    by_kind: dict[str, list[Machine]] = {}
+    for machine in machines:
+        if machine.gpu:
+            kind = find_host_kind(machine.provider) or find_kind("cloud")
+            by_kind.setdefault(kind.id, []).append(machine)
+    for kind_id, rented in by_kind.items():
+        host = _rented_host(kind_id, recording.host)
+        specs = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
+        devices = tuple(specs.values())
+        found = zip(devices, predict_steps(program, devices, host), strict=True)
+        steps = {device.name: _fitting(one, program, scaled, host) for device, one in found}
+        largest = (
+            {device.name: largest_batch(scaled, device) for device in devices} if scaled else {}
+        )
+        for machine in rented:
+            device = specs[machine.gpu, machine.gpu_fraction]
+            step, num_parts = steps[device.name]
+            busy = step.device_busy_ns / step.estimate.value_ns
+            caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
+            caveats += [_PARTS] if num_parts > 1 else []
+            yield training.row(
+                device_result(step),
+                machine,
+                boards=board_watts(device, min(1.0, busy)),
+                num_parts=num_parts,
+                largest=largest.get(device.name),
+                caveats=caveats,
+            )
+
+
+def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
+    """Return the host of GPUs in a kind of machine, with the factors that the step showed."""
+    rented = recorded.data_center
+    seen = rented if isinstance(rented, FeedingHost) else recorded
+    host = in_measured_machines(host_called(kind_id, recorded))
+    assert isinstance(host, FeedingHost), "a kind gives a feeding host"
+    return FeedingHost.of(scaled_host(host, seen, seen), host.kind)
+
+
+def _part_of(gpu: str, fraction: float) -> DeviceSpec:
+    """Return a GPU, or a part of it with that share of its memory and rates."""
+    device = find_device(gpu)
+    if fraction == 1:
+        return device
+    peaks = {name: rate * fraction for name, rate in device.peak_flop_per_s.items()}
+    return replace(
+        device,
+        name=f"1/{round(1 / fraction)} {device.name}",
+        num_sms=max(1, round(device.num_sms * fraction)),
+        memory_bytes=round(device.memory_bytes * fraction),
+        memory_bytes_per_s=device.memory_bytes_per_s * fraction,
+        peak_flop_per_s=peaks,
+        tdp_watts=device.tdp_watts * fraction,
+    )
+
+
+def _scaled(recording: RecordedStep) -> ScaledTrace | None:
+    """Return the step at every batch size; None if it is known at one only."""
+    try:
+        if recording.other_size is not None:
+            return ScaledTrace(recording.trace, recording.other_size)
+        return scaled_from_one(recording.trace)
+    except ScalingError:
+        return None
+
+
+def _fitting(
+    step: StepPrediction, program: Program, scaled: ScaledTrace | None, host: HostSpec
+) -> tuple[StepPrediction, int]:
+    """Return the step, in as many parts of the batch as its memory needs, and their number.
+
+    All parts but one have no update: their gradients accumulate.
+    """
+    size = program.trace.batch_size
+    if step.fits or scaled is None or size is None:
+        return step, 1
+    most = largest_batch(scaled, step.device)
+    num_parts = next((n for n in _PARTS_TRIED if most and size % n == 0 and size // n <= most), 0)
+    if not num_parts:
+        return step, 1
+    part = build_program(scaled.at(size // num_parts))
+    events = enumerate(part.trace.events)
+    updates = {i: () for i, event in events if getattr(event, "phase", None) is Phase.OPTIMIZER}
+    whole, bare = (
+        predict_steps(each, [step.device], host)[0]
+        for each in (part, part.edited(Edit(replaced=updates)))
+    )
+    ratio = 1 + (num_parts - 1) * bare.estimate.value_ns / whole.estimate.value_ns
+    one = whole.estimate
+    return replace(
+        whole,
+        batch_size=size,
+        estimate=Estimate.predicted(
+            *(ratio * ns for ns in (one.value_ns, one.low_ns, one.high_ns))
+        ),
+        device_busy_ns=whole.device_busy_ns + (num_parts - 1) * bare.device_busy_ns,
+    ), num_parts
+
+
+def _cpu_rows(
+    training: _Training,
+    program: Program,
+    report: CheckReport | ExplainReport,
+    recording: RecordedStep,
+    machines: Sequence[Machine],
+) -> tuple[list[CostRow], tuple[Caveat, ...]]:
+    """Return the training on the machines without a GPU, or why it cannot be predicted."""
+    rented = [machine for machine in machines if not machine.gpu]
+    if not rented:
+        return [], ()
+    if recording.here is None:
+        return [], (_NO_RATES,)
+    cpus = {
+        machine.name: replace(
+            find_host_cpu(machine.cpu or _ASSUMED_CPU),
+            num_cores=max(1, machine.num_vcpus // machine.threads_per_core),
+        )
+        for machine in rented
+    }
+    distinct = list(dict.fromkeys(cpus.values()))
+    results, unpredicted = predict_absent_cpus(program, report.results[0], recording.here, distinct)
+    by_cpu = dict(zip(distinct, results, strict=False))
+    return [
+        training.row(
+            by_cpu[cpus[machine.name]], machine, caveats=[] if machine.cpu else [_CPU_ASSUMED]
+        )
+        for machine in rented
+        if cpus[machine.name] in by_cpu
+    ], unpredicted
+
+
+def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...]:
+    """Return the rows in order, without machines that a cheaper one of the provider matches.
+
+    Machines with the same GPU differ in what surrounds it, which changes no figure but the price.
+
+    Args:
+        rows: All machines.
+        keeps_all: Whether to keep machines that the user named.
+    """
+    ordered = sorted(
+        rows, key=lambda row: (not row.meets_limits, row.fits is False, row.usd.value, row.total_ns)
+    )
+    seen: set[tuple[str, str]] = set()
+    kept: list[CostRow] = []
+    for row in ordered:
+        key = (row.provider, row.device)
+        is_faster = all(
+            row.total_ns < other.total_ns
+            for other in kept
+            if (other.provider, other.kind) == (row.provider, row.kind)
+        )
+        if (
+            keeps_all
+            or row.is_here
+            or (key not in seen if row.kind is DeviceKind.GPU else is_faster)
+        ):
+            kept.append(row)
+        seen.add(key)
+    front = {
+        id(row)
+        for row in kept
+        if row.fits is not False
+        and not any(
+            other.fits is not False
+            and other.total_ns <= row.total_ns
+            and other.usd.value <= row.usd.value
+            and (other.total_ns, other.usd.value) != (row.total_ns, row.usd.value)
+            for other in kept
+        )
+    }
+    return tuple(replace(row, is_on_front=id(row) in front) for row in kept)
+
+
+def largest_batch(scaled: ScaledTrace, device: DeviceSpec) -> int | None:
+    host = reference_host()
+
+    def fits(n):
+        return predict_steps(scaled.at(n), [device], host)[0].fits
+
+    if not fits(1):
+        return None
+    n = 1
+    while n < 2**20 and fits(2 * n):
+        n *= 2
+    return n
