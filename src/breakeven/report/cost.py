@@ -44,28 +44,28 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         rows: All machines, those that meet the limits first, then by money.
         prices: The lists of their prices.
     """
-    here = min((row for row in rows if row.is_here), key=lambda row: row.total_ns)
+    here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
     usable = [row for row in rows if row.meets_limits]
     late = "" if here.meets_limits else ", which may miss the limits"
     own = (
-        f"this {'GPU' if here.kind is DeviceKind.GPU else 'CPU'}: {format_time(here.total_ns)}, "
+        f"this {'GPU' if here.kind is DeviceKind.GPU else 'CPU'}: {format_time(here.time_ns.value)}, "
         f"{_usd_text(here.usd.value) if here.usd.value else 'free'}{late}"
     )
     rented = [row for row in usable if not row.is_here]
     if here.meets_limits:
-        rented = [row for row in rented if _CLEARLY_FASTER * row.total_ns < here.total_ns]
+        rented = [row for row in rented if _CLEARLY_FASTER * row.time_ns.value < here.time_ns.value]
     if not usable:
         return f"No machine surely meets the limits; {own}."
     if not rented:
         return f"{own[0].upper()}{own[1:]}; no listed machine is clearly faster."
-    cheapest, fastest = rented[0], min(rented, key=lambda row: row.total_ns)
+    cheapest, fastest = rented[0], min(rented, key=lambda row: row.time_ns.value)
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
     parts = [
         f"{printable(cheapest.device)} on {_place(cheapest, prices)}: {_time_text(cheapest)}, "
         f"{_usd_text(cheapest.usd.value)}{batch}",
         own,
     ]
-    speedup = cheapest.total_ns / fastest.total_ns
+    speedup = cheapest.time_ns.value / fastest.time_ns.value
     if speedup >= _CLEARLY_FASTER:
         money = fastest.usd.value / cheapest.usd.value
         parts.append(
@@ -81,7 +81,7 @@ def _place(row: CostRow, prices: Sequence[PriceSource]) -> str:
 
 
 def _time_text(row: CostRow) -> str:
-    return f"{format_time(row.total_ns)} ({format_time(row.low_ns)}–{format_time(row.high_ns)})"
+    return f"{format_time(row.time_ns.value)} ({format_time(row.time_ns.low)}–{format_time(row.time_ns.high)})"
 
 
 def _usd_text(usd: float) -> str:
@@ -147,7 +147,7 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 
 def _table(report: CostReport) -> Table:
     rows = report.rows
-    shortest_ns = min(row.total_ns for row in rows)
+    shortest_ns = min(row.time_ns.value for row in rows)
     unit, unit_ns = next((one for one in _UNITS if one[1] <= shortest_ns), _UNITS[-1])
     places = [_HERE if row.is_here else _place(row, report.prices) for row in rows]
     bounds: list[Cell | str] = []
@@ -171,7 +171,10 @@ def _table(report: CostReport) -> Table:
             Column("device", [shorten(_device(row), 22) for row in rows]),
             Column(
                 unit,
-                [_with_ends(row.total_ns, row.low_ns, row.high_ns, unit_ns) for row in rows],
+                [
+                    _with_ends(row.time_ns.value, row.time_ns.low, row.time_ns.high, unit_ns)
+                    for row in rows
+                ],
                 is_number=True,
             ),
             Column(
@@ -212,9 +215,9 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         ChartPoint(
             x=row.usd.value,
             row=number,
-            step_ns=row.total_ns,
-            low_ns=row.low_ns,
-            high_ns=row.high_ns,
+            step_ns=row.time_ns.value,
+            low_ns=row.time_ns.low,
+            high_ns=row.time_ns.high,
             source=row.source,
         )
         for number, row in enumerate(paid)
@@ -224,7 +227,7 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         name = "no other is faster and cheaper" if row.is_on_front else f"other {row.kind.upper()}s"
         kind = DeviceKind.GPU if row.is_on_front else row.kind
         groups.setdefault((name, kind), []).append(point)
-    ends = [ns for row in paid for ns in (row.low_ns, row.high_ns)]
+    ends = [ns for row in paid for ns in (row.time_ns.low, row.time_ns.high)]
     chart = Chart(
         title="Time against money",
         note="",

@@ -33,9 +33,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         region: Region of the price; empty if it has none.
         usd_per_hour: Price of the machine; 0 for this machine.
         step_ns: Time of one step.
-        total_ns: Time from the start of the machine to the end of the last step.
-        low_ns: Lower end of its 90 % interval.
-        high_ns: Upper end.
+        time_ns: Time from the start of the machine to the end of the last step.
         usd: Money for that time, as the provider bills it.
         energy_kwh: Electricity, with the building's share.
         co2_kg: Emissions of generating it; null if the grid is unknown.
@@ -58,9 +56,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     usd_per_hour: float
     step_ns: Nanoseconds
-    total_ns: Nanoseconds
-    low_ns: Nanoseconds
-    high_ns: Nanoseconds
+    time_ns: Interval
     usd: Interval
     energy_kwh: Interval
     co2_kg: Interval | None

@@ -278,9 +278,7 @@ class _Training:
             region=region,
             usd_per_hour=price,
             step_ns=result.step_ns,
-            total_ns=time_s.value * NS_PER_S,
-            low_ns=time_s.low * NS_PER_S,
-            high_ns=time_s.high * NS_PER_S,
+            time_ns=time_s.map(lambda seconds: seconds * NS_PER_S),
             usd=usd,
             energy_kwh=energy,
             co2_kg=co2_kg(energy, region),
@@ -470,14 +468,15 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         keeps_all: Whether to keep machines that the user named.
     """
     ordered = sorted(
-        rows, key=lambda row: (not row.meets_limits, row.fits is False, row.usd.value, row.total_ns)
+        rows,
+        key=lambda row: (not row.meets_limits, row.fits is False, row.usd.value, row.time_ns.value),
     )
     seen: set[tuple[str, str]] = set()
     kept: list[CostRow] = []
     for row in ordered:
         key = (row.provider, row.device)
         is_faster = all(
-            row.total_ns < other.total_ns
+            row.time_ns.value < other.time_ns.value
             for other in kept
             if (other.provider, other.kind) == (row.provider, row.kind)
         )
@@ -494,9 +493,9 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         if row.fits is not False
         and not any(
             other.fits is not False
-            and other.total_ns <= row.total_ns
+            and other.time_ns.value <= row.time_ns.value
             and other.usd.value <= row.usd.value
-            and (other.total_ns, other.usd.value) != (row.total_ns, row.usd.value)
+            and (other.time_ns.value, other.usd.value) != (row.time_ns.value, row.usd.value)
             for other in kept
         )
     }

@@ -1,0 +1,86 @@
+"""`breakeven cost`: options, limits, exit codes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from breakeven.cli import main
+from breakeven.cli.cost import _until_s
+from unit.studies.test_cost import stored
+
+
+def test_a_stored_run_is_priced_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["cost", str(stored(tmp_path)), "--steps", "1000", "--clouds", "hf", "--json"])
+
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert document["num_steps"] == 1000
+    assert {row["provider"] for row in document["rows"]} == {"", "hf"}
+    assert [source["id"] for source in document["prices"]] == ["hf"]
+
+
+def test_the_file_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cost.json"
+    run = str(stored(tmp_path))
+    assert main(["cost", run, "--steps", "9", "--machines", "T4", "-o", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert main(["report", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == shown.splitlines()[0]
+
+
+def test_an_own_price_replaces_the_listed_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(stored(tmp_path))
+    named = ["--steps", "9", "--machines", "g5.xlarge", "--price", "g5.xlarge=0.25", "--json"]
+    assert main(["cost", run, *named]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["usd_per_hour"] for row in rows if row["machine"] == "g5.xlarge"] == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "length of the training is unknown"),
+        (["--steps", "-5"], "is not a whole number above 0"),
+        (["--steps", "5", "--machines", "gpu9000"], "gpu9000"),
+        (["--steps", "5", "--clouds", "ibm"], "ibm"),
+        (["--steps", "5", "--price", "g5.xlarge=0"], "is not a number of dollars above 0"),
+        (["--steps", "5", "--price", "g5.xlarge"], "is not NAME=USD"),
+        (["--steps", "5", "--price", "g9.xlarge=1"], "g9.xlarge"),
+        (["--steps", "5", "--budget", "nan"], "is not a number of dollars above 0"),
+        (["--steps", "5", "--deadline", "0h"], "is not a time above 0"),
+        (["--steps", "5", "--until", "2020-01-01T00:00"], "is in the past"),
+        (["--steps", "5", "--until", "later"], "is not a time, such as 07:30"),
+        (["--steps", "5", "--deadline", "8h", "--until", "07:00"], "not allowed with"),
+        (["--steps", "5", "--", "--lr", "1"], "nothing after -- can reach its script"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    file = tmp_path / "cost.json"
+    run = str(stored(tmp_path))
+    first, dashes, last = [*options], [], []
+    if "--" in options:
+        split = options.index("--")
+        first, dashes, last = options[:split], ["--"], options[split + 1 :]
+    assert main(["cost", run, *first, "-o", str(file), *dashes, *last]) == 2
+    assert message in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_a_script_needs_a_length_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "missing_script.py"]) == 2
+    assert "pass --steps N or --epochs N" in capsys.readouterr().err
+
+
+def test_a_time_of_day_is_the_next_one() -> None:
+    now = datetime.datetime.now()
+    past, soon = (now + datetime.timedelta(minutes=m) for m in (-5, 5))
+    assert 23 * 3600 < _until_s(past.strftime("%H:%M")) <= 24 * 3600
+    assert _until_s(soon.strftime("%H:%M")) < 3600

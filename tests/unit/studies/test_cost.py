@@ -1,0 +1,308 @@
+"""The cost of stored runs: machines, limits, parts of a batch, order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.cost import reference_host
+from breakeven.errors import StoredDataError, UsageError
+from breakeven.money import Interval, Machine, PriceFile, PriceSource
+from breakeven.report import CostReport, CostRow, record, to_json
+from breakeven.simulate import CpuCosts, CpuRates
+from breakeven.studies import CostRequest, TrainingLength, cost_run
+from breakeven.timing import Source
+from breakeven.trace import Op, Phase, StepTrace, TensorSpec
+from breakeven.units import NS_PER_S
+from breakeven.verdict import BetweenTime, DeviceKind, ProgramSummary
+from factories.reports import cpu, cpu_wins
+from factories.steps import at
+
+WEIGHT = TensorSpec(shape=(1024, 1024), dtype="float32", device="cuda:0", storage=2)
+CLOUD = PriceSource(
+    id="aws", name="AWS", date="2026-07-20", source="a list", billing_s=1, least_billed_s=60
+)
+JOBS = PriceSource(
+    id="hf", name="HF Jobs", date="", source="a page", billing_s=60, least_billed_s=60
+)
+
+
+def machine(name: str, usd: float, **changes: Any) -> Machine:
+    return Machine(
+        provider=changes.pop("provider", "aws"),
+        name=name,
+        num_vcpus=changes.pop("num_vcpus", 4),
+        memory_bytes=16 * 2**30,
+        usd_per_hour=usd,
+        **changes,
+    )
+
+
+T4 = machine("t4.small", 0.5, gpu="t4", num_gpus=1, region="us-east-1")
+BIG_T4 = machine("t4.large", 0.9, gpu="t4", num_gpus=1, num_vcpus=32)
+H100 = machine("h100.huge", 30.0, gpu="h100-sxm5-80gb", num_gpus=8, num_vcpus=96)
+CPU = machine("cpu.small", 0.1, cpu="Xeon Platinum 8375C")
+SLOW_CPU = machine("cpu.dear", 0.2, cpu="Xeon Platinum 8375C", num_vcpus=2)
+JOB = machine("CPU Upgrade", 0.03, provider="hf", num_vcpus=8)
+PRICES = PriceFile(
+    schema_version=1,
+    sources=(CLOUD, JOBS),
+    machines=(T4, BIG_T4, H100, CPU, SLOW_CPU, JOB),
+)
+
+
+def trace(batch_size: int = 64, peak_bytes: int = 10_000_000) -> StepTrace:
+    def rows(storage: int) -> TensorSpec:
+        return replace(WEIGHT, shape=(batch_size, 1024), storage=storage)
+
+    product = Op(
+        name="aten.mm.default", inputs=(rows(1), WEIGHT), outputs=(rows(3),), location=at(4)
+    )
+    update = Op(
+        name="aten.add_.Tensor",
+        inputs=(WEIGHT, WEIGHT),
+        outputs=(WEIGHT,),
+        location=at(5),
+        phase=Phase.OPTIMIZER,
+    )
+    return StepTrace(
+        events=(product, replace(product, phase=Phase.BACKWARD), update),
+        batch_size=batch_size,
+        num_parameters=1024 * 1024,
+        peak_memory_bytes=peak_bytes,
+    )
+
+
+def stored(
+    folder: Path,
+    *,
+    peaks: tuple[int, int] = (10_000_000, 20_000_000),
+    here: bool = True,
+    step_s: float = 1.0,
+    **changes: Any,
+) -> Path:
+    """Write a run whose step takes this CPU ``step_s`` seconds."""
+    host = reference_host()
+    costs = CpuCosts(host=host, core=CpuRates(num_cores=1, flop_per_s=1e11, bytes_per_s=1e10))
+    recording = record(
+        trace(64, peaks[0]),
+        host,
+        other_size=trace(128, peaks[1]),
+        here=costs if here else None,
+    )
+    step_ns = step_s * NS_PER_S
+    own = cpu(step_ns, 0.95 * step_ns, 1.05 * step_ns)
+    own = replace(own, precision="fp32", num_threads=4)
+    assert own.source is Source.MEASURED
+    report = replace(cpu_wins(), results=(own,), recording=recording, program=None, **changes)
+    path = folder / "run.json"
+    path.write_bytes(to_json(report, with_recording=True))
+    return path
+
+
+def request(steps: int | None = 10_000, **changes: Any) -> CostRequest:
+    return CostRequest(length=TrainingLength(num_steps=steps), prices=PRICES, **changes)
+
+
+def row(report: CostReport, machine: str) -> CostRow:
+    return next(one for one in report.rows if one.machine == machine)
+
+
+def names(report: CostReport) -> list[str]:
+    return [one.machine for one in report.rows]
+
+
+def test_this_machine_is_free_and_has_no_setup(tmp_path: Path) -> None:
+    here = row(cost_run(stored(tmp_path), request()), "this machine")
+
+    assert here.usd.value == 0
+    assert here.is_here
+    assert here.time_ns.value == pytest.approx(1e4 * NS_PER_S, rel=1e-3)
+
+
+def test_this_machine_costs_its_electricity(tmp_path: Path) -> None:
+    here = row(cost_run(stored(tmp_path), request(power_usd_per_kwh=0.4)), "this machine")
+
+    assert here.usd.value == pytest.approx(0.4 * here.energy_kwh.value)
+    assert here.usd.value > 0
+
+
+def test_a_rented_machine_pays_for_its_setup_and_as_a_whole(tmp_path: Path) -> None:
+    setup = Interval(value=600.0, low=300.0, high=900.0)
+    path = stored(tmp_path)
+    without = row(cost_run(path, request(setup_s=setup.map(lambda _: 0.0))), "h100.huge")
+    with_setup = row(cost_run(path, request(setup_s=setup)), "h100.huge")
+
+    assert with_setup.time_ns.value - without.time_ns.value == pytest.approx(600 * NS_PER_S)
+    seconds = with_setup.time_ns.value / NS_PER_S
+    assert with_setup.usd.value == pytest.approx(30.0 * math.ceil(seconds) / 3600)
+    assert with_setup.usd.low < with_setup.usd.value < with_setup.usd.high
+
+
+def test_of_machines_with_one_gpu_the_cheapest_is_kept_unless_named(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+
+    assert "t4.large" not in names(cost_run(path, request()))
+    assert {"t4.small", "t4.large"} <= {*names(cost_run(path, request(machines=("t4",))))}
+
+
+def test_a_dearer_slower_cpu_machine_is_left_out(tmp_path: Path) -> None:
+    found = names(cost_run(stored(tmp_path), request()))
+
+    assert "cpu.small" in found
+    assert "cpu.dear" not in found
+
+
+def test_a_cpu_that_the_provider_does_not_publish_is_assumed(tmp_path: Path) -> None:
+    job = row(cost_run(stored(tmp_path), request()), "CPU Upgrade")
+
+    assert {caveat.code for caveat in job.caveats} >= {"assumed-cpu", "absent-cpu"}
+    assert job.co2_kg is None
+
+
+def test_a_run_without_the_rates_of_its_cpu_says_so(tmp_path: Path) -> None:
+    report = cost_run(stored(tmp_path, here=False), request())
+
+    assert "cpu.small" not in names(report)
+    assert "no-cpu-machines" in {caveat.code for caveat in report.caveats}
+
+
+def test_limits_hold_with_the_upper_end_of_the_interval(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    t4 = row(cost_run(path, request()), "t4.small")
+    late, in_time = (
+        row(cost_run(path, request(deadline_s=share * t4.time_ns.high / NS_PER_S)), "t4.small")
+        for share in (0.99, 1.01)
+    )
+    dear, in_budget = (
+        row(cost_run(path, request(budget_usd=share * t4.usd.high)), "t4.small")
+        for share in (0.99, 1.01)
+    )
+
+    assert not late.meets_limits
+    assert in_time.meets_limits
+    assert not dear.meets_limits
+    assert in_budget.meets_limits
+
+
+def test_machines_within_the_limits_come_first_then_cheaper_ones(tmp_path: Path) -> None:
+    report = cost_run(stored(tmp_path), request(deadline_s=3600.0))
+    keys = [(not one.meets_limits, one.usd.value) for one in report.rows]
+
+    assert keys == sorted(keys)
+    assert not report.rows[-1].meets_limits
+    assert report.rows[0].meets_limits
+
+
+def test_no_machine_on_the_front_is_beaten_in_time_and_money(tmp_path: Path) -> None:
+    rows = cost_run(stored(tmp_path), request()).rows
+
+    for one in rows:
+        beaten = any(
+            other.time_ns.value < one.time_ns.value and other.usd.value < one.usd.value
+            for other in rows
+        )
+        assert not (one.is_on_front and beaten)
+    assert any(one.is_on_front for one in rows)
+
+
+def test_a_batch_that_does_not_fit_is_split_into_parts(tmp_path: Path) -> None:
+    # 12 GB at half of the batch, 24 GB at the whole batch, against 16 GB.
+    path = stored(tmp_path, peaks=(24 * 10**9, 48 * 10**9))
+    report = cost_run(path, request())
+    t4, h100 = row(report, "t4.small"), row(report, "h100.huge")
+
+    assert t4.num_parts == 2
+    assert t4.fits
+    assert t4.largest_batch is not None
+    assert 32 <= t4.largest_batch < 64
+    assert "accumulated" in {caveat.code for caveat in t4.caveats}
+    assert h100.num_parts == 1
+
+
+def test_a_step_that_never_fits_comes_last(tmp_path: Path) -> None:
+    # The weights alone take 200 GB.
+    report = cost_run(stored(tmp_path, peaks=(2 * 10**11, 2 * 10**11 + 10**6)), request())
+    t4 = row(report, "t4.small")
+
+    assert t4.fits is False
+    assert not t4.meets_limits
+    assert t4.largest_batch is None
+    assert not t4.is_on_front
+
+
+def test_work_between_steps_counts_on_gpus_that_were_not_recorded(tmp_path: Path) -> None:
+    between = BetweenTime(device="L4", time_ns=5e9, low_ns=4e9, high_ns=6e9)
+    program = ProgramSummary(
+        startup_ns=0.0, data_ns=0.0, other_ns=1e9, other_low_ns=9e8, other_high_ns=1.1e9,
+        step_fraction=0.5, parts=(), unevenness=1.0, speedup=1.0, low=0.9, high=1.1,
+        between=(between,),
+    )  # fmt: skip
+    path = stored(tmp_path)
+    alone = row(cost_run(path, request()), "t4.small")
+    report = replace(_read(path), program=program)
+    path.write_bytes(to_json(report, with_recording=True))
+    with_work = row(cost_run(path, request()), "t4.small")
+
+    added_s = (with_work.time_ns.value - alone.time_ns.value) / NS_PER_S
+    assert added_s == pytest.approx(5e4, rel=0.01)
+
+
+def _read(path: Path) -> Any:
+    from breakeven.report import read_document
+
+    return read_document(path)
+
+
+def test_the_length_comes_from_the_options_or_the_run(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    with pytest.raises(UsageError, match="length of the training is unknown"):
+        cost_run(path, request(None))
+    epochs = CostRequest(length=TrainingLength(num_epochs=2), prices=PRICES)
+    with pytest.raises(UsageError, match="length of an epoch is unknown"):
+        cost_run(path, epochs)
+    program = ProgramSummary(
+        startup_ns=0.0, data_ns=0.0, other_ns=None, other_low_ns=0.0, other_high_ns=0.0,
+        step_fraction=1.0, parts=(), unevenness=1.0, speedup=1.0, low=0.9, high=1.1,
+        num_steps=70, steps_per_epoch=12.5,
+    )  # fmt: skip
+    path.write_bytes(to_json(replace(_read(path), program=program), with_recording=True))
+    assert cost_run(path, epochs).num_steps == 25
+    assert cost_run(path, request(None)).num_steps == 70
+    assert cost_run(path, request(3)).num_steps == 3
+
+
+def test_wrong_questions_are_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    with pytest.raises(UsageError, match="gpu9000"):
+        cost_run(path, request(machines=("gpu9000",)))
+    with pytest.raises(UsageError, match="ibm"):
+        cost_run(path, request(clouds=("ibm",)))
+    with pytest.raises(StoredDataError, match="cannot read"):
+        cost_run(tmp_path / "missing.json", request())
+
+
+def test_the_answer_names_the_cheapest_faster_machine_and_this_one(tmp_path: Path) -> None:
+    slow = cost_run(stored(tmp_path), request())
+    assert slow.answer.startswith(f"{slow.rows[1].device} on ")
+    assert "this CPU: 2 h 47 min, free" in slow.answer
+    quick = cost_run(stored(tmp_path, step_s=1e-5), request())
+    assert quick.answer.startswith("This CPU: ")
+    assert "no listed machine is clearly faster" in quick.answer
+    none = cost_run(stored(tmp_path), request(deadline_s=10.0))
+    assert none.answer.startswith("No machine surely meets the limits; this CPU: ")
+
+
+def test_gpus_of_other_kinds_of_machines_have_their_own_hosts(tmp_path: Path) -> None:
+    job = machine("T4 small", 0.4, provider="hf", gpu="t4", num_gpus=1)
+    prices = replace(PRICES, machines=(T4, job))
+    found = cost_run(
+        stored(tmp_path), CostRequest(length=TrainingLength(num_steps=100), prices=prices)
+    )
+    # A hosted container takes longer to issue a step than a virtual machine.
+    assert row(found, "T4 small").step_ns > row(found, "t4.small").step_ns
+    assert row(found, "T4 small").kind is DeviceKind.GPU
