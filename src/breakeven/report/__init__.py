@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
     from breakeven.report.cost import cost_answer as cost_answer
+    from breakeven.report.cost import pareto_front as pareto_front
     from breakeven.report.cost_report import COST_SCHEMA_VERSION as COST_SCHEMA_VERSION
     from breakeven.report.cost_report import CostReport as CostReport
     from breakeven.report.cost_report import CostRow as CostRow

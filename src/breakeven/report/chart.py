@@ -68,6 +68,7 @@ class ChartAxis:
         low: Value at the low end.
         high: Value at the high end; above ``low``.
         ticks: Labelled values, ascending.
+        as_text: Formats a value, for other ticks.
     """
 
     label: str
@@ -75,6 +76,7 @@ class ChartAxis:
     low: float
     high: float
     ticks: tuple[Tick, ...]
+    as_text: Callable[[float], str] = str
 
     def position(self, value: float) -> float:
         """Return the position of ``value``, from 0 (low end) to 1 (high end), clipped to both."""
@@ -298,7 +300,7 @@ def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], s
         places = [first + number * step for number in range(num_steps + 1)]
         low, high, scale = first, places[-1], Scale.LINEAR
     ticks = tuple(Tick(value, as_text(value)) for value in places)
-    return ChartAxis(label=label, scale=scale, low=low, high=high, ticks=ticks)
+    return ChartAxis(label=label, scale=scale, low=low, high=high, ticks=ticks, as_text=as_text)
 
 
 def _log_ticks(low: float, high: float, every: list[float]) -> list[float]:

@@ -13,13 +13,12 @@ from breakeven.report.chart import (
     value_axis,
 )
 from breakeven.report.cost_report import CostReport, CostRow
-from breakeven.report.document import Cell, Column, Document, Fact, Line, Medium, Section, Table
+from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
 from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
 from breakeven.units import (
     NS_PER_S,
     format_digits,
-    format_duration,
     format_time,
 )
 from breakeven.verdict import DeviceKind
@@ -48,7 +47,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     usable = [row for row in rows if row.meets_limits]
     late = "" if here.meets_limits else ", which may miss the limits"
     own = (
-        f"this {'GPU' if here.kind is DeviceKind.GPU else 'CPU'}: {format_time(here.time_ns.value)}, "
+        f"this {here.kind.upper()}: {format_time(here.time_ns.value)}, "
         f"{_usd_text(here.usd.value) if here.usd.value else 'free'}{late}"
     )
     rented = [row for row in usable if not row.is_here]
@@ -81,7 +80,9 @@ def _place(row: CostRow, prices: Sequence[PriceSource]) -> str:
 
 
 def _time_text(row: CostRow) -> str:
-    return f"{format_time(row.time_ns.value)} ({format_time(row.time_ns.low)}–{format_time(row.time_ns.high)})"
+    time_ns = row.time_ns
+    ends = f"{format_time(time_ns.low)}–{format_time(time_ns.high)}"
+    return f"{format_time(time_ns.value)} ({ends})"
 
 
 def _usd_text(usd: float) -> str:
@@ -117,8 +118,8 @@ def cost_document(report: CostReport) -> Document:
             ),
         ),
         blocks=(
-            Section("Time against money", charts, only=Medium.PAGE),
             Section("Machines", (_table(report),), heading=""),
+            Section("Time against money", charts),
             *caveat_section(_caveats(report)),
         ),
         charts=charts,
@@ -147,8 +148,7 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 
 def _table(report: CostReport) -> Table:
     rows = report.rows
-    shortest_ns = min(row.time_ns.value for row in rows)
-    unit, unit_ns = next((one for one in _UNITS if one[1] <= shortest_ns), _UNITS[-1])
+    unit, unit_ns = _unit(rows)
     places = [_HERE if row.is_here else _place(row, report.prices) for row in rows]
     bounds: list[Cell | str] = []
     for row in rows:
@@ -168,7 +168,7 @@ def _table(report: CostReport) -> Table:
                     for place, row in zip(places, rows, strict=True)
                 ],
             ),
-            Column("device", [shorten(_device(row), 22) for row in rows]),
+            Column("device", [Cell(shorten(_device(row), 22), page=_device(row)) for row in rows]),
             Column(
                 unit,
                 [
@@ -195,6 +195,12 @@ def _table(report: CostReport) -> Table:
     )
 
 
+def _unit(rows: Sequence[CostRow]) -> tuple[str, float]:
+    """Return the largest unit of time in which no row is below 1."""
+    shortest_ns = min(row.time_ns.value for row in rows)
+    return next((one for one in _UNITS if one[1] <= shortest_ns), _UNITS[-1])
+
+
 def _device(row: CostRow) -> str:
     return "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
 
@@ -206,40 +212,56 @@ def _with_ends(value: float, low: float, high: float, unit: float = 1.0) -> str:
 
 
 def _charts(report: CostReport) -> tuple[Chart, ...]:
-    """Return the chart of time against money: the front, and the other machines."""
+    """Return the chart of time against money: of each kind, the machines that no other beats."""
     paid = [row for row in report.rows if row.usd.value > 0 and row.fits is not False]
-    if len(paid) < 2:
+    shown = [
+        row for kind in DeviceKind for row in pareto_front([r for r in paid if r.kind is kind])
+    ]
+    if len(shown) < 2:
         return ()
-    paid.sort(key=lambda row: row.usd.value)
-    points = [
-        ChartPoint(
+    shown.sort(key=lambda row: row.usd.value)
+    ends = [ns for row in shown for ns in (row.time_ns.low, row.time_ns.high)]
+    unit, unit_ns = _unit(shown)
+    groups: dict[DeviceKind, list[ChartPoint]] = {}
+    for number, row in enumerate(shown):
+        time_ns = row.time_ns
+        point = ChartPoint(
             x=row.usd.value,
             row=number,
-            step_ns=row.time_ns.value,
-            low_ns=row.time_ns.low,
-            high_ns=row.time_ns.high,
+            step_ns=time_ns.value,
+            low_ns=time_ns.low,
+            high_ns=time_ns.high,
             source=row.source,
         )
-        for number, row in enumerate(paid)
-    ]
-    groups: dict[tuple[str, DeviceKind], list[ChartPoint]] = {}
-    for row, point in zip(paid, points, strict=True):
-        name = "no other is faster and cheaper" if row.is_on_front else f"other {row.kind.upper()}s"
-        kind = DeviceKind.GPU if row.is_on_front else row.kind
-        groups.setdefault((name, kind), []).append(point)
-    ends = [ns for row in paid for ns in (row.time_ns.low, row.time_ns.high)]
+        groups.setdefault(row.kind, []).append(point)
     chart = Chart(
-        title="Time against money",
+        title="The fastest machines for the money",
         note="",
-        x=value_axis("money", [row.usd.value for row in paid], _usd_text),
-        y=value_axis("time of the training", ends, lambda ns: format_duration(ns) if ns else "0"),
+        x=value_axis("money", [row.usd.value for row in shown], _usd_text),
+        y=value_axis(
+            "time of the training", ends, lambda ns: f"{format_digits(ns / unit_ns, 2)} {unit}"
+        ),
         x_labels=tuple(
             f"{_usd_text(row.usd.value)}: {_device(row)}, {_place(row, report.prices)}"
-            for row in paid
+            for row in shown
         ),
         series=tuple(
-            ChartSeries(name=name, kind=kind, style=number, points=tuple(some))
-            for number, ((name, kind), some) in enumerate(groups.items())
+            ChartSeries(
+                name=f"machines with a {'GPU' if kind is DeviceKind.GPU else 'CPU alone'}",
+                kind=kind,
+                style=number,
+                points=tuple(points),
+            )
+            for number, (kind, points) in enumerate(groups.items())
         ),
     )
     return (chart,)
+
+
+def pareto_front(rows: Sequence[CostRow]) -> list[CostRow]:
+    """Return the rows that no other one beats in both time and money, cheapest first."""
+    front: list[CostRow] = []
+    for row in sorted(rows, key=lambda row: (row.usd.value, row.time_ns.value)):
+        if not front or row.time_ns.value < front[-1].time_ns.value:
+            front.append(row)
+    return front

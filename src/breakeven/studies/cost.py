@@ -34,7 +34,7 @@ from breakeven.money import (
     select_machines,
     shipped_prices,
 )
-from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer
+from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer, pareto_front
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport, CostRow
 from breakeven.simulate import (
     Edit,
@@ -487,19 +487,8 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         ):
             kept.append(row)
         seen.add(key)
-    front = {
-        id(row)
-        for row in kept
-        if row.fits is not False
-        and not any(
-            other.fits is not False
-            and other.time_ns.value <= row.time_ns.value
-            and other.usd.value <= row.usd.value
-            and (other.time_ns.value, other.usd.value) != (row.time_ns.value, row.usd.value)
-            for other in kept
-        )
-    }
-    return tuple(replace(row, is_on_front=id(row) in front) for row in kept)
+    front = pareto_front([row for row in kept if row.fits is not False])
+    return tuple(replace(row, is_on_front=row in front) for row in kept)
 
 
 def largest_batch(scaled: ScaledTrace, device: DeviceSpec) -> int | None:
