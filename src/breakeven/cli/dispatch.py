@@ -37,6 +37,7 @@ _COMMANDS = (
     "compare",
     "devices",
     "explain",
+    "prices",
     "report",
     "rules",
     "run",
