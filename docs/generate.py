@@ -73,6 +73,7 @@ _JSON_DOCUMENTS = {
     "compare": "compare A.json B.json",
     "devices": "devices [NAME]",
     "hosts": "devices --hosts [NAME]",
+    "prices": "prices [NAME ...]",
     "rules": "rules [CODE|CAUSE]",
     "calibrate": "calibrate",
 }

@@ -3,7 +3,7 @@
     python -m lab.prices ../shared/data/prices
 
 The lists are those of Karpenter's providers for AWS, Azure and Google Cloud (Apache-2.0), and the
-page of Hugging Face Jobs. Machines with accelerators that the catalogue does not know, and Arm
+page of Hugging Face Jobs. Machines whose accelerator or CPU lacks figures in the catalogue, and Arm
 CPUs, are left out: no step of them can be predicted.
 """
 
@@ -58,20 +58,22 @@ SOURCES = {
         id="hf",
         name="HF Jobs",
         date="",
-        source="https://huggingface.co/docs/hub/jobs-pricing (an undated copy)",
+        source="https://huggingface.co/docs/hub/jobs-pricing",
         billing_s=60,
         least_billed_s=60,
     ),
 }
-# Catalogue ids by cloud, name and memory in GiB of the lists; without the cloud where all agree.
-_GPUS = {
-    ("aws", "A100", 80): "a100-sxm4-80gb",
-    ("gcp", "A100", 80): "a100-sxm4-80gb",
-    ("azure", "A100-80GB", 80): "a100-pcie-80gb",
-    ("azure", "V100", 16): "v100-pcie-16gb",
-    ("azure", "V100-32GB", 32): "v100-sxm2-32gb",
-    ("aws", "V100", 32): "v100-sxm2-32gb",
-    ("hf", "A100", 80): "a100-sxm4-80gb",
+# Catalogue ids by the start of the machine's name, then by the lists' name of the GPU and its
+# memory in GiB, then by name alone. Forms of GPUs are from the providers' own pages, recalled.
+_GPU_FORMS = {
+    r"Standard_ND\d+amsr_A100": "a100-sxm4-80gb",
+    r"Standard_NC\d+ads_A100": "a100-pcie-80gb",
+    r"Standard_NC\d+r?s_v3": "v100-pcie-16gb",
+}
+_GPU_SIZES = {
+    ("A100", 80): "a100-sxm4-80gb",
+    ("V100", 32): "v100-sxm2-32gb",
+    ("V100-32GB", 32): "v100-sxm2-32gb",
 }
 _GPU_NAMES = {
     "A10": "a10",
@@ -92,30 +94,29 @@ _GPU_NAMES = {
     "V100": "v100-sxm2-16gb",
 }
 # Processors of families of machines, from the providers' own pages, recalled; by the start of the
-# machine's name. Families that run on several are named by the slower one. Arm is left out.
+# machine's name. A family that runs on several is named by the slower one. Left out are Arm and
+# families whose CPU, or slower CPU, has no rates in the table of hosts: n1, n2, c3, Das_v4, Das_v6.
 _CPUS = {
     "aws": {
-        r"(c5|m5)\.": "Xeon Platinum 8259CL",
-        r"(c5a)\.": "EPYC 7R32",
+        r"c5\.": "Xeon Platinum 8124M",
+        r"m5\.": "Xeon Platinum 8175M",
+        r"c5a\.": "EPYC 7R32",
         r"(c6i|m6i|r6i)\.": "Xeon Platinum 8375C",
         r"(c6a|m6a)\.": "EPYC 7R13",
         r"(c7i|m7i|r7i)\.": "Xeon Platinum 8488C",
         r"(c7a|m7a)\.": "EPYC 9R14",
     },
     "gcp": {
-        r"n1-": "Xeon CPU @ 2.20GHz",
-        r"n2-": "Xeon CPU @ 2.80GHz",
         r"n2d-": "EPYC 7B12",
         r"(c2d|t2d)-": "EPYC 7B13",
-        r"c3-": "Xeon Platinum 8481C",
     },
     "azure": {
         r"Standard_D\d+s?_v5": "Xeon Platinum 8370C",
-        r"Standard_D\d+a(d)?s_v5": "EPYC 7763",
-        r"Standard_D\d+as_v4": "EPYC 7452",
-        r"Standard_D\d+as_v6": "EPYC 9V84",
+        r"Standard_D\d+ad?s_v5": "EPYC 7763",
     },
 }
+# Families without hyper-threading: a virtual processor is a core.
+_WHOLE_CORES = re.compile(r"(c7a|m7a)\.|t2d-")
 
 
 def cloud_machines(path: Path) -> Iterator[Machine]:
@@ -124,7 +125,7 @@ def cloud_machines(path: Path) -> Iterator[Machine]:
         for row in csv.DictReader(lines):
             count = float(row["accelerator_count"] or 0)
             memory = float(row["gpu_memory_gib"] or 0) * (count if 0 < count < 1 else 1)
-            gpu, share = _gpu(row["cloud"], row["accelerator"], memory)
+            gpu, share = _gpu(row["instance_type"], row["accelerator"], memory)
             cpu = _cpu(row["cloud"], row["instance_type"])
             if (row["accelerator"] and not gpu) or not (gpu or cpu):
                 continue
@@ -140,6 +141,7 @@ def cloud_machines(path: Path) -> Iterator[Machine]:
                 usd_per_hour=float(row["on_demand_usd_per_hour"]),
                 spot_usd_per_hour=float(row["spot_usd_per_hour"] or 0),
                 region=row["region"],
+                threads_per_core=1 if _WHOLE_CORES.match(row["instance_type"]) else 2,
             )
 
 
@@ -149,7 +151,7 @@ def hf_machines(path: Path) -> Iterator[Machine]:
         for row in csv.DictReader(lines):
             name, count = row["device"].removesuffix(" 80GB"), int(row["num_devices"])
             memory = float(row["gpu_memory_gb"]) / count if count else 0.0
-            gpu, share = _gpu("hf", name, memory)
+            gpu, share = _gpu(row["machine"], name, memory)
             yield Machine(
                 provider="hf",
                 name=row["machine"],
@@ -163,9 +165,10 @@ def hf_machines(path: Path) -> Iterator[Machine]:
             )
 
 
-def _gpu(cloud: str, name: str, memory_gib: float) -> tuple[str, float]:
+def _gpu(machine: str, name: str, memory_gib: float) -> tuple[str, float]:
     """Return the id of a GPU, or an empty string, and which part of it the machine has."""
-    gpu = _GPUS.get((cloud, name, round(memory_gib)), _GPU_NAMES.get(name, ""))
+    by_name = _GPU_SIZES.get((name, round(memory_gib)), _GPU_NAMES.get(name, ""))
+    gpu = next((gpu for start, gpu in _GPU_FORMS.items() if re.match(start, machine)), by_name)
     if not gpu:
         return "", 1.0
     parts = find_device(gpu).memory_bytes / 2**30 / memory_gib
@@ -188,20 +191,25 @@ def encode_prices(prices: PriceFile) -> bytes:
     )
 
 
+def build_prices(folder: Path) -> PriceFile:
+    """Return the machines of both tables, with their lists."""
+    clouds = cloud_machines(folder / "cloud_machines.csv")
+    jobs = hf_machines(folder / "hf_jobs.csv")
+    return PriceFile(
+        schema_version=PRICES_VERSION,
+        sources=tuple(SOURCES.values()),
+        machines=(*clouds, *jobs),
+    )
+
+
 def main() -> None:
     """Write the price file."""
     parser = argparse.ArgumentParser(description="Build the price file of the package.")
     parser.add_argument("folder", type=Path, help="with cloud_machines.csv and hf_jobs.csv")
-    folder = parser.parse_args().folder
-    machines = [
-        *cloud_machines(folder / "cloud_machines.csv"),
-        *hf_machines(folder / "hf_jobs.csv"),
-    ]
-    prices = PriceFile(
-        schema_version=PRICES_VERSION, sources=tuple(SOURCES.values()), machines=tuple(machines)
-    )
+    prices = build_prices(parser.parse_args().folder)
     OUTPUT.write_bytes(encode_prices(prices))
-    print(f"{OUTPUT}: {len(machines)} machines, {OUTPUT.stat().st_size / 1e3:.0f} kB")
+    size = OUTPUT.stat().st_size / 1e3
+    print(f"{OUTPUT}: {len(prices.machines)} machines, {size:.0f} kB")
 
 
 if __name__ == "__main__":

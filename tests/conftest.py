@@ -21,6 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What was measured of this machine's GPU must not decide what tests predict.
 os.environ["BREAKEVEN_CALIBRATIONS"] = ""
+# Nor must prices that this user has refreshed: no file has this name.
+os.environ["BREAKEVEN_PRICES"] = os.devnull + "/prices.json"
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and nohup with SIGHUP, and so
 # would be started the programs of which tests ask what these do to them.

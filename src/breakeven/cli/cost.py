@@ -14,6 +14,7 @@ from breakeven.cli.options import (
     add_output,
     add_run,
     add_target,
+    comma_names,
     duration_s,
     is_stored_run,
     run_options,
@@ -33,7 +34,7 @@ EXAMPLES = """\
 examples:
   breakeven cost train.py --epochs 90
   breakeven cost train.py --steps 100000 --deadline 8h --budget 20
-  breakeven cost run.json --steps 1000000 --machines T4 --machines g5.xlarge
+  breakeven cost run.json --steps 1000000 --machines T4,g5.xlarge
   breakeven cost run.json --epochs 10 --clouds hf --until 07:30"""
 
 
@@ -68,18 +69,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--machines",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="only this machine, machines with this GPU, or cpu; may be repeated (all: breakeven "
-        "prices)",
+        metavar="NAME,...",
+        type=comma_names,
+        default=(),
+        help="only these: names of machines or GPUs, or cpu (all: breakeven prices)",
     )
     parser.add_argument(
         "--clouds",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="only this provider: aws, gcp, azure or hf; may be repeated",
+        metavar="NAME,...",
+        type=comma_names,
+        default=(),
+        help="only these providers: aws, gcp, azure, hf",
     )
     parser.add_argument(
         "--price",
@@ -121,16 +121,16 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
-    from breakeven.money import Interval, read_prices, shipped_prices
+    from breakeven.money import Interval, known_prices, read_prices
     from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
 
     setup = args.setup
     request = CostRequest(
         length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
-        machines=tuple(args.machines),
-        clouds=tuple(args.clouds),
+        machines=args.machines,
+        clouds=args.clouds,
         usd_per_hour=dict(args.price),
-        prices=read_prices(args.prices) if args.prices else shipped_prices(),
+        prices=read_prices(args.prices) if args.prices else known_prices(),
         deadline_s=args.deadline or args.until,
         budget_usd=args.budget,
         power_usd_per_kwh=args.power_price,

@@ -221,3 +221,8 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", digits) or not text[0].isdigit() or not int(digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(digits)
+
+
+def comma_names(text: str) -> tuple[str, ...]:
+    """Return the names in ``aws,hf``."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

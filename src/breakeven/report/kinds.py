@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from breakeven.money import PRICES_VERSION, PriceFile
 from breakeven.report.accuracy import AccuracyReport
 from breakeven.report.calibrate import CALIBRATION_SCHEMA_VERSION, CalibrationDocument
 from breakeven.report.check import check_document
@@ -182,6 +183,12 @@ KINDS = (
         command="devices",
         options=" --hosts",
         title="Hosts of breakeven devices",
+    ),
+    Kind(
+        "prices",
+        PriceFile,
+        PRICES_VERSION,
+        ". Prices are in US dollars, sizes in bytes, billed times in seconds.",
     ),
     Kind(
         "rules",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from breakeven.store.machine import machine_key as machine_key
     from breakeven.store.machine import machine_lock as machine_lock
     from breakeven.store.machine import this_machine as this_machine
+    from breakeven.store.price_lists import refresh_prices as refresh_prices
     from breakeven.store.report_file import ensure_writable as ensure_writable
     from breakeven.store.report_file import lined_json as lined_json
     from breakeven.store.report_file import write_document as write_document

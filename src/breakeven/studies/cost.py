@@ -7,6 +7,7 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -31,8 +32,9 @@ from breakeven.money import (
     board_watts,
     co2_kg,
     energy_kwh,
+    known_prices,
+    price_caveats,
     select_machines,
-    shipped_prices,
 )
 from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer, pareto_front
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport, CostRow
@@ -108,7 +110,7 @@ class CostRequest:
     machines: tuple[str, ...] = ()
     clouds: tuple[str, ...] = ()
     usd_per_hour: Mapping[str, float] = field(default_factory=dict[str, float])
-    prices: PriceFile = field(default_factory=shipped_prices)
+    prices: PriceFile = field(default_factory=known_prices)
     deadline_s: float | None = None
     budget_usd: float | None = None
     power_usd_per_kwh: float = 0.0
@@ -198,7 +200,11 @@ def _cost(
         prices=used,
         rows=rows,
         answer=cost_answer(rows, used),
-        caveats=(*unpredicted, *report.caveats),
+        caveats=(
+            *price_caveats(used, datetime.now(UTC).date()),
+            *unpredicted,
+            *report.caveats,
+        ),
     )
 
 
@@ -330,7 +336,7 @@ def _gpu_rows(
     by_kind: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.gpu:
-            kind = find_host_kind(machine.provider) or find_kind("cloud")
+            kind = find_host_kind(machine.cloud) or find_kind("cloud")
             by_kind.setdefault(kind.id, []).append(machine)
     for kind_id, rented in by_kind.items():
         host = _rented_host(kind_id, recording.host)
@@ -442,7 +448,7 @@ def _cpu_rows(
     cpus = {
         machine.name: replace(
             find_host_cpu(machine.cpu or _ASSUMED_CPU),
-            num_cores=max(1, machine.num_vcpus // machine.threads_per_core),
+            num_cores=machine.num_cores,
         )
         for machine in rented
     }

@@ -56,8 +56,8 @@ def check(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "calibrate", "check", "compare", "devices", "report", "sweep", "tune", "validate",
-     "workloads"],
+    ["", "calibrate", "check", "compare", "devices", "prices", "report", "sweep", "tune",
+     "validate", "workloads"],
 )  # fmt: skip
 def test_golden_help(
     command: str,

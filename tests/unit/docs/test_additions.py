@@ -23,7 +23,7 @@ from breakeven.cli import main
 from breakeven.cost import lower, reference_host
 from breakeven.device import find_device
 from breakeven.report import read_document, show, to_json
-from breakeven.report.prices import PricesReport
+from breakeven.report.stock import StockReport
 from breakeven.settings import SETTINGS
 from breakeven.simulate import predict_steps
 from breakeven.trace import Configuration, Op, Settings, StepTrace, TensorSpec
@@ -43,11 +43,11 @@ device = find_device("Example 100")
 (prediction,) = predict_steps(StepTrace(events=(pool,)), [device], reference_host())
 assert prediction.estimate.value_ns > 0
 
-prices = PricesReport(schema_version=1, usd_per_hour={"T4": 0.35})
-Path("prices.json").write_bytes(to_json(prices))
-assert read_document("prices.json") == prices
-show(prices, Console())
-assert main(["report", "prices.json", "-o", "prices.html"]) == 0
+stock = StockReport(schema_version=1, num_in_stock={"T4": 3})
+Path("stock.json").write_bytes(to_json(stock))
+assert read_document("stock.json") == stock
+show(stock, Console())
+assert main(["report", "stock.json", "-o", "stock.html"]) == 0
 
 assert main(["hello", "you"]) == 0
 """
@@ -89,4 +89,4 @@ def test_what_is_added_works_in_a_copy(tmp_path: Path, diffs: Mapping[str, str])
     assert "HOST901" in done.stdout
     assert "T4" in done.stdout
     assert "hello, you" in done.stdout
-    assert b"USD/h" in (tmp_path / "prices.html").read_bytes()
+    assert b"in stock" in (tmp_path / "stock.html").read_bytes()

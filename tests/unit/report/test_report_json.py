@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.device import load_catalogue, load_host_cpus
+from breakeven.money import shipped_prices
 from breakeven.report import (
     all_rule_pages,
     compare_reports,
@@ -50,6 +51,7 @@ DOCUMENTS: dict[str, list[Any]] = {
     ],
     "devices": [stored_devices(load_catalogue())],
     "hosts": [stored_hosts(load_host_cpus())],
+    "prices": [shipped_prices()],
     "rules": [stored_rules(all_rule_pages())],
 }
 
