@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib.util
 import json
 import os
 import shlex
@@ -121,8 +122,9 @@ def test_no_benchmark_is_left_out() -> None:
     [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.full) for n in SMALLEST],
 )
 def test_benchmark_at_its_smallest(name: str, tmp_path: Path) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    # To import timm needs the operators of torchvision, which the benchmark declares itself.
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"needs {NEEDS[name]}")
     if name == "gpu/compile_ahead" and not find_gpu():
         pytest.skip("compiles for a GPU")
     for file, text in TABLES.items():

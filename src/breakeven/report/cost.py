@@ -149,7 +149,7 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 def _table(report: CostReport) -> Table:
     rows = report.rows
     unit, unit_ns = _unit(rows)
-    places = [_HERE if row.is_here else _place(row, report.prices) for row in rows]
+    places = [_HERE if row.is_here else f"{row.provider} {row.machine}" for row in rows]
     bounds: list[Cell | str] = []
     for row in rows:
         in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""

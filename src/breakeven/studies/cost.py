@@ -274,7 +274,7 @@ class _Training:
             usd = time_s.map(lambda seconds: billed_usd(machine, source, seconds))
         fits = result.fits is not False
         return CostRow(
-            provider=machine.provider if machine else "",
+            provider=machine.cloud if machine else "",
             machine=machine.name if machine else _HERE,
             device=result.device,
             kind=result.kind,
