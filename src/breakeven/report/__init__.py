@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from breakeven.report.accuracy import RowResult as RowResult
     from breakeven.report.accuracy import Unpredictable as Unpredictable
     from breakeven.report.accuracy import UnreadRow as UnreadRow
+    from breakeven.report.annotations import finding_annotations as finding_annotations
     from breakeven.report.calibrate import busy_note as busy_note
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
