@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from breakeven.report.comparison import PointName as PointName
     from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
+    from breakeven.report.conditions import Condition as Condition
+    from breakeven.report.conditions import Figure as Figure
+    from breakeven.report.conditions import Figures as Figures
+    from breakeven.report.conditions import check_figures as check_figures
+    from breakeven.report.conditions import comparison_figures as comparison_figures
+    from breakeven.report.conditions import failed_conditions as failed_conditions
+    from breakeven.report.conditions import parse_condition as parse_condition
     from breakeven.report.devices import device_document as device_document
     from breakeven.report.devices import devices_document as devices_document
     from breakeven.report.devices import hosts_document as hosts_document
