@@ -20,7 +20,7 @@ from breakeven.cli.options import (
     run_options,
     whole_number,
 )
-from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
+from breakeven.cli.output import ensure_files, exit_code, json_hint, print_report, write_report
 from breakeven.errors import UsageError
 
 SUMMARY = "show how long a training takes and what it costs, on each machine"
@@ -66,6 +66,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--budget", metavar="USD", type=_positive, help="it must cost at most USD dollars"
+    )
+    parser.add_argument(
+        "--max-usd",
+        metavar="USD",
+        type=_positive,
+        help="exit with 1 if the cheapest rented machine costs more, over its whole interval",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --max-usd: a part of the interval suffices",
     )
     parser.add_argument(
         "--machines",
@@ -118,10 +129,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the training, show the report, and write it if requested."""
     ensure_files({"-o FILE": args.output}, args)
+    if args.strict and args.max_usd is None:
+        raise UsageError("--strict is about --max-usd, which was not given")
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
     from breakeven.money import Interval, known_prices, read_prices
+    from breakeven.report import Condition, cheapest_figure
     from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
 
     setup = args.setup
@@ -160,7 +174,10 @@ def run(args: argparse.Namespace) -> int:
             json_hint(args, "cost.json", "machine"),
         ),
     )
-    return 0
+    if args.max_usd is None:
+        return 0
+    limit = Condition(text=f"--max-usd {args.max_usd:g}", subject="cost", limit=args.max_usd)
+    return exit_code((limit,), lambda _: (cheapest_figure(report),), args)
 
 
 def _positive(text: str) -> float:

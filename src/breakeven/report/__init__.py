@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from breakeven.report.conditions import comparison_figures as comparison_figures
     from breakeven.report.conditions import failed_conditions as failed_conditions
     from breakeven.report.conditions import parse_condition as parse_condition
+    from breakeven.report.cost import cheapest_figure as cheapest_figure
     from breakeven.report.cost import cost_answer as cost_answer
     from breakeven.report.cost import pareto_front as pareto_front
     from breakeven.report.cost_report import COST_SCHEMA_VERSION as COST_SCHEMA_VERSION

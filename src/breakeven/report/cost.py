@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from breakeven.errors import Caveat
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.money import PriceSource
 from breakeven.report.chart import (
     Chart,
@@ -12,6 +12,7 @@ from breakeven.report.chart import (
     ChartSeries,
     value_axis,
 )
+from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
@@ -72,6 +73,23 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
             f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
         )
     return f"{'; '.join(parts)}."
+
+
+def cheapest_figure(report: CostReport) -> Figure:
+    """Return the money for the cheapest rented machine, in dollars.
+
+    Raises:
+        BreakevenError: No rented machine fits the step.
+    """
+    rented = [row for row in report.rows if not row.is_here and row.fits is not False]
+    if not rented:
+        raise BreakevenError(
+            "--max-usd cannot be judged: no rented machine is among the answers",
+            hint="name machines that the step fits: --machines NAME",
+        )
+    row = min(rented, key=lambda row: row.usd.value)
+    text = f"{_usd_text(row.usd.value)} ({_usd_text(row.usd.low)}–{_usd_text(row.usd.high)})"
+    return Figure(f"{text} on {row.provider} {row.machine}", row.usd.low, row.usd.high)
 
 
 def _place(row: CostRow, prices: Sequence[PriceSource]) -> str:
