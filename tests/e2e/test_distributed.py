@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from script_runs import SCRIPTS, RunCheck
+from check_process import SCRIPTS, CheckRun
 
 pytestmark = pytest.mark.slow
+RunCheck = Callable[..., CheckRun]
 
 
 @pytest.mark.parametrize(
@@ -41,5 +43,5 @@ def test_script_for_torchrun_is_checked_without_it(run_check: RunCheck) -> None:
     run = run_check(SCRIPTS / "distributed.py")
     assert run.returncode == 0, run.stderr
     (caveat,) = (one for one in run.document["caveats"] if one["code"] == "one-process")
-    assert "5.39 kB of gradients by all_reduce" in caveat["message"]
+    assert "5.39 kB by all_reduce of gradients" in caveat["message"]
     assert run.document["step"]["batch_size"] == 32

@@ -35,9 +35,7 @@ _MAX_FRAMES = 100
 _MAX_MESSAGE = 1_000
 
 # Variables that torchrun sets for the first process.
-_TORCHRUN = (
-    "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
-)
+_TORCHRUN = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 _TORCHRUN_NAMES = r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT))\b"
 _NO_SHARDS = (
     "breakeven predicts several GPUs with the whole model on each: wrap it in "

@@ -226,19 +226,16 @@ def predict_on_gpus(
         message = f"Predicted as if {num_gpus} GPUs were in one machine, on one link."
         caveats += (Caveat(code="assumed-one-machine", message=message),)
     setup = MultiGpuSetup(
-        strategy=strategy,
-        num_devices=num_gpus,
-        has_peer_access=has_peer_access,
-        has_bridge=has_bridge,
-    )
-    if num_gpus == 1:
-        (single,) = predict_steps(trace, [device], host, costs=costs)
-        shared = MultiGpuPrediction(
-            setup=setup, step=single, single=single, communication_ns=0.0,
-            batch_size=trace.batch_size,
-        )  # fmt: skip
+        strategy=strategy, num_devices=num_gpus,
+        has_peer_access=has_peer_access, has_bridge=has_bridge,
+    )  # fmt: skip
+    (single,) = predict_steps(trace, [device], host, costs=costs)
+    if num_gpus > 1:
+        shared = predict_multi_gpu(trace, device, host, setup, single=single, costs=costs)
     else:
-        shared = predict_multi_gpu(trace, device, host, setup, costs=costs)
+        shared = MultiGpuPrediction(
+            setup=setup, step=single, single=single, communication_ns=0, batch_size=trace.batch_size
+        )
     stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
     return msgspec.structs.replace(shared, step=stepped)
 
@@ -247,26 +244,22 @@ def _with_part_of_batch(
     step: StepTrace | ScaledTrace, trace: StepTrace, num_gpus: int
 ) -> tuple[StepTrace, tuple[Caveat, ...]]:
     """Return the step with the batch of the slowest GPU, and a caveat if others have less."""
-    each = "or give each GPU the batch of the script"
-    if trace.batch_size is None:
-        raise BreakevenError(
-            f"cannot divide the batch among {num_gpus} GPUs: its size is unknown",
-            hint=f"train from a DataLoader, {each}",
-        )
     num_processes = 1 if trace.group is msgspec.UNSET else trace.group.num_processes
-    whole = trace.batch_size * num_processes
-    if whole < num_gpus:
-        raise BreakevenError(
-            f"cannot divide a batch of {whole} samples among {num_gpus} GPUs",
-            hint=f"use at most {whole} GPUs, {each}",
-        )
+    whole = (trace.batch_size or 0) * num_processes
     part = math.ceil(whole / num_gpus)
-    if part != trace.batch_size:
-        if not isinstance(step, ScaledTrace):
-            raise BreakevenError(
-                f"cannot divide the batch among {num_gpus} GPUs: the step was recorded at one size",
-                hint=f"let the size of the batch be varied, {each}",
-            )
+    because = ""
+    if not whole:
+        because = "its size is unknown"
+    elif whole < num_gpus:
+        because = f"it has {whole} samples"
+    elif part != trace.batch_size and not isinstance(step, ScaledTrace):
+        because = "the step was recorded at one size"
+    if because:
+        raise BreakevenError(
+            f"cannot divide the batch of a step among {num_gpus} GPUs: {because}",
+            hint="give each GPU a batch of the script's size",
+        )
+    if isinstance(step, ScaledTrace):
         trace = step.at(part)
     if whole % num_gpus == 0:
         return trace, ()

@@ -343,7 +343,7 @@ def test_uneven_parts_and_too_many_gpus_are_said() -> None:
     assert uneven.batch_size == 9
     assert codes(uneven) == ["assumed-peer-path", "uneven-batch"]
     assert "assumed-one-machine" in codes(on_gpus(scaled_trace(), 20))
-    with pytest.raises(BreakevenError, match=r"cannot divide a batch of 60 samples among 61 GPUs"):
+    with pytest.raises(BreakevenError, match=r"among 61 GPUs: it has 60 samples"):
         on_gpus(scaled_trace(), 61)
     with pytest.raises(BreakevenError, match="recorded at one size"):
         on_gpus(scaled_trace().first, 2)

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 import torch.cuda.nccl
@@ -38,10 +38,13 @@ _TORCHRUN = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
 }  # fmt: skip
-# The constructors of what shards a model, by their module. A script imports it before it joins.
+# What shards a model: its module, its name, and the function that a script calls for it. A script
+# imports the module before it joins. `fully_shard` and tensor parallelism need a device mesh.
 _SHARDING = (
-    ("torch.distributed.fsdp", "FullyShardedDataParallel"),
-    ("torch.distributed.optim", "ZeroRedundancyOptimizer"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", "__init__"),
+    ("torch.distributed.optim", "ZeroRedundancyOptimizer", "__init__"),
+    ("torch.distributed.device_mesh", "DeviceMesh", "__init__"),
+    ("deepspeed", "DeepSpeed", "initialize"),
 )
 # Hooks that halve the gradients that are exchanged.
 _HALVING = ("fp16_compress_hook", "bf16_compress_hook")
@@ -49,13 +52,6 @@ _HALVING = ("fp16_compress_hook", "bf16_compress_hook")
 
 class ShardedModelError(NotImplementedError):
     """The script shards its model over processes, so one process shows only its own part."""
-
-
-class OnCollective(Protocol):
-    """Receives an exchange between processes."""
-
-    def __call__(self, kind: str, num_bytes: int, *, is_bucket: bool = False) -> None:
-        """Note an exchange of ``num_bytes`` bytes here."""
 
 
 class _FirstOfOne(os._Environ):  # type: ignore[type-arg]
@@ -84,7 +80,7 @@ def offer_torchrun_variables() -> None:
 def patch_process_group(
     patches: Patches, *, is_fake: bool = False,
     on_group: Callable[[int], None] = lambda _: None,
-    on_collective: OnCollective | None = None,
+    on_collective: Callable[..., None] | None = None,
 ) -> None:  # fmt: skip
     """Make ``init_process_group`` succeed at once, with any backend and world size.
 
@@ -92,7 +88,8 @@ def patch_process_group(
         patches: Restores everything on exit.
         is_fake: Whether modules are on a fake GPU; otherwise they are on the CPU.
         on_group: Called with the number of processes when the script joins a group.
-        on_collective: Receives what `DistributedDataParallel` would exchange.
+        on_collective: Called with kind and bytes of what `DistributedDataParallel` and
+            `SyncBatchNorm` would exchange, and ``is_bucket=True`` for a bucket of gradients.
     """
     if not dist.is_available():
         return
@@ -128,7 +125,7 @@ def patch_process_group(
     for name in ("barrier", "monitored_barrier"):
         patches.replace(dist, name, lambda *_, **__: None)
     patches.callback(_leave_group)
-    _patch_ddp(patches, is_fake=is_fake, on_collective=on_collective)
+    _patch_ddp(patches, is_fake, on_collective)
 
     # It normalizes over the samples of all processes, and only on GPUs.
     def normalize(module: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
@@ -167,24 +164,18 @@ def _from_environment(name: str) -> int:
 def _refuse_shards(patches: Patches) -> None:
     """Refuse whatever would shard a model over the processes of the group that starts."""
 
-    def refuse(name: str) -> Callable[..., NoReturn]:
-        def initialize(*_: Any, **__: Any) -> NoReturn:
-            raise ShardedModelError(f"{name} shards the model over processes")
-
-        return initialize
+    def refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+        raise ShardedModelError(f"{name} shards the model over processes")
 
     frame = sys._getframe(1)
     while frame := frame.f_back:
         if str(frame.f_globals.get("__name__")).startswith("deepspeed"):
-            refuse("DeepSpeed")()
-    for module, name in _SHARDING:
+            refuse("DeepSpeed")
+    for module, name, entry in _SHARDING:
         if module in sys.modules:
-            patches.replace(getattr(sys.modules[module], name), "__init__", refuse(name))
-    if "deepspeed" in sys.modules:
-        patches.replace(sys.modules["deepspeed"], "initialize", refuse("DeepSpeed"))
-    # `fully_shard` and tensor parallelism need one.
-    mesh = dist.device_mesh.DeviceMesh
-    patches.replace(mesh, "__init__", refuse("a device mesh (fully_shard, DTensor)"))
+            owner: Any = sys.modules[module]
+            owner = getattr(owner, name) if entry == "__init__" else owner
+            patches.replace(owner, entry, staticmethod(functools.partial(refuse, name)))
 
 
 def _leave_group() -> None:
@@ -192,7 +183,7 @@ def _leave_group() -> None:
         distributed_c10d.destroy_process_group()
 
 
-def _patch_ddp(patches: Patches, *, is_fake: bool, on_collective: OnCollective | None) -> None:
+def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., None] | None) -> None:
     initialize_original = DistributedDataParallel.__init__
     forward_original = DistributedDataParallel.forward
 
@@ -275,14 +266,10 @@ def _bucket_bytes(parallel: Any) -> list[int]:
     cap = parallel.bucket_bytes_cap
     is_default = parallel.bucket_bytes_cap_default
     limits = [dist._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap, cap]
-    indices, _ = dist._compute_bucket_assignment_by_size(
-        parameters, limits, [False] * len(parameters)
-    )
-    hooks = [getattr(hook, "__name__", "a hook") for hook, _ in parallel._comm_hooks]
-    return [
-        sum(parameters[index].nbytes for index in bucket) // (2 if set(hooks) & {*_HALVING} else 1)
-        for bucket in indices
-    ]
+    buckets, _ = dist._compute_bucket_assignment_by_size(parameters, limits)
+    is_halved = any(getattr(hook, "__name__", "") in _HALVING for hook, _ in parallel._comm_hooks)
+    sizes = [sum(parameters[index].nbytes for index in bucket) for bucket in buckets]
+    return [size // 2 if is_halved else size for size in sizes]
 
 
 def _call_first(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -296,21 +296,19 @@ class OneGpu:
 
     def note_exchanges(self, exchanges: Sequence[Collective]) -> None:
         """Note what one process of the script exchanges with the others in a step."""
-        buckets = [each.num_bytes for each in exchanges if each.is_bucket]
-        parts = [f"{format_bytes(sum(buckets))} of gradients by all_reduce"] if buckets else []
         sizes: dict[str, int] = {}
         for each in exchanges:
-            if not each.is_bucket:
-                sizes[each.kind] = sizes.get(each.kind, 0) + each.num_bytes
-        parts += [f"{format_bytes(size)} by {kind}" for kind, size in sizes.items()]
-        what = f" ({', '.join(parts)} in each step)" if parts else ""
+            kind = "all_reduce of gradients" if each.is_bucket else each.kind
+            sizes[kind] = sizes.get(kind, 0) + each.num_bytes
+        what = ", ".join(f"{format_bytes(size)} by {kind}" for kind, size in sizes.items())
+        what = f" ({what} in each step)" if what else ""
         if self.num_processes > 1:
             self._messages["one-process"] = (
                 f"the script is one of {self.num_processes} processes; this is the step of its one "
                 f"GPU, without the communication between processes{what}, which "
                 f"`breakeven sweep --over num_devices={self.num_processes}` adds"
             )
-        elif self.num_processes and parts:
+        elif what:
             self._messages["one-process"] = (
                 "the script joins a process group, here of one process; several also "
                 f"communicate{what}, which `breakeven sweep --over num_devices=1,2,4,8` adds"
