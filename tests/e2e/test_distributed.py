@@ -22,6 +22,7 @@ def test_recorded_buckets_are_those_of_a_real_job(
     model: str, cap_mb: int, run_check: RunCheck, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, script = tmp_path / "exchanged.json", SCRIPTS / "distributed_buckets.py"
+    stored = tmp_path / "run.json"
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     arguments = (model, str(cap_mb), str(file))
     subprocess.run(
@@ -30,9 +31,9 @@ def test_recorded_buckets_are_those_of_a_real_job(
     real = json.loads(file.read_text(encoding="utf-8"))
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    run = run_check(script, arguments=arguments)
+    run = run_check(script, "-o", str(stored), arguments=arguments)
     assert run.returncode == 0, run.stderr
-    group = run.document["recording"]["trace"]["group"]
+    group = json.loads(stored.read_bytes())["recording"]["trace"]["group"]
     buckets = [each["num_bytes"] for each in group["collectives"] if each["is_bucket"]]
     assert group["num_processes"] == 2
     assert buckets == real

@@ -207,7 +207,7 @@ def test_exchanges_of_a_step_are_recorded() -> None:
             with model.no_sync():
                 model(torch.ones(8, 256, device="cuda")).sum().backward()
             views = [model(torch.ones(8, 256, device="cuda")) for _ in range(2)]
-            sum(views).sum().backward()
+            torch.cat(views).sum().backward()
             optimizer.step()
             parts = [torch.zeros(3, device="cuda") for _ in range(4)]
             dist.all_gather(parts, torch.ones(3, device="cuda"))

@@ -66,7 +66,7 @@ class _FirstOfOne(os._Environ):  # type: ignore[type-arg]
         return super().__getitem__(key)
 
     def __contains__(self, key: Any) -> bool:
-        return key in iter(self)
+        return key in iter(self) if key in _TORCHRUN else super().__contains__(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(key, default) if key in self else default
@@ -80,7 +80,7 @@ def offer_torchrun_variables() -> None:
 def patch_process_group(
     patches: Patches, *, is_fake: bool = False,
     on_group: Callable[[int], None] = lambda _: None,
-    on_collective: Callable[..., None] | None = None,
+    on_collective: Callable[..., None] = lambda *_, **__: None,
 ) -> None:  # fmt: skip
     """Make ``init_process_group`` succeed at once, with any backend and world size.
 
@@ -89,7 +89,7 @@ def patch_process_group(
         is_fake: Whether modules are on a fake GPU; otherwise they are on the CPU.
         on_group: Called with the number of processes when the script joins a group.
         on_collective: Called with kind and bytes of what `DistributedDataParallel` and
-            `SyncBatchNorm` would exchange, and ``is_bucket=True`` for a bucket of gradients.
+            `SyncBatchNorm` would exchange on GPUs, and ``is_bucket=True`` for gradients.
     """
     if not dist.is_available():
         return
@@ -130,7 +130,7 @@ def patch_process_group(
     # It normalizes over the samples of all processes, and only on GPUs.
     def normalize(module: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
         output = _BatchNorm.forward(module, x)
-        if on_collective and module.training and dist.is_initialized():
+        if is_fake and module.training and dist.is_initialized():
             channel_bytes = 4 * module.num_features
             # Means, variances and the number of samples; then the sums of the backward pass.
             on_collective("all_gather", 2 * channel_bytes + 4)
@@ -183,7 +183,7 @@ def _leave_group() -> None:
         distributed_c10d.destroy_process_group()
 
 
-def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., None] | None) -> None:
+def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., None]) -> None:
     initialize_original = DistributedDataParallel.__init__
     forward_original = DistributedDataParallel.forward
 
@@ -198,7 +198,7 @@ def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., Non
         if output_device is not None:
             output_device = 0 if is_fake else None
         initialize_original(parallel, module, device_ids, output_device, *args, **kwargs)
-        if on_collective is not None:
+        if is_fake:
             arrived = parallel.__dict__["_arrived"] = dict[int, Any]()
             for index, parameter in enumerate(parallel._module_parameters):
 
@@ -225,11 +225,13 @@ def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., Non
             parallel.__dict__[wanted] = before
 
     patches.replace(DistributedDataParallel, "no_sync", no_sync)
+    if not is_fake:
+        return
 
     @functools.wraps(forward_original)
     def forward(parallel: Any, *inputs: Any, **kwargs: Any) -> Any:
         state = parallel.__dict__
-        if on_collective and state["_wants_buffers"] and parallel.broadcast_buffers:
+        if state["_wants_buffers"] and parallel.broadcast_buffers:
             num_bytes = sum(buffer.nbytes for buffer in parallel.buffers())
             if num_bytes:
                 on_collective("broadcast", num_bytes)
@@ -237,8 +239,6 @@ def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., Non
         state["_wants_buffers"] = torch.is_grad_enabled() and state["_wants_gradients"]
         leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         followed = next((leaf for leaf in leaves if leaf.requires_grad), None)
-        if on_collective is None or followed is None or not state["_wants_gradients"]:
-            return output
 
         def note_buckets(_: torch.Tensor) -> None:
             backward = torch._C._current_graph_task_id()
@@ -247,7 +247,8 @@ def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., Non
                 for num_bytes in _bucket_bytes(parallel):
                     on_collective("all_reduce", num_bytes, is_bucket=True)
 
-        followed.register_hook(note_buckets)
+        if followed is not None and state["_wants_gradients"]:
+            followed.register_hook(note_buckets)
         return output
 
     patches.replace(DistributedDataParallel, "forward", forward)
@@ -265,8 +266,9 @@ def _bucket_bytes(parallel: Any) -> list[int]:
         parameters = [parameters[index] for index in order]
     cap = parallel.bucket_bytes_cap
     is_default = parallel.bucket_bytes_cap_default
-    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap, cap]
-    buckets, _ = dist._compute_bucket_assignment_by_size(parameters, limits)
+    c10d: Any = dist
+    limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap, cap]
+    buckets, _ = c10d._compute_bucket_assignment_by_size(parameters, limits)
     is_halved = any(getattr(hook, "__name__", "") in _HALVING for hook, _ in parallel._comm_hooks)
     sizes = [sum(parameters[index].nbytes for index in bucket) for bucket in buckets]
     return [size // 2 if is_halved else size for size in sizes]
