@@ -93,6 +93,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only these providers: aws, gcp, azure, hf",
     )
     parser.add_argument(
+        "--num-gpus",
+        metavar="N,...",
+        type=_numbers,
+        default=(1,),
+        help="numbers of GPUs of one machine that divide the batch: 1,2,4,8 (default: 1)",
+    )
+    parser.add_argument(
+        "--batch-per-gpu",
+        action="store_true",
+        help="with --num-gpus: each GPU keeps the script's batch, and there are fewer steps",
+    )
+    parser.add_argument(
         "--price",
         metavar="NAME=USD",
         type=_price,
@@ -148,6 +160,8 @@ def run(args: argparse.Namespace) -> int:
         deadline_s=args.deadline or args.until,
         budget_usd=args.budget,
         power_usd_per_kwh=args.power_price,
+        num_gpus=args.num_gpus,
+        keeps_global_batch=not args.batch_per_gpu,
         setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
     )
     # Refuse a wrong name before the script runs.
@@ -178,6 +192,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     limit = Condition(text=f"--max-usd {args.max_usd:g}", subject="cost", limit=args.max_usd)
     return exit_code((limit,), lambda _: (cheapest_figure(report),), args)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({whole_number(part.strip()) for part in text.split(",")}))
 
 
 def _positive(text: str) -> float:

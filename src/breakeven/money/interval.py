@@ -29,3 +29,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         return Interval(
             value=self.value + other.value, low=self.low + other.low, high=self.high + other.high
         )
+
+    def times(self, factor: float) -> Interval:
+        """Return a multiple of the figure."""
+        return self.map(lambda one: factor * one)

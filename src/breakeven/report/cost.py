@@ -61,7 +61,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     cheapest, fastest = rented[0], min(rented, key=lambda row: row.time_ns.value)
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
     parts = [
-        f"{printable(cheapest.device)} on {_place(cheapest, prices)}: {_time_text(cheapest)}, "
+        f"{_device(cheapest)} on {_place(cheapest, prices)}: {_time_text(cheapest)}, "
         f"{_usd_text(cheapest.usd.value)}{batch}",
         own,
     ]
@@ -69,7 +69,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     if speedup >= _CLEARLY_FASTER:
         money = fastest.usd.value / cheapest.usd.value
         parts.append(
-            f"{printable(fastest.device)} on {_place(fastest, prices)} would be "
+            f"{_device(fastest)} on {_place(fastest, prices)} would be "
             f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
         )
     return f"{'; '.join(parts)}."
@@ -220,7 +220,8 @@ def _unit(rows: Sequence[CostRow]) -> tuple[str, float]:
 
 
 def _device(row: CostRow) -> str:
-    return "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
+    name = "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
+    return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
 
 
 def _with_ends(value: float, low: float, high: float, unit: float = 1.0) -> str:

@@ -43,6 +43,7 @@ from breakeven.simulate import (
     Program,
     StepPrediction,
     build_program,
+    predict_on_gpus,
     predict_steps,
     scaled_host,
 )
@@ -104,6 +105,9 @@ class CostRequest:
         budget_usd: Most money.
         power_usd_per_kwh: Price of electricity for this machine.
         setup_s: Seconds to start a rented machine, load the software and copy the data.
+        num_gpus: Numbers of GPUs to train on, by ``DistributedDataParallel``.
+        keeps_global_batch: Whether several GPUs divide the batch of the script; otherwise each has
+            a batch of that size, and the training has fewer steps.
     """
 
     length: TrainingLength
@@ -115,6 +119,8 @@ class CostRequest:
     budget_usd: float | None = None
     power_usd_per_kwh: float = 0.0
     setup_s: Interval = SETUP_S
+    num_gpus: tuple[int, ...] = (1,)
+    keeps_global_batch: bool = True
 
     def chosen(self) -> tuple[Machine, ...]:
         """Return the machines to compare.
@@ -243,6 +249,7 @@ class _Training:
         machine: Machine | None = None,
         *,
         boards: Interval | None = None,
+        num_gpus: int = 1,
         num_parts: int = 1,
         largest: int | None = None,
         caveats: Sequence[Caveat] = (),
@@ -253,12 +260,16 @@ class _Training:
             result: The step on its device.
             machine: The rented machine; None for this one.
             boards: Power of all its GPUs, in watts; None without one.
+            num_gpus: GPUs that share the training.
             num_parts: Parts of each batch.
             largest: The largest batch that fits.
             caveats: More reasons to trust the figures less.
         """
         request = self.request
-        time = training_time(result, self._with_between(result), self.num_steps)
+        num_steps = self.num_steps
+        if not request.keeps_global_batch:
+            num_steps = math.ceil(num_steps / num_gpus)
+        time = training_time(result, self._with_between(result), num_steps)
         time_s = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns).map(
             lambda ns: ns / NS_PER_S
         )
@@ -279,7 +290,7 @@ class _Training:
             device=result.device,
             kind=result.kind,
             source=result.source,
-            num_gpus=1 if result.kind is DeviceKind.GPU else 0,
+            num_gpus=num_gpus if result.kind is DeviceKind.GPU else 0,
             num_parts=num_parts,
             region=region,
             usd_per_hour=price,
@@ -331,7 +342,7 @@ def _own_rows(training: _Training, results: Sequence[DeviceResult]) -> Iterator[
 def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> Iterator[CostRow]:
-    """Yield the training on one GPU of each machine that has any."""
+    """Yield the training on each machine with GPUs, on each number of them that was asked for."""
     scaled = _scaled(recording)
     by_kind: dict[str, list[Machine]] = {}
     for machine in machines:
@@ -343,24 +354,37 @@ def _gpu_rows(
         specs = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
         devices = tuple(specs.values())
         found = zip(devices, predict_steps(program, devices, host), strict=True)
-        steps = {device.name: _fitting(one, program, scaled, host) for device, one in found}
-        largest = (
-            {device.name: largest_batch(scaled, device) for device in devices} if scaled else {}
-        )
+        steps = {(device.name, 1): _fitting(step, program, scaled, host) for device, step in found}
         for machine in rented:
             device = specs[machine.gpu, machine.gpu_fraction]
-            step, num_parts = steps[device.name]
-            busy = step.device_busy_ns / step.estimate.value_ns
-            caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
-            caveats += [_PARTS] if num_parts > 1 else []
-            yield training.row(
-                device_result(step),
-                machine,
-                boards=board_watts(device, min(1.0, busy)),
-                num_parts=num_parts,
-                largest=largest.get(device.name),
-                caveats=caveats,
-            )
+            largest = largest_batch(scaled, device) if scaled else None
+            for num_gpus in training.request.num_gpus:
+                if num_gpus > machine.num_gpus:
+                    continue
+                key = device.name, num_gpus
+                if key not in steps:
+                    shared = predict_on_gpus(
+                        scaled or program.trace,
+                        device,
+                        host,
+                        num_gpus,
+                        keeps_global_batch=training.request.keeps_global_batch,
+                    )
+                    steps[key] = shared.step, 1
+                step, num_parts = steps[key]
+                busy = min(1.0, step.device_busy_ns / step.estimate.value_ns)
+                idle = board_watts(device, 0.0).times(machine.num_gpus - num_gpus)
+                caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
+                caveats += [_PARTS] if num_parts > 1 else []
+                yield training.row(
+                    device_result(step),
+                    machine,
+                    num_gpus=num_gpus,
+                    boards=board_watts(device, busy).times(num_gpus).plus(idle),
+                    num_parts=num_parts,
+                    largest=largest,
+                    caveats=caveats,
+                )
 
 
 def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
@@ -477,10 +501,10 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         rows,
         key=lambda row: (not row.meets_limits, row.fits is False, row.usd.value, row.time_ns.value),
     )
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, int]] = set()
     kept: list[CostRow] = []
     for row in ordered:
-        key = (row.provider, row.device)
+        key = (row.provider, row.device, row.num_gpus)
         is_faster = all(
             row.time_ns.value < other.time_ns.value
             for other in kept
