@@ -37,6 +37,7 @@ _COMMANDS = (
     "compare",
     "devices",
     "explain",
+    "normal",
     "report",
     "rules",
     "run",
@@ -46,7 +47,7 @@ _COMMANDS = (
     "workloads",
 )
 # Commands whose target is a script with possible arguments.
-_SCRIPT_COMMANDS = ("check", "explain", "run", "sweep", "tune")
+_SCRIPT_COMMANDS = ("check", "explain", "normal", "run", "sweep", "tune")
 
 
 _EPILOG = """\

@@ -14,11 +14,12 @@ from breakeven.report import (
     RECORDING_VERSION,
     CheckReport,
     ExplainReport,
+    RecordedStep,
     read_document,
     record,
     report_command,
 )
-from breakeven.simulate import build_program
+from breakeven.simulate import Program, build_program
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
@@ -182,33 +183,26 @@ def try_cpu_settings(
     )
 
 
-def explain_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
-) -> ExplainReport:
-    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
-
-    Nothing is run or measured again: the host is that of the stored run.
+def read_recorded_step(
+    path: str | os.PathLike[str],
+) -> tuple[CheckReport | ExplainReport, RecordedStep, Program]:
+    """Return the run in ``path``, its recording, and its step.
 
     Args:
-        path: The file.
-        devices: Names of GPUs; the explanation is for the first. By default those of the stored
-            run, with the explanation for the GPU of its verdict.
-        rules: Codes or causes of the rules whose findings to report; all by default.
+        path: The file, written by ``breakeven check`` or ``explain`` with ``-o``.
 
     Raises:
-        BreakevenError: If a device or rule is unknown.
         StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
             hand, or holds no recorded step.
     """
-    wanted = chosen_rules(rules)
     report = read_document(path)
     if not isinstance(report, CheckReport | ExplainReport):
         raise StoredDataError(
             f"{path} is a run of breakeven {report_command(report)}, which records no step",
-            hint="explain reads what breakeven check or explain wrote with -o FILE",
+            hint="name what breakeven check or explain wrote with -o FILE",
         )
     recording = report.recording
-    again = "explain the script itself: breakeven explain TARGET"
+    again = "name the script itself"
     if recording is None:
         raise StoredDataError(
             f"{path} holds no recorded step: it was printed with --json, or written by an "
@@ -232,8 +226,31 @@ def explain_run(
     except (LookupError, TypeError, ValueError, ArithmeticError, AssertionError) as error:
         raise StoredDataError(
             f"{path} holds a step that cannot be simulated: {type(error).__name__}: {error}",
-            hint=f"explain the script itself: breakeven explain {report.target}",
+            hint=f"name the script itself: {report.target}",
         ) from error
+    return report, recording, program
+
+
+def explain_run(
+    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+) -> ExplainReport:
+    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
+
+    Nothing is run or measured again: the host is that of the stored run.
+
+    Args:
+        path: The file.
+        devices: Names of GPUs; the explanation is for the first. By default those of the stored
+            run, with the explanation for the GPU of its verdict.
+        rules: Codes or causes of the rules whose findings to report; all by default.
+
+    Raises:
+        BreakevenError: If a device or rule is unknown.
+        StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
+            hand, or holds no recorded step.
+    """
+    wanted = chosen_rules(rules)
+    report, recording, program = read_recorded_step(path)
     predicted = (
         result
         for result in report.results
