@@ -74,8 +74,8 @@ class Case:
 
     @property
     def machine(self) -> tuple[str, ...]:
-        """The host of the row; empty if its table does not name it."""
-        return (self.row.source, self.row.host, self.row.framework)
+        """What tells the row's machine; many tables do not name the host."""
+        return (self.row.source, self.row.host, self.row.framework, self.row.device)
 
 
 def _given(time_ns: float) -> Estimate:
@@ -100,17 +100,30 @@ def read_cases(tables: Sequence[Path]) -> Iterator[Case]:
                     yield Case(row=row, program=program, place=place)
 
 
-def anchored(case: Case, by: Case) -> StepPrediction:
-    """Predict a step with what the time of another one on the same machine shows of the host."""
-    kind = HostKind(
-        id="row", name="the row's machine", machines=(), factor=1.0, handoff_ns=0.0,
-        log_sigma=by.place.host.log_sigma, is_spread_borrowed=False,
-    )  # fmt: skip
-    host = FeedingHost.of(replace(by.place.host, log_sigma=STEP_LOG_SIGMA), kind)
-    mean, sigma = log_factor(by.row.value_ns, kind, predictor(by.program, by.place.device, host))
-    known = replace(kind, factor=math.exp(mean), log_sigma=sigma)
-    host = FeedingHost.of(replace(case.place.host, log_sigma=STEP_LOG_SIGMA), known)
+def anchored(case: Case, known: Sequence[Case]) -> StepPrediction:
+    """Predict a step with what the times of others on the same machine show of the host."""
+    sigma = case.place.host.log_sigma
+    weights, means = [sigma**-2], [0.0]
+    for by in known:
+        kind = _kind(factor=1.0, log_sigma=sigma)
+        host = FeedingHost.of(replace(by.place.host, log_sigma=STEP_LOG_SIGMA), kind)
+        predicted = predictor(by.program, by.place.device, host)
+        mean, after = log_factor(by.row.value_ns, kind, predicted)
+        # The spread of machines enters once, with all times together.
+        weight = max(after**-2 - sigma**-2, 1e-9)
+        weights.append(weight)
+        means.append(mean * after**-2 / weight)
+    mean = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
+    kind = _kind(factor=math.exp(mean), log_sigma=sum(weights) ** -0.5)
+    host = FeedingHost.of(replace(case.place.host, log_sigma=STEP_LOG_SIGMA), kind)
     return predict_steps(case.program, (case.place.device,), host)[0]
+
+
+def _kind(*, factor: float, log_sigma: float) -> HostKind:
+    return HostKind(
+        id="row", name="the row's machine", machines=(), factor=factor, handoff_ns=0.0,
+        log_sigma=log_sigma, is_spread_borrowed=False,
+    )  # fmt: skip
 
 
 def with_loader(case: Case, loader_ns: float) -> Case:
@@ -135,7 +148,7 @@ def planted(cases: Sequence[Case]) -> Iterator[tuple[str, Case, float, SlowCause
     same: defaultdict[tuple[object, ...], dict[str, Case]] = defaultdict(dict)
     for case in cases:
         row = case.row
-        key = (*case.machine, row.workload, row.device, row.batch_size, row.phase, row.optimizer)
+        key = (*case.machine, row.workload, row.batch_size, row.phase, row.optimizer)
         same[key][str(row.precision)] = case
     pairs: list[tuple[str, Case, float, SlowCause]] = []
     for each in same.values():
@@ -166,19 +179,20 @@ def figures(cases: Sequence[Case]) -> dict[str, dict[str, float | int]]:
             answers["launch-bound, 4 times as long: slow"].append(is_found)
             launching[case.machine].append(case)
     chance = random.Random(2)
-    pairs = [
-        (case, chance.choice(others))
+    groups = [
+        (case, chance.sample(others, 3))
         for same in launching.values()
         for case in same
-        if (others := [one for one in same if one.row.workload != case.row.workload])
+        if len(others := [one for one in same if one.row.workload != case.row.workload]) >= 3
     ]
-    for case, other in chance.sample(pairs, min(_MOST, len(pairs))):
-        predicted = anchored(case, other)
-        known = "launch-bound, host known from another step"
-        pace = case.pace(case.row.value_ns, predicted)
-        answers[f"{known}, unchanged: normal"].append(pace is Pace.NORMAL)
-        pace = case.pace(2 * case.row.value_ns, predicted)
-        answers[f"{known}, 2 times as long: slow"].append(pace is Pace.SLOW)
+    for case, others in chance.sample(groups, min(_MOST, len(groups))):
+        for num_known in (1, 3):
+            predicted = anchored(case, others[:num_known])
+            known = f"launch-bound, {num_known} other steps of the machine known"
+            pace = case.pace(case.row.value_ns, predicted)
+            answers[f"{known}, unchanged: normal"].append(pace is Pace.NORMAL)
+            pace = case.pace(2 * case.row.value_ns, predicted)
+            answers[f"{known}, 2 times as long: slow"].append(pace is Pace.SLOW)
     for name, case, slow_ns, cause in planted(cases):
         suspects = case.suspects(slow_ns)
         answers[f"{name}: slow"].append(suspects is not None)

@@ -79,8 +79,6 @@ def judgement(**changes: object) -> SpeedJudgement:
         ratio_high=41 / 9,
         pace=Pace.SLOW,
         bound=Bound.COMPUTE,
-        host_ns=5 * MS,
-        device_ns=11 * MS,
         suspects=(
             Suspect(
                 cause=SlowCause.LOADER, explained_ns=28 * MS, at_most_ns=96 * MS,

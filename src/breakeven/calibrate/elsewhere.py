@@ -176,9 +176,8 @@ def in_measured_machines(
 
     def changed(one: FeedingHost) -> FeedingHost:
         kind = find_host_kind(one.kind.id) if isinstance(one.kind, HostKind) else None
-        if kind is None:
-            return one
-        return replace(one, kind=as_measured(kind, (new or {}).get(kind.id, ()), without=without))
+        told = (new or {}).get(kind.id, ()) if kind else ()
+        return replace(one, kind=as_measured(kind, told, without=without)) if kind else one
 
     return host.each(changed) if isinstance(host, FeedingHost) else host
 

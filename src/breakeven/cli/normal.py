@@ -32,10 +32,9 @@ look at first."""
 USAGE = "normal TARGET|RUN.json [--measured SPEED] [options] [-- ARGS ...]"
 EXAMPLES = """\
 examples:
-  breakeven normal train.py --measured "T4: 41 ms"
-  breakeven normal train.py --measured "colab T4: 45 s/epoch" -- --epochs 1
-  breakeven normal run.json --measured "windows RTX 3060: 90 it/s"
-  breakeven normal train.py --device "RTX 4090" --json   (with a GPU here)"""
+  breakeven normal train.py --measured "T4: 41 ms" -- --epochs 1
+  breakeven normal run.json --measured "colab T4: 45 s/epoch"
+  breakeven normal train.py   (with a GPU in this machine)"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -59,11 +58,8 @@ def run(args: argparse.Namespace) -> int:
     measured = tuple(args.measured)
     if is_stored_run(args.target) and not args.is_module:
         if args.script_arguments or args.host != "auto":
-            what = "nothing after -- can reach its script"
-            if args.host != "auto":
-                what = "its host is the one that it was recorded on"
             raise UsageError(
-                f"{args.target} is a stored run: {what}",
+                f"{args.target} is a stored run: it takes neither --host nor arguments after --",
                 hint="name the script itself, or the machine in --measured 'colab T4: 340 it/s'",
             )
         report = normal_run(args.target, devices=tuple(args.devices), measured=measured)

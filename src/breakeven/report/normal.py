@@ -6,38 +6,26 @@ from collections.abc import Iterator
 
 from breakeven.report.answer_text import device_label, sort_results
 from breakeven.report.document import Document, Fact, Line, Section, Table, columns_of
-from breakeven.report.normal_report import (
-    NormalReport,
-    Pace,
-    SlowCause,
-    SpeedJudgement,
-)
+from breakeven.report.normal_report import NormalReport, Pace, SlowCause, SpeedJudgement
 from breakeven.report.run_text import busy_warnings, caveat_section, host_facts
 from breakeven.report.text import duration_with_interval, printable, ratio_with_interval, shorten
 from breakeven.simulate import Bound
 from breakeven.units import format_duration, format_percent
 
 _STYLES = {Pace.NORMAL: "bold green", Pace.SLOW: "bold red", Pace.FAST: "bold yellow"}
+# The name of each cause, and its meaning.
 _CAUSES = {
-    SlowCause.LOADER: "the data loader",
-    SlowCause.HOST: "a slow host",
-    SlowCause.SYNC: "waits for the GPU",
-    SlowCause.FLOAT64: "float64",
-    SlowCause.NO_TENSOR_CORES: "float32 without tensor cores",
-    SlowCause.DEVICE: "a slowed GPU",
-}
-_MEANINGS = {
-    SlowCause.LOADER: "each step waits for its batch",
-    SlowCause.HOST: "a virtual machine, a container or Windows issues work slowly",
-    SlowCause.SYNC: "the host waits after operators: .item(), print, debugging switches",
-    SlowCause.FLOAT64: "model or data are doubles",
-    SlowCause.NO_TENSOR_CORES: "no autocast, or TF32 is off",
-    SlowCause.DEVICE: "a clock or power limit, heat, or another process",
+    SlowCause.LOADER: ("the data loader", "each step waits for its batch"),
+    SlowCause.HOST: ("a slow host", "a virtual machine, a container or Windows"),
+    SlowCause.SYNC: ("waits for the GPU", ".item(), print or debugging switches"),
+    SlowCause.FLOAT64: ("float64", "model or data are doubles"),
+    SlowCause.NO_TENSOR_CORES: ("float32 without tensor cores", "no autocast, or TF32 is off"),
+    SlowCause.DEVICE: ("a slowed GPU", "a clock or power limit, heat, or another process"),
 }
 _HOST_BOUNDS = (Bound.LAUNCH, Bound.SYNC, Bound.HOST_DATA, Bound.HOST_OPTIMIZER)
 _TOO_FAST = (
-    "No such GPU should be that fast. Look for a missing torch.cuda.synchronize() around the "
-    "timer, a smaller batch or model, and another unit (samples/s, not it/s)."
+    "No such GPU should be that fast. Look for a missing torch.cuda.synchronize(), a smaller "
+    "batch or model, and another unit (samples/s, not it/s)."
 )
 
 
@@ -70,10 +58,10 @@ def _answer(one: SpeedJudgement) -> Iterator[Line]:
     text = f"{answer[one.pace]}: {device} should take {should} a step; you take {takes}"
     if one.suspects:
         named = ", ".join(
-            f"{_CAUSES[each.cause]} ({format_duration(each.explained_ns, 2)})"
+            f"{_CAUSES[each.cause][0]} ({format_duration(each.explained_ns, 2)})"
             for each in one.suspects
         )
-        text += f", {format_duration(one.excess_ns, 2)} more: {named}"
+        text += f", {format_duration(one.measured.value_ns - expected.value_ns, 2)} more: {named}"
     yield Line(f"{text}.", _STYLES[one.pace])
     where = f" in a {printable(one.fed_by)}" if one.fed_by else ""
     binds = "the host" if one.bound in _HOST_BOUNDS else "the GPU"
@@ -92,11 +80,10 @@ def _answer(one: SpeedJudgement) -> Iterator[Line]:
 def _suspect_section(one: SpeedJudgement) -> Section:
     lines: list[Line] = []
     for each in one.suspects:
-        amount, share = format_duration(each.explained_ns, 2), format_percent(each.share)
-        lines += [
-            Line(((_CAUSES[each.cause], "bold"), f", {amount}, {share} likely"), indent=2),
-            Line(f"{_MEANINGS[each.cause]}; look at: {each.look}", indent=4),
-        ]
+        (name, meaning), share = _CAUSES[each.cause], format_percent(each.share)
+        amount = format_duration(each.explained_ns, 2)
+        lines.append(Line(((name, "bold"), f", {amount}, {share} likely"), indent=2))
+        lines.append(Line(f"{meaning}; look at: {each.look}", indent=4))
     named = f"{printable(one.device)}, {printable(one.said) or 'measured here'}"
     return Section(f"What to look at first ({named})", lines, is_list=True)
 
@@ -106,11 +93,9 @@ def _other_section(report: NormalReport) -> Iterator[Section]:
     if not report.others:
         return
     used = [printable(one.said) for one in report.speeds if one.is_used]
-    told = "A speed that is not normal does not adjust these predictions."
-    if used:
-        told = f"Adjusted to the machine that your speed shows: {', '.join(used)}."
-    elif all(one.pace is Pace.NORMAL for one in report.speeds):
-        told = "Your speed shows nothing about hosts, so these are as without it."
+    told = f"Adjusted to the machine that your speed shows: {', '.join(used)}."
+    if not used:
+        told = "Not adjusted: only a normal speed of a step that the host limits shows the host."
     rows = (
         (
             shorten(device_label(one), 32),

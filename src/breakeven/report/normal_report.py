@@ -76,8 +76,6 @@ class SpeedJudgement(msgspec.Struct, frozen=True, kw_only=True):
         ratio_high: Upper end.
         pace: The answer.
         bound: The resource that limits the expected step.
-        host_ns: The host's work in the expected step.
-        device_ns: The GPU's work in it.
         suspects: Causes of the excess, the most probable first; empty if the step is not slow.
         is_explained: Whether one suspect alone can account for the whole excess.
         is_used: Whether predictions of other GPUs use this speed.
@@ -93,16 +91,9 @@ class SpeedJudgement(msgspec.Struct, frozen=True, kw_only=True):
     ratio_high: float
     pace: Pace
     bound: Bound
-    host_ns: float
-    device_ns: float
     suspects: tuple[Suspect, ...] = ()
     is_explained: bool = True
     is_used: bool = False
-
-    @property
-    def excess_ns(self) -> float:
-        """Return the measured beyond the expected time; negative for a faster step."""
-        return self.measured.value_ns - self.expected.value_ns
 
 
 class NormalReport(msgspec.Struct, frozen=True, kw_only=True):

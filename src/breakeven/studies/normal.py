@@ -10,13 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from breakeven.advise import recast
-from breakeven.calibrate import (
-    Speed,
-    anchors_of,
-    in_measured_machines,
-    read_speeds,
-    with_kinds,
-)
+from breakeven.calibrate import Speed, anchors_of, in_measured_machines, read_speeds, with_kinds
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.device import (
     DeviceSpec,
@@ -55,30 +49,29 @@ from breakeven.trace import HostWork
 from breakeven.units import format_duration
 from breakeven.verdict import DeviceKind, DeviceResult, HostSummary, device_result
 
-# A step counts as slow or fast beyond these multiples of the interval, in logarithms. Chosen on one
-# half of the sources of `benchmarks/normal.py`, which shows the rates on the other half.
-_SLOW_FROM, _FAST_FROM = 1.0, 1.5
+# A step counts as fast below the interval widened by this power, since a fast step is no reason to
+# search. Chosen, like the prior, on one half of the sources of `benchmarks/normal.py`, which shows
+# the rates on the other half.
+_FAST_FROM = 1.5
 # Factors by which machines slow down what they do. The slowest kind of host takes 3.3 times as long
 # as the fastest. A GPU at half of its clock, or shared with one more process, takes twice as long.
-_HOST_FACTORS = np.geomspace(1.1, 4.0, 12)
-_DEVICE_FACTORS = np.geomspace(1.1, 4.0, 12)
+_FACTORS = np.geomspace(1.1, 4.0, 12)
 # The loader's time there over its time here, and the share of operators that the host waits for.
 _LOADER_FACTORS = np.array((0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.7, 2.0, 3.0, 4.0))
 _WAIT_SHARES = np.linspace(0.25, 1.0, 7)
 # How often a cause is met, relative to the others; those not listed are 1.
-_PRIOR = {SlowCause.LOADER: 2.0}
+_PRIOR = {SlowCause.LOADER: 4.0}
 # Suspects below this probability are not named.
 _LEAST_SHARE = 0.05
 _DOUBLE = dict.fromkeys(("float16", "bfloat16", "float32"), "float64") | {"complex64": "complex128"}
 _FULL = {"float16": "float32", "bfloat16": "float32"}
 _LOOK = {
     SlowCause.LOADER: "time the loop with one batch reused: if it is normal, raise num_workers",
-    SlowCause.HOST: "breakeven calibrate, on that machine",
+    SlowCause.HOST: "breakeven calibrate there; breakeven devices --hosts shows kinds of machines",
     SlowCause.SYNC: "breakeven explain TARGET, and CUDA_LAUNCH_BLOCKING in the environment",
     SlowCause.FLOAT64: "print({p.dtype for p in model.parameters()}) and batch.dtype",
     SlowCause.NO_TENSOR_CORES: "torch.is_autocast_enabled(); torch.get_float32_matmul_precision()",
-    SlowCause.DEVICE: "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER while it trains; other processes: "
-    "nvidia-smi",
+    SlowCause.DEVICE: "nvidia-smi, and nvidia-smi -q -d PERFORMANCE,CLOCK while it trains",
 }
 
 _NO_SPEED = "no speed to judge: there is no GPU here, and --measured was not given"
@@ -153,20 +146,15 @@ def normal_run(
     """
     speeds = read_speeds(measured)
     report, recording, program = read_recorded_step(path)
-    host, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
-    placed = with_kinds(host, host, kinds)
-    if isinstance(placed, FeedingHost) and kinds and isinstance(placed.others, tuple):
-        # The script's own work takes other machines as long as the recorded one, relatively.
-        others = tuple(
-            (
-                gpu,
-                one if one.is_measured else FeedingHost.of(scaled_host(one, host, host), one.kind),
-            )
-            for gpu, one in placed.others
-        )
-        placed = replace(placed, others=others)
+    own, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
+    host = with_kinds(own, own, kinds)
+    assert isinstance(host, FeedingHost)
+    # The script's own work takes other machines as long as the recorded one, relatively.
+    host = host.each(
+        lambda one: one if one.is_measured else FeedingHost.of(scaled_host(one, own, own), one.kind)
+    )
     return _judge_all(
-        program, placed, speeds, report.results, select_devices(devices), target=report.target,
+        program, host, speeds, report.results, select_devices(devices), target=report.target,
         shown=report.host,
         caveats=tuple(one for one in report.caveats if one.code != "measured-speed"),
     )  # fmt: skip
@@ -200,14 +188,11 @@ def _judge_all(
     # What this script's earlier speeds show would hide that it is slow.
     typical = in_measured_machines(host, without=target)
     judged: list[SpeedJudgement] = []
+    trusted: dict[str, Speed] = {}
     for result in results:
         device = known_device(result.device)
         if result.kind is DeviceKind.GPU and result.source is Source.MEASURED and device:
-            step = Estimate(
-                value_ns=result.step_ns, low_ns=result.low_ns, high_ns=result.high_ns,
-                source=Source.MEASURED,
-            )  # fmt: skip
-            judged.append(judge(ran, device, typical, step))
+            judged.append(judge(ran, device, typical, _step(result.step_ns, result)))
     for said, speed in speeds.items():
         num_steps = counts.get(speed.per, 1.0)
         if not num_steps:
@@ -215,37 +200,33 @@ def _judge_all(
                 f"--measured {said!r}: the steps per {speed.per} are unknown",
                 hint="say it per step: it/s or ms",
             )
-        step_ns = speed.time_ns / num_steps
-        step = Estimate(value_ns=step_ns, low_ns=step_ns, high_ns=step_ns, source=Source.MEASURED)
+        step = _step(speed.time_ns / num_steps)
         judged.append(judge(ran, speed.device, typical, step, said))
         _ensure_unit(judged[-1])
+        kind = typical.kind_for(speed.device)
+        if judged[-1].pace is Pace.NORMAL and kind and find_host_kind(kind.id):
+            trusted[said] = speed
     if not judged:
         raise UsageError(_NO_SPEED, hint=_NO_SPEED_HINT)
-    paces = {one.said: one.pace for one in judged}
-    kinds = {said: typical.kind_for(speed.device) for said, speed in speeds.items()}
-    trusted = {
-        said: speed
-        for said, speed in speeds.items()
-        if paces[said] is Pace.NORMAL and (kind := kinds[said]) and find_host_kind(kind.id)
-    }
     anchors, told = anchors_of(trusted, program, typical, target, counts)
     used = {anchor.said for found in anchors.values() for anchor in found}
-    names = {one.device for one in judged}
-    others = [device for device in devices if device.name not in names]
-    return NormalReport(
-        schema_version=NORMAL_SCHEMA_VERSION,
-        target=target,
-        host=shown,
-        batch_size=program.trace.batch_size,
-        speeds=tuple(
-            replace(one, is_used=f"{one.device}:{one.said.rpartition(':')[2]}" in used)
-            for one in judged
-        ),
-        others=tuple(
-            map(device_result, predict_steps(ran, others, in_measured_machines(host, anchors)))
-        ),
-        caveats=(*caveats, *told),
+    others = [device for device in devices if device.name not in {one.device for one in judged}]
+    predicted = predict_steps(ran, others, in_measured_machines(host, anchors))
+    speeds_shown = (
+        replace(one, is_used=f"{one.device}:{one.said.rpartition(':')[2]}" in used)
+        for one in judged
     )
+    return NormalReport(
+        schema_version=NORMAL_SCHEMA_VERSION, target=target, host=shown,
+        batch_size=program.trace.batch_size, speeds=tuple(speeds_shown),
+        others=tuple(map(device_result, predicted)), caveats=(*caveats, *told),
+    )  # fmt: skip
+
+
+def _step(time_ns: float, result: DeviceResult | None = None) -> Estimate:
+    """Return a measured step; with the interval of a result, if it is one."""
+    low_ns, high_ns = (result.low_ns, result.high_ns) if result else (time_ns, time_ns)
+    return Estimate(value_ns=time_ns, low_ns=low_ns, high_ns=high_ns, source=Source.MEASURED)
 
 
 def _steps_per(program: Program) -> dict[str, float | None]:
@@ -254,9 +235,8 @@ def _steps_per(program: Program) -> dict[str, float | None]:
     size, loaders = trace.batch_size, trace.facts.loaders
     batches = sum(isinstance(one, HostWork) and one.kind == "data" for one in trace.events)
     epoch = None
-    if len(loaders) == 1 and loaders[0].batch_size and loaders[0].num_samples:
-        loader = loaders[0]
-        epoch = math.ceil(loader.num_samples / loader.batch_size) / max(1, batches)
+    if len(loaders) == 1 and loaders[0].batch_size:
+        epoch = math.ceil(loaders[0].num_samples / loaders[0].batch_size) / max(1, batches)
     return {"sample": 1 / size if size else None, "epoch": epoch}
 
 
@@ -309,24 +289,15 @@ def compared(predicted: StepPrediction, measured: Estimate, said: str = "") -> S
     above = math.hypot(*(math.log(one.high_ns / one.value_ns) for one in (expected, measured)))
     below = math.hypot(*(math.log(one.value_ns / one.low_ns) for one in (expected, measured)))
     pace = Pace.NORMAL
-    if math.log(ratio) > _SLOW_FROM * above:
+    if math.log(ratio) > above:
         pace = Pace.SLOW
     elif math.log(ratio) < -_FAST_FROM * below:
         pace = Pace.FAST
     return SpeedJudgement(
-        said=said,
-        device=predicted.device.name,
-        fed_by=predicted.fed_by,
-        measured=measured,
-        expected=expected,
-        ratio=ratio,
-        ratio_low=ratio * math.exp(-above),
-        ratio_high=ratio * math.exp(below),
-        pace=pace,
-        bound=predicted.bound,
-        host_ns=predicted.host_ns,
-        device_ns=predicted.device_busy_ns,
-    )
+        said=said, device=predicted.device.name, fed_by=predicted.fed_by, measured=measured,
+        expected=expected, ratio=ratio, ratio_low=ratio * math.exp(-above),
+        ratio_high=ratio * math.exp(below), pace=pace, bound=predicted.bound,
+    )  # fmt: skip
 
 
 def added_times(
@@ -347,22 +318,20 @@ def added_times(
     longer_ns = max(host_ns, device_ns)
     works = [one for one in program.trace.events if isinstance(one, HostWork)]
     alone_ns = sum(one.duration_ns for one in works if one.kind == "data" and not one.num_workers)
-    yield SlowCause.HOST, _HOST_FACTORS * host_ns - longer_ns
-    yield SlowCause.DEVICE, _DEVICE_FACTORS * device_ns - longer_ns
+    yield SlowCause.HOST, _FACTORS * host_ns - longer_ns
+    yield SlowCause.DEVICE, _FACTORS * device_ns - longer_ns
     yield SlowCause.SYNC, _WAIT_SHARES * min(host_ns, device_ns)
     yield SlowCause.LOADER, _LOADER_FACTORS * (predicted.loader_ns + alone_ns)
-    step_ns, settings = predicted.estimate.value_ns, program.trace.settings
-    in_full = replace(settings, autocast_dtype="")
+    in_full = replace(program.trace.settings, autocast_dtype="")
     no_tf32 = replace(in_full, allow_tf32_matmul=False, allow_tf32_convolution=False)
-    edits = {
-        SlowCause.FLOAT64: (recast(program.trace, _DOUBLE).then(Edit(settings=in_full)),),
-        SlowCause.NO_TENSOR_CORES: tuple(
-            recast(program.trace, _FULL).then(Edit(settings=each)) for each in (in_full, no_tf32)
-        ),
-    }
-    for cause, changes in edits.items():
-        steps = (predict_steps(program.edited(one), (device,), host)[0] for one in changes)
-        yield cause, np.array([step.estimate.value_ns - step_ns for step in steps])
+    for cause, dtypes, changes in (
+        (SlowCause.FLOAT64, _DOUBLE, (in_full,)),
+        (SlowCause.NO_TENSOR_CORES, _FULL, (in_full, no_tf32)),
+    ):
+        edit = recast(program.trace, dtypes)
+        programs = (program.edited(edit.then(Edit(settings=each))) for each in changes)
+        steps = [predict_steps(each, (device,), host)[0].estimate for each in programs]
+        yield cause, np.array([step.value_ns for step in steps]) - predicted.estimate.value_ns
 
 
 def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray]) -> SpeedJudgement:
@@ -376,6 +345,7 @@ def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray])
         added: Times that each cause may add.
     """
     expected, measured_ns = judged.expected, judged.measured.value_ns
+    excess_ns = measured_ns - expected.value_ns
     sigma = math.log(expected.high_ns / expected.low_ns) / (2 * Z_90)
     weights: dict[SlowCause, np.ndarray] = {}
     for cause, times_ns in added.items():
@@ -390,10 +360,10 @@ def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray])
     found = [
         Suspect(
             cause=cause,
-            explained_ns=min(judged.excess_ns, float(np.average(added[cause], weights=each))),
             at_most_ns=float(added[cause].max()),
-            share=float(each.sum()) / whole,
             look=_LOOK[cause],
+            explained_ns=min(excess_ns, float(np.average(added[cause], weights=each))),
+            share=float(each.sum()) / whole,
         )
         for cause, each in likelihoods.items()
         if each.sum() >= _LEAST_SHARE * whole

@@ -56,8 +56,8 @@ def test_json_is_the_only_output(run_file: Path, capsys: pytest.CaptureFixture[s
     [
         ((), "no speed to judge"),
         (("--measured", "T4: 9 bananas"), "no number above 0 with a unit"),
-        (("--measured", "T4: 9 ms", "--host", "cloud"), "its host is the one"),
-        (("--measured", "T4: 9 ms", "--", "--epochs", "1"), "nothing after --"),
+        (("--measured", "T4: 9 ms", "--host", "cloud"), "takes neither --host"),
+        (("--measured", "T4: 9 ms", "--", "--epochs", "1"), "arguments after --"),
     ],
 )
 def test_wrong_command_lines(

@@ -20,7 +20,7 @@ def test_a_slow_step_names_its_causes_with_what_to_look_at() -> None:
     assert "the data loader (28 ms), a slowed GPU (24 ms)" in text
     assert "One number cannot tell these causes apart" in text
     assert "nvidia-smi -q -d PERFORMANCE" in text
-    assert "does not adjust these predictions" in text
+    assert "Not adjusted" in text
 
 
 def test_the_page_and_the_document_hold_the_same_answer() -> None:

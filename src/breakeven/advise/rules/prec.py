@@ -293,11 +293,8 @@ def recast(trace: StepTrace, dtypes: Mapping[str, str]) -> Edit:
     replaced: dict[int, tuple[Event, ...]] = {}
     for index, event in enumerate(trace.events):
         if isinstance(event, Copy) and event.dtype in dtypes:
-            before, after = (
-                TensorSpec(shape=(), dtype=dtype, device="cpu").element_bytes
-                for dtype in (event.dtype, dtypes[event.dtype])
-            )
-            num_bytes = event.num_bytes * after // before
+            before = TensorSpec(shape=(), dtype=event.dtype, device="cpu")
+            num_bytes = event.num_bytes // before.element_bytes * cast(before).element_bytes
             replaced[index] = (replace(event, dtype=dtypes[event.dtype], num_bytes=num_bytes),)
         elif isinstance(event, Op) and (changed := with_tensors(event, cast)) != event:
             # Drop a cast that no longer changes anything.
