@@ -139,6 +139,13 @@ tell them apart, so each comes with what to look at. A step far below the interv
 for a missing `synchronize()`. A normal speed also shows how fast the host is, and narrows the
 predictions for other GPUs.
 
+## How often that is right
+
+`benchmarks/normal.py` judged {rows} measured steps of sources that the calibration had not seen. {0}
+were called normal. At twice their time, {1} of the steps that the GPU limits were called slow. Of the
+steps that launches limit, {2} were at four times. At twice, {3} were if one other speed of the machine
+was known, and {4} if three were.
+
 ## What known steps should take
 
 Predicted by `benchmarks/normal_table.py` with the reference CPU; in parentheses, the 90 % interval
@@ -148,14 +155,23 @@ between machines of a kind. A dash marks a step that does not fit.
 
 def normal_page() -> str:
     """Return what a step of known networks should take, on GPUs in kinds of machines."""
-    with (DOCS.parent / "benchmarks/data/normal_steps_2026-11-29.csv").open(
-        encoding="utf-8"
-    ) as file:
+    data = DOCS.parent / "benchmarks/data"
+    with (data / "normal_steps_2026-11-29.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     from breakeven.report.text import duration_with_interval
 
     kinds = list(dict.fromkeys(row["host"] for row in rows))
-    lines = [NOTICE, "# Is this speed normal?", _NORMAL]
+    known = json.loads((data / "normal_2026-11-29.json").read_text("utf-8"))["tested on"]
+    launches = "launch-bound, {} other steps of the machine known, 2 times as long: slow"
+    tests = (
+        "unchanged: normal",
+        "device-bound, 2 times as long: slow",
+        "launch-bound, 4 times as long: slow",
+        launches.format(1),
+        launches.format(3),
+    )
+    percents = [f"{100 * known[test]['share']:.0f} %" for test in tests]
+    lines = [NOTICE, "# Is this speed normal?", _NORMAL.format(*percents, **known[tests[0]])]
     for step in dict.fromkeys(row["step"] for row in rows):
         lines += [f"### {step}\n", _table_row(["GPU", *kinds]), _table_row(["---"] * 4)]
         of_step = [row for row in rows if row["step"] == step]

@@ -74,7 +74,7 @@ _LOOK = {
     SlowCause.DEVICE: "nvidia-smi, and nvidia-smi -q -d PERFORMANCE,CLOCK while it trains",
 }
 
-_NO_SPEED = "no speed to judge: there is no GPU here, and --measured was not given"
+_NO_SPEED = "no speed to judge: no GPU here that breakeven knows, and no --measured"
 _NO_SPEED_HINT = "say what you saw: --measured 'T4: 340 it/s', or 'colab T4: 45 s/epoch'"
 
 
