@@ -35,6 +35,8 @@ from breakeven.trace import HostWork, StepTrace
 from breakeven.validate import MeasuredRow
 from breakeven.validate.table import read_what_is_readable
 from breakeven.validate.traced_rows import Place, Places, TracedRows
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lab.held_out import HeldOutPredictor
 
 TUNED_ON = ("jcjohnson", "lambda")

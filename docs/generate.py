@@ -141,10 +141,10 @@ predictions for other GPUs.
 
 ## How often that is right
 
-`benchmarks/normal.py` judged {rows} measured steps of sources that the calibration had not seen. {0}
-were called normal. At twice their time, {1} of the steps that the GPU limits were called slow. Of the
-steps that launches limit, {2} were at four times. At twice, {3} were if one other speed of the machine
-was known, and {4} if three were.
+`benchmarks/normal.py` judged {rows} measured steps of sources that the calibration had not seen.
+{0} were called normal. At twice their time, {1} of the steps that the GPU limits were called slow.
+Of the steps that launches limit, {2} were at four times. At twice, {3} were if one other speed of
+the machine was known, and {4} if three were.
 
 ## What known steps should take
 
