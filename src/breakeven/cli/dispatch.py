@@ -38,6 +38,7 @@ _COMMANDS = (
     "cost",
     "devices",
     "explain",
+    "normal",
     "prices",
     "report",
     "rules",
@@ -48,7 +49,7 @@ _COMMANDS = (
     "workloads",
 )
 # Commands whose target is a script with possible arguments.
-_SCRIPT_COMMANDS = ("check", "cost", "explain", "run", "sweep", "tune")
+_SCRIPT_COMMANDS = ("check", "cost", "explain", "normal", "run", "sweep", "tune")
 
 
 _EPILOG = """\

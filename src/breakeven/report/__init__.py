@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from breakeven.report.explain_report import PlanStep as PlanStep
     from breakeven.report.explain_report import TimelineSpan as TimelineSpan
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
+    from breakeven.report.normal_report import NormalReport as NormalReport
     from breakeven.report.prices import cheapest_machines as cheapest_machines
     from breakeven.report.prices import prices_document as prices_document
     from breakeven.report.recording import RECORDING_VERSION as RECORDING_VERSION
