@@ -2,9 +2,10 @@
 
     python benchmarks/peak_memory.py [--only NAME]
 
-Each step runs on this CPU under torch's profiler, whose record of all allocations gives the peak of
-a step in steady state. The prediction is without the CUDA context: once for a step that was recorded
-at this batch size, once for one that was recorded with two and three samples.
+Each step runs on this CPU under torch's profiler, whose record of all allocations gives the peak
+of a step in steady state. The prediction is without the CUDA context: once for a step that was
+recorded at this batch size, once for one that was recorded with two and three samples. Recurrent
+layers are not comparable: the CPU keeps the gates of every time step, a GPU cuDNN's reserve.
 """
 
 from __future__ import annotations

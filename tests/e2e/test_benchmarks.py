@@ -69,6 +69,7 @@ SMALLEST = {
     "insights_networks": "TMP/insights.csv -o TMP/specs.csv",
     "kill_harness": "--runs 12 --commands check",
     "own_rows": "TMP/steps.csv -o TMP/own.csv",
+    "peak_memory": "--only breakeven:mlp",
     "protection": "--runs 2",
     "public_scripts": "TMP --table TMP/rows.toml",
     "recorded_ops": "tests/e2e/scripts/threads.py",

@@ -121,7 +121,7 @@ def live_bytes(ops: Sequence[Op], sized: Sequence[Op]) -> NDArray[np.float64]:
     sizes: dict[int, int] = {}
     for position, (op, at_size) in enumerate(zip(ops, sized, strict=True)):
         for tensors, others, start in (
-            (op.inputs, at_size.inputs, 0),
+            (op.inputs, at_size.inputs, -1),
             (op.outputs, at_size.outputs, position),
         ):
             for tensor, other in zip(tensors, others, strict=True):
@@ -132,8 +132,8 @@ def live_bytes(ops: Sequence[Op], sized: Sequence[Op]) -> NDArray[np.float64]:
                 sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), other.num_bytes)
     changes = np.zeros(len(ops) + 1)
     for storage, start in starts.items():
-        changes[start] += sizes[storage]
-        changes[ends[storage] + 1 if start else -1] -= sizes[storage]
+        changes[max(start, 0)] += sizes[storage]
+        changes[ends[storage] + 1 if start >= 0 else -1] -= sizes[storage]
     return changes[:-1].cumsum()
 
 
