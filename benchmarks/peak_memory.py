@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 from statistics import median
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -48,7 +49,8 @@ def measured_bytes(case: StepCase, batch_size: int) -> int:
             gc.collect()
             with record_function(f"{_STEP} {number}"):
                 step()
-    events = profiler.profiler.kineto_results.events()
+    recorded: Any = profiler.profiler
+    events = recorded.kineto_results.events()
     last = next(event for event in events if event.name() == f"{_STEP} 2")
     live_bytes = peak_bytes = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
