@@ -34,7 +34,7 @@ STEPS = {
     "torchvision:shufflenet_v2_x1_0?image=64": ("adadelta", 64),
     "torchvision:densenet121?image=64": ("sgd", 16),
     "torchvision:vgg11?image=64": ("sgd-plain", 8),
-    "torchvision:vit_b_16?image=64": ("adamw", 16),
+    "torchvision:vit_b_16?image=64&image_size=64": ("adamw", 16),
     "transformers:BertForSequenceClassification?seq=64&num_hidden_layers=2": ("adamw", 32),
     "llm:gpt2?d_model=128&n_heads=4&n_layers=2&vocab=2000&seq=64": ("adamw", 32),
 }
