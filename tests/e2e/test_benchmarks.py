@@ -78,6 +78,7 @@ SMALLEST = {
     "normal": "TMP/measured.csv",
     "normal_table": "-o TMP/normal.csv",
     "own_rows": "TMP/steps.csv -o TMP/own.csv",
+    "peak_memory": "--only breakeven:mlp",
     "protection": "--runs 2",
     "public_scripts": "TMP --table TMP/rows.toml",
     "recorded_ops": "tests/e2e/scripts/threads.py",

@@ -126,6 +126,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="dollars per kWh of this machine (default: it is free)",
     )
     parser.add_argument(
+        "--grid",
+        metavar="KG",
+        type=_positive,
+        help="kg of CO2 per kWh of electricity (default: that of each machine's region)",
+    )
+    parser.add_argument(
         "--setup",
         metavar="TIME",
         type=duration_s,
@@ -160,6 +166,7 @@ def run(args: argparse.Namespace) -> int:
         deadline_s=args.deadline or args.until,
         budget_usd=args.budget,
         power_usd_per_kwh=args.power_price,
+        grid_kg_per_kwh=args.grid,
         num_gpus=args.num_gpus,
         keeps_global_batch=not args.batch_per_gpu,
         setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
@@ -204,7 +211,7 @@ def _positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of dollars above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 

@@ -231,7 +231,7 @@ def test_a_step_that_never_fits_comes_last(tmp_path: Path) -> None:
 
     assert t4.fits is False
     assert not t4.meets_limits
-    assert t4.largest_batch is None
+    assert t4.largest_batch == 0
     assert not t4.is_on_front
 
 
