@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import msgspec
+
+_NORMAL = NormalDist()
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,3 +32,9 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
         return Interval(
             value=self.value + other.value, low=self.low + other.low, high=self.high + other.high
         )
+
+    def at(self, quantile: float) -> float:
+        """Return a quantile of the figure, which must be positive: log-normal on either side."""
+        deviations = _NORMAL.inv_cdf(quantile) / _NORMAL.inv_cdf(0.95)
+        end = self.high if deviations > 0 else self.low
+        return self.value * (end / self.value) ** abs(deviations)
