@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from breakeven.adapters.transformers import import_optional
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report import CostReport
 from breakeven.studies import CostRequest, TrainingLength, cost_run
 from breakeven.units import NS_PER_S
 
@@ -40,12 +40,12 @@ def sky_estimator(
     """
     if not 0 < quantile < 1:
         raise UsageError(f"{quantile:g} is not a quantile between 0 and 1")
-    _ensure_limits(steps, deadline_s)
+    request = _request(steps, deadline_s)
 
     @cache
     def seconds(cloud: str, machine: str) -> float:
         clouds = (cloud,) if cloud else _CLOUDS
-        report = _cost(run, steps, deadline_s, machines=(machine,), clouds=clouds)
+        report = cost_run(run, replace(request, machines=(machine,), clouds=clouds))
         times = [
             row.time_ns.at(quantile) / NS_PER_S if row.meets_limits else float("inf")
             for row in report.rows
@@ -93,8 +93,7 @@ def sky_candidates(
     """
     sky = import_optional("sky", packages="skypilot")
     offers = import_optional("sky.catalog", packages="skypilot").instance_type_exists
-    _ensure_limits(steps, deadline_s)
-    report = _cost(run, steps, deadline_s, clouds=tuple(clouds))
+    report = cost_run(run, replace(_request(steps, deadline_s), clouds=tuple(clouds)))
     rented = [row for row in report.rows if not row.is_here and row.meets_limits]
     if not rented:
         raise BreakevenError(
@@ -112,15 +111,9 @@ def sky_candidates(
     return found
 
 
-def _ensure_limits(steps: int, deadline_s: float | None) -> None:
+def _request(steps: int, deadline_s: float | None) -> CostRequest:
     if steps < 1:
         raise UsageError(f"{steps} is not a number of steps above 0")
     if deadline_s is not None and not deadline_s > 0:
         raise UsageError(f"{deadline_s:g} is not a number of seconds above 0")
-
-
-def _cost(
-    run: str | os.PathLike[str], steps: int, deadline_s: float | None, **machines: tuple[str, ...]
-) -> CostReport:
-    length = TrainingLength(num_steps=steps)
-    return cost_run(run, CostRequest(length=length, deadline_s=deadline_s, **machines))
+    return CostRequest(length=TrainingLength(num_steps=steps), deadline_s=deadline_s)

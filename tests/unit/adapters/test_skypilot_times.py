@@ -49,10 +49,10 @@ def fake_sky(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     offered = {"t4.small", "cpu.small"}
     sky: Any = ModuleType("sky")
     sky.Resources = Resources
-    sky.catalog = ModuleType("sky.catalog")
-    sky.catalog.instance_type_exists = lambda name, cloud: cloud == "aws" and name in offered
+    catalog: Any = ModuleType("sky.catalog")
+    catalog.instance_type_exists = lambda name, cloud: cloud == "aws" and name in offered
     monkeypatch.setitem(sys.modules, "sky", sky)
-    monkeypatch.setitem(sys.modules, "sky.catalog", sky.catalog)
+    monkeypatch.setitem(sys.modules, "sky.catalog", catalog)
     return offered
 
 
