@@ -9,8 +9,9 @@ from breakeven.lazy import exported_on_use, exports
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
     from breakeven.adapters import device_callback as device_callback
+    from breakeven.adapters import sky_candidates as sky_candidates
+    from breakeven.adapters import sky_estimator as sky_estimator
     from breakeven.adapters import training_arguments as training_arguments
-    from breakeven.capture import Recording as Recording
     from breakeven.capture import record_steps as record_steps
     from breakeven.device import DeviceSpec as DeviceSpec
     from breakeven.device import find_device as find_device
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.studies import check_step as check_step
     from breakeven.studies import check_target as check_target
-    from breakeven.trace import StepTrace as StepTrace
     from faststep import fast_sb3 as fast_sb3
     from faststep import fast_step as fast_step
 

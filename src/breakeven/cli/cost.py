@@ -20,7 +20,14 @@ from breakeven.cli.options import (
     run_options,
     whole_number,
 )
-from breakeven.cli.output import ensure_files, exit_code, json_hint, print_report, write_report
+from breakeven.cli.output import (
+    ensure_files,
+    exit_code,
+    json_hint,
+    print_report,
+    write_report,
+    write_stdout,
+)
 from breakeven.errors import UsageError
 
 SUMMARY = "show how long a training takes and what it costs, on each machine"
@@ -35,7 +42,8 @@ examples:
   breakeven cost train.py --epochs 90
   breakeven cost train.py --steps 100000 --deadline 8h --budget 20
   breakeven cost run.json --steps 1000000 --machines T4,g5.xlarge
-  breakeven cost run.json --epochs 10 --clouds hf --until 07:30"""
+  breakeven cost run.json --epochs 10 --clouds hf --until 07:30
+  breakeven cost train.py --epochs 10 --format hf -- --lr 0.1"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +146,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="time to start a rented machine, load the software and copy the data (default: 4m, "
         "1.5 to 10)",
     )
+    parser.add_argument(
+        "--format",
+        choices=("hf", "sky"),
+        help="print the job for the cheapest clearly faster machine instead: hf, a command of HF "
+        "Jobs; sky, a file for SkyPilot",
+    )
     add_module(parser)
     add_run(parser)
     add_output(parser, "costs")
@@ -149,18 +163,20 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output}, args)
     if args.strict and args.max_usd is None:
         raise UsageError("--strict is about --max-usd, which was not given")
+    if args.format and args.json:
+        raise UsageError("--format and --json both print to stdout", hint="pass one of them")
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
     from breakeven.money import Interval, known_prices, read_prices
-    from breakeven.report import Condition, cheapest_figure
+    from breakeven.report import JOB_CLOUDS, Condition, cheapest_figure, job_text
     from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
 
     setup = args.setup
     request = CostRequest(
         length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
         machines=args.machines,
-        clouds=args.clouds,
+        clouds=args.clouds or JOB_CLOUDS.get(args.format, ()),
         usd_per_hour=dict(args.price),
         prices=read_prices(args.prices) if args.prices else known_prices(),
         deadline_s=args.deadline or args.until,
@@ -174,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     # Refuse a wrong name before the script runs.
     request.chosen()
     if is_stored_run(args.target) and not args.is_module:
-        if args.script_arguments:
+        if args.script_arguments and not args.format:
             raise UsageError(
                 f"{args.target} is a stored run: nothing after -- can reach its script"
             )
@@ -186,6 +202,12 @@ def run(args: argparse.Namespace) -> int:
             )
         with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
             report = cost_target(args.target, request, progress=progress, **run_options(args))
+    if args.format:
+        write_report(report, args)
+        write_stdout(job_text(report, args.format, args.script_arguments).encode())
+        if args.format == "hf":
+            sys.stderr.write("IMAGE: a Docker image with torch and the script\n")
+        return 0
     print_report(
         report,
         args,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from breakeven.cli.options import whole_number
 from breakeven.cli.output import ensure_files, write_stdout
+from breakeven.errors import UsageError
 
 SUMMARY = "show a stored run again, or write it as a page or a chart"
 DESCRIPTION = """\
@@ -13,14 +15,16 @@ Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
 -o. With -o, write it to a file instead: .html is one page that needs no network,
 with all figures, curves to explore by pointer or keyboard, and fit to print; .svg
 and .png are its charts alone (.png needs matplotlib). A run of workloads has
-neither page nor chart. With --format, print the findings for a code host."""
-USAGE = "report RUN.json [-o FILE] [--format github|sarif] [--force]"
+neither page nor chart. With --format, print the findings for a code host. With
+--card, print a short summary with costs, for a README or a pull request."""
+USAGE = "report RUN.json [-o FILE] [--format github|sarif] [--card [--steps N]] [--force]"
 EXAMPLES = """\
 examples:
   breakeven report run.json
   breakeven report run.json -o report.html
   breakeven report sweep.json -o sweep.svg --force
-  breakeven report run.json --format sarif -o breakeven.sarif"""
+  breakeven report run.json --format sarif -o breakeven.sarif
+  breakeven report run.json --card --steps 100000 -o card.md"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +37,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="write a page (.html) or the charts (.png, .svg) to FILE",
+        help="write a page (.html), the charts (.png, .svg) or the card (.md) to FILE",
+    )
+    parser.add_argument(
+        "--card",
+        action="store_true",
+        help="print times and costs of a run of check or explain as Markdown",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=whole_number,
+        help="length of the training for --card (default: as stored)",
     )
     parser.add_argument(
         "--format",
@@ -53,6 +68,10 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.report import chart_document, finding_annotations, read_document, show
     from breakeven.store import write_document
 
+    if args.steps and not args.card:
+        raise UsageError("--steps is the length of the training for --card", hint="add --card")
+    if args.card:
+        return _card(args)
     report = read_document(args.run_file)
     if args.format is not None:
         document = finding_annotations(report, args.format)
@@ -65,4 +84,23 @@ def run(args: argparse.Namespace) -> int:
         write_document(args.output, document, force=args.force)
     else:
         write_stdout(document)
+    return 0
+
+
+def _card(args: argparse.Namespace) -> int:
+    # Imported here, since a stored run shows without torch.
+    from breakeven.report import card_text, read_document
+    from breakeven.store import write_document
+    from breakeven.studies import CostRequest, TrainingLength, cost_run
+
+    if args.output and args.output.suffix.lower() != ".md":
+        raise UsageError(
+            f"no card is written as {args.output}", hint="name a file that ends in .md"
+        )
+    cost = cost_run(args.run_file, CostRequest(length=TrainingLength(num_steps=args.steps)))
+    card = card_text(read_document(args.run_file), cost).encode()
+    if args.output:
+        write_document(args.output, card, force=args.force)
+    else:
+        write_stdout(card)
     return 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import msgspec
+
+_NORMAL = NormalDist()
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +36,9 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     def times(self, factor: float) -> Interval:
         """Return a multiple of the figure."""
         return self.map(lambda one: factor * one)
+
+    def at(self, quantile: float) -> float:
+        """Return a quantile of the figure, which must be positive: log-normal on either side."""
+        deviations = _NORMAL.inv_cdf(quantile) / _NORMAL.inv_cdf(0.95)
+        end = self.high if deviations > 0 else self.low
+        return self.value * (end / self.value) ** abs(deviations)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
     from breakeven.report.calibrate import stored_calibration as stored_calibration
+    from breakeven.report.card import card_text as card_text
     from breakeven.report.chart import settings_text as settings_text
     from breakeven.report.check_report import SCHEMA_VERSION as SCHEMA_VERSION
     from breakeven.report.check_report import CheckReport as CheckReport
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from breakeven.report.explain_report import ExplainReport as ExplainReport
     from breakeven.report.explain_report import PlanStep as PlanStep
     from breakeven.report.explain_report import TimelineSpan as TimelineSpan
+    from breakeven.report.job import JOB_CLOUDS as JOB_CLOUDS
+    from breakeven.report.job import job_text as job_text
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
     from breakeven.report.normal_report import NormalReport as NormalReport
     from breakeven.report.prices import cheapest_machines as cheapest_machines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from breakeven.errors import BreakevenError, Caveat
@@ -28,7 +29,7 @@ _HERE = "this machine"
 _MAX_ROWS = 14
 _MAX_DEVICES = 3
 # A faster machine is named if it is at least this much faster than the cheapest one.
-_CLEARLY_FASTER = 1.2
+CLEARLY_FASTER = 1.2
 _UNITS = (
     ("days", 24 * 3600 * NS_PER_S),
     ("hours", 3600 * NS_PER_S),
@@ -45,31 +46,29 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         prices: The lists of their prices.
     """
     here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
-    usable = [row for row in rows if row.meets_limits]
     late = "" if here.meets_limits else ", which may miss the limits"
     own = (
         f"this {here.kind.upper()}: {format_time(here.time_ns.value)}, "
-        f"{_usd_text(here.usd.value) if here.usd.value else 'free'}{late}"
+        f"{usd_text(here.usd.value) if here.usd.value else 'free'}{late}"
     )
-    rented = [row for row in usable if not row.is_here]
-    if here.meets_limits:
-        rented = [row for row in rented if _CLEARLY_FASTER * row.time_ns.value < here.time_ns.value]
-    if not usable:
+    rented = faster_choices(rows)
+    if not any(row.meets_limits for row in rows):
         return f"No machine surely meets the limits; {own}."
     if not rented:
         return f"{own[0].upper()}{own[1:]}; no listed machine is clearly faster."
     cheapest, fastest = rented[0], min(rented, key=lambda row: row.time_ns.value)
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
+    place = machine_text(cheapest, prices)
     parts = [
-        f"{_device(cheapest)} on {_place(cheapest, prices)}: {_time_text(cheapest)}, "
-        f"{_usd_text(cheapest.usd.value)}{batch}",
+        f"{_device(cheapest)} on {place}: {time_text(cheapest)}, "
+        f"{usd_text(cheapest.usd.value)}{batch}",
         own,
     ]
     speedup = cheapest.time_ns.value / fastest.time_ns.value
-    if speedup >= _CLEARLY_FASTER:
+    if speedup >= CLEARLY_FASTER:
         money = fastest.usd.value / cheapest.usd.value
         parts.append(
-            f"{_device(fastest)} on {_place(fastest, prices)} would be "
+            f"{_device(fastest)} on {machine_text(fastest, prices)} would be "
             f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
         )
     return f"{'; '.join(parts)}."
@@ -88,22 +87,35 @@ def cheapest_figure(report: CostReport) -> Figure:
             hint="name machines that the step fits: --machines NAME",
         )
     row = min(rented, key=lambda row: row.usd.value)
-    text = f"{_usd_text(row.usd.value)} ({_usd_text(row.usd.low)}–{_usd_text(row.usd.high)})"
+    text = f"{usd_text(row.usd.value)} ({usd_text(row.usd.low)}–{usd_text(row.usd.high)})"
     return Figure(f"{text} on {row.provider} {row.machine}", row.usd.low, row.usd.high)
 
 
-def _place(row: CostRow, prices: Sequence[PriceSource]) -> str:
+def faster_choices(rows: Sequence[CostRow]) -> list[CostRow]:
+    """Return the rented machines within the limits that are clearly faster than this one.
+
+    If this one is not within the limits, all rented ones that are.
+    """
+    here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
+    longest_ns = here.time_ns.value / CLEARLY_FASTER if here.meets_limits else math.inf
+    usable = (row for row in rows if row.meets_limits and not row.is_here)
+    return [row for row in usable if row.time_ns.value < longest_ns]
+
+
+def machine_text(row: CostRow, prices: Sequence[PriceSource]) -> str:
+    """Return the provider and its machine."""
     name = next((one.name for one in prices if one.id == row.provider), row.provider)
     return f"{printable(name, 20)} {printable(row.machine, 40)}"
 
 
-def _time_text(row: CostRow) -> str:
+def time_text(row: CostRow) -> str:
+    """Return the time of the training with its interval."""
     time_ns = row.time_ns
     ends = f"{format_time(time_ns.low)}–{format_time(time_ns.high)}"
     return f"{format_time(time_ns.value)} ({ends})"
 
 
-def _usd_text(usd: float) -> str:
+def usd_text(usd: float) -> str:
     """Return ``$0.80``, ``$12`` or ``$0.0004``."""
     return f"${usd:.2f}" if 0.1 <= usd < 100 else f"${format_digits(usd, 2)}"
 
@@ -149,7 +161,7 @@ def _limits(report: CostReport) -> str:
     if report.deadline_s is not None:
         parts.append(f"done within {format_time(report.deadline_s * NS_PER_S)}")
     if report.budget_usd is not None:
-        parts.append(f"at most {_usd_text(report.budget_usd)}")
+        parts.append(f"at most {usd_text(report.budget_usd)}")
     text = " and ".join(parts)
     return text[:1].upper() + text[1:]
 
@@ -256,12 +268,12 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
     chart = Chart(
         title="The fastest machines for the money",
         note="",
-        x=value_axis("money", [row.usd.value for row in shown], _usd_text),
+        x=value_axis("money", [row.usd.value for row in shown], usd_text),
         y=value_axis(
             "time of the training", ends, lambda ns: f"{format_digits(ns / unit_ns, 2)} {unit}"
         ),
         x_labels=tuple(
-            f"{_usd_text(row.usd.value)}: {_device(row)}, {_place(row, report.prices)}"
+            f"{usd_text(row.usd.value)}: {_device(row)}, {machine_text(row, report.prices)}"
             for row in shown
         ),
         series=tuple(

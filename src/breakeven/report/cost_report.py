@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.money import Interval, PriceSource
+from breakeven.money import REST, Interval, PriceSource
 from breakeven.simulate import Bound
 from breakeven.timing import Source
 from breakeven.verdict import DeviceKind, HostSummary
@@ -72,6 +72,11 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     def is_here(self) -> bool:
         """Return whether it is this machine."""
         return not self.provider
+
+    @property
+    def cloud(self) -> str:
+        """Return the provider, whatever part of its list the price is from."""
+        return self.provider.removesuffix(REST)
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):

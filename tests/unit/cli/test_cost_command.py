@@ -58,6 +58,8 @@ def test_an_own_price_replaces_the_listed_one(
         (["--steps", "5", "--until", "later"], "is not a time, such as 07:30"),
         (["--steps", "5", "--deadline", "8h", "--until", "07:00"], "not allowed with"),
         (["--steps", "5", "--", "--lr", "1"], "nothing after -- can reach its script"),
+        (["--steps", "5", "--format", "hf", "--json"], "--format and --json both print"),
+        (["--steps", "5", "--format", "k8s"], "invalid choice: 'k8s'"),
     ],
 )
 def test_wrong_options_are_refused_before_any_work(
@@ -72,6 +74,31 @@ def test_wrong_options_are_refused_before_any_work(
     assert main(["cost", run, *first, "-o", str(file), *dashes, *last]) == 2
     assert message in capsys.readouterr().err
     assert not file.exists()
+
+
+def test_a_job_is_one_command_with_the_arguments_of_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, file = str(stored(tmp_path)), tmp_path / "cost.json"
+    options = ["--steps", "100", "--format", "hf", "-o", str(file)]
+    assert main(["cost", run, *options, "--", "--lr", "0.1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("hf jobs run --flavor ")
+    assert shown.out.endswith(" --lr 0.1\n")
+    assert shown.out.count("\n") == 1
+    assert "IMAGE: a Docker image" in shown.err
+    providers = {row["provider"] for row in json.loads(file.read_text())["rows"]}
+    assert providers == {"", "hf"}
+
+
+def test_a_job_that_no_machine_can_do_ends_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--steps", "100", "--format", "hf", "--deadline", "1s"]
+    assert main(["cost", str(stored(tmp_path)), *options]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "no machine of hf surely fits the step and its limits" in shown.err
 
 
 def test_a_script_needs_a_length_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from breakeven.verdict import DeviceKind, ProgramFacts, program_of
 from factories import reports as made_up
 from factories import sweeps, systems, tunings
 from factories.pages import Reader
+from unit.studies.test_cost import stored
 
 CHECK, SWEEP, SYSTEMS = made_up.cpu_wins(), sweeps.widths(), systems.report()
 DOCUMENTS = {
@@ -271,3 +272,42 @@ def test_pages_need_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
         [sys.executable, "-c", program, *command], capture_output=True, text=True, check=True
     )
     assert done.stdout == "0 []\n"
+
+
+def test_a_card_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, card = str(stored(tmp_path)), tmp_path / "card.md"
+    assert main(["report", run, "--card", "--steps", "1000"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("**")
+    assert "| this machine |" in shown
+    assert main(["report", run, "--card", "--steps", "1000", "-o", str(card)]) == 0
+    assert card.read_text(encoding="utf-8") == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--card"], "the length of the training is unknown"),
+        (["--card", "--steps", "5", "-o", "card.svg"], "no card is written as card.svg"),
+        (["--steps", "5"], "--steps is the length of the training for --card"),
+        (["--card", "--steps", "0"], "is not a whole number above 0"),
+    ],
+)
+def test_wrong_options_of_a_card(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(stored(tmp_path)), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_card_needs_a_recorded_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_bytes(DOCUMENTS["sweep"])
+    assert main(["report", str(path), "--card", "--steps", "5"]) == 3
+    assert "which records no step" in capsys.readouterr().err

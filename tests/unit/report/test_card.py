@@ -1,0 +1,59 @@
+"""The cost card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from breakeven.report import CostReport, read_document
+from breakeven.report.card import card_rows, card_text
+from breakeven.studies import cost_run
+from breakeven.verdict import DeviceKind
+from unit.studies.test_cost import request, stored
+
+
+@pytest.fixture
+def cost(tmp_path: Path) -> CostReport:
+    return cost_run(stored(tmp_path), request())
+
+
+def test_golden_card(
+    tmp_path: Path, cost: CostReport, check_golden: Callable[[str, str], None]
+) -> None:
+    check_golden("card.md", card_text(read_document(tmp_path / "run.json"), cost))
+
+
+def test_three_devices_of_which_the_third_is_faster(cost: CostReport) -> None:
+    here, cheap, fast = card_rows(cost.rows)
+
+    assert here.is_here
+    assert 1.2 * cheap.time_ns.value < here.time_ns.value
+    assert fast.kind is DeviceKind.GPU
+    assert len({here.device, cheap.device, fast.device}) == 3
+
+
+def test_if_no_machine_is_faster_the_card_shows_gpus(tmp_path: Path) -> None:
+    rows = card_rows(cost_run(stored(tmp_path, step_s=1e-5), request()).rows)
+
+    assert rows[0].is_here
+    assert [row.kind for row in rows[1:]] == [DeviceKind.GPU] * 2
+    assert rows[1].usd.value <= rows[2].usd.value
+
+
+def test_without_a_gpu_that_fits_only_this_machine_is_left(cost: CostReport) -> None:
+    here = [row for row in cost.rows if row.is_here]
+    late = [replace(row, fits=False, meets_limits=False) for row in cost.rows if not row.is_here]
+    assert card_rows([*here, *late]) == here
+
+
+def test_names_cannot_break_the_table(tmp_path: Path, cost: CostReport) -> None:
+    rows = tuple(replace(row, device="a | b\n`c`") for row in cost.rows)
+    card = card_text(
+        read_document(tmp_path / "run.json"), replace(cost, rows=rows, target="my <b>.py; rm x")
+    )
+    assert r"a \| b \`c\`" in card
+    assert r"my \<b\>.py; rm x" in card
+    assert "breakeven cost 'my <b>.py; rm x' --steps 10000" in card
