@@ -56,7 +56,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         return f"No machine surely meets the limits; {own}."
     if not rented:
         return f"{own[0].upper()}{own[1:]}; no listed machine is clearly faster."
-    cheapest, fastest = rented[0], min(rented, key=lambda row: row.time_ns.value)
+    cheapest = rented[0]
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
     place = machine_text(cheapest, prices)
     parts = [
@@ -64,12 +64,17 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         f"{usd_text(cheapest.usd.value)}{batch}",
         own,
     ]
-    speedup = cheapest.time_ns.value / fastest.time_ns.value
-    if speedup >= CLEARLY_FASTER:
-        money = fastest.usd.value / cheapest.usd.value
+    # Of the clearly faster ones, the one that buys the most speed for the money.
+    ratios = [
+        (cheapest.time_ns.value / row.time_ns.value, row.usd.value / cheapest.usd.value, row)
+        for row in rented
+    ]
+    faster = [one for one in ratios if one[0] >= CLEARLY_FASTER]
+    if faster:
+        speedup, money, row = min(faster, key=lambda one: one[1] / one[0])
         parts.append(
-            f"{_device(fastest)} on {machine_text(fastest, prices)} would be "
-            f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
+            f"{_device(row)} on {machine_text(row, prices)} would be {ratio_alone(speedup)} faster "
+            f"for {ratio_alone(money)} the money"
         )
     return f"{'; '.join(parts)}."
 

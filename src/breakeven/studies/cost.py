@@ -194,7 +194,7 @@ def _cost(
             *_gpu_rows(training, program, recording, machines),
             *cpus,
         ],
-        keeps_all=bool(request.machines),
+        named={name.casefold() for name in request.machines},
     )
     providers = {machine.provider for machine in machines}
     used = tuple(one for one in request.prices.sources if one.id in providers)
@@ -358,7 +358,7 @@ def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> Iterator[CostRow]:
     """Yield the training on each machine with GPUs, on each number of them that was asked for."""
-    scaled = _scaled(recording)
+    scaled, request = _scaled(recording), training.request
     by_kind: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.gpu:
@@ -366,36 +366,31 @@ def _gpu_rows(
             by_kind.setdefault(kind.id, []).append(machine)
     for kind_id, rented in by_kind.items():
         host = _rented_host(kind_id, recording.host)
-        specs = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
-        devices = tuple(specs.values())
-        found = zip(devices, predict_steps(program, devices, host), strict=True)
-        steps = {(device.name, 1): _fitting(step, program, scaled, host) for device, step in found}
-        for machine in rented:
-            device = specs[machine.gpu, machine.gpu_fraction]
-            largest = largest_batch(scaled, device) if scaled else None
-            for num_gpus in training.request.num_gpus:
-                if num_gpus > machine.num_gpus:
-                    continue
-                key = device.name, num_gpus
-                if key not in steps:
-                    shared = predict_on_gpus(
-                        scaled or program.trace,
-                        device,
-                        host,
-                        num_gpus,
-                        keeps_global_batch=training.request.keeps_global_batch,
-                    )
-                    steps[key] = shared.step, 1
-                step, num_parts = steps[key]
-                # Several GPUs share the kernels of the recorded batch.
-                is_divided = training.request.keeps_global_batch
-                own_ns = step.estimate.value_ns * (num_gpus if is_divided else 1)
-                busy = board_watts(device, activity_of(program, device, own_ns))
-                idle = board_watts(device, Activity(working_fraction=0.0))
-                num_idle = machine.num_gpus - num_gpus
-                boards = busy.times(num_gpus).plus(idle.times(num_idle))
-                caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
-                caveats += [_PARTS] if num_parts > 1 else []
+        devices = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
+        alone = dict(
+            zip(devices, predict_steps(program, tuple(devices.values()), host), strict=True)
+        )
+        for (part, num_gpus), some in _by_gpus(rented, request.num_gpus).items():
+            device, num_parts = devices[part], 1
+            if num_gpus == 1:
+                step, num_parts = _fitting(alone[part], program, scaled, host)
+            else:
+                step = predict_on_gpus(
+                    scaled or program.trace,
+                    device,
+                    host,
+                    num_gpus,
+                    keeps_global_batch=request.keeps_global_batch,
+                ).step
+            # Several GPUs share the kernels of the recorded batch.
+            own_ns = step.estimate.value_ns * (num_gpus if request.keeps_global_batch else 1)
+            busy = board_watts(device, activity_of(program, device, own_ns))
+            idle = board_watts(device, Activity(working_fraction=0.0))
+            largest = largest_batch(scaled, device)
+            caveats = [_PART_OF_GPU] if part[1] < 1 else []
+            caveats += [_PARTS] if num_parts > 1 else []
+            for machine in some:
+                boards = busy.times(num_gpus).plus(idle.times(machine.num_gpus - num_gpus))
                 yield training.row(
                     device_result(step),
                     machine,
@@ -405,6 +400,18 @@ def _gpu_rows(
                     largest=largest,
                     caveats=caveats,
                 )
+
+
+def _by_gpus(
+    machines: Sequence[Machine], numbers: Sequence[int]
+) -> Mapping[tuple[tuple[str, float], int], list[Machine]]:
+    """Return the machines by GPU, its fraction, and the number of GPUs to train on."""
+    found: dict[tuple[tuple[str, float], int], list[Machine]] = {}
+    for machine in machines:
+        for number in numbers:
+            if number <= machine.num_gpus:
+                found.setdefault(((machine.gpu, machine.gpu_fraction), number), []).append(machine)
+    return found
 
 
 def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
@@ -508,14 +515,14 @@ def _cpu_rows(
     ], unpredicted
 
 
-def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...]:
+def _in_order(rows: Sequence[CostRow], *, named: set[str]) -> tuple[CostRow, ...]:
     """Return the rows in order, without machines that a cheaper one of the provider matches.
 
     Machines with the same GPU differ in what surrounds it, which changes no figure but the price.
 
     Args:
         rows: All machines.
-        keeps_all: Whether to keep machines that the user named.
+        named: Names of machines to keep in any case, in lower case.
     """
     ordered = sorted(
         rows,
@@ -530,11 +537,8 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
             for other in kept
             if (other.provider, other.kind) == (row.provider, row.kind)
         )
-        if (
-            keeps_all
-            or row.is_here
-            or (key not in seen if row.kind is DeviceKind.GPU else is_faster)
-        ):
+        is_new = key not in seen if row.kind is DeviceKind.GPU else is_faster
+        if is_new or row.is_here or row.machine.casefold() in named:
             kept.append(row)
         seen.add(key)
     front = pareto_front([row for row in kept if row.fits is not False])
