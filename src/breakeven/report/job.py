@@ -33,7 +33,7 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
     usable = [row for row in report.rows if row.cloud in JOB_CLOUDS[kind] and row.meets_limits]
     if not usable:
         raise BreakevenError(
-            f"no machine of {', '.join(JOB_CLOUDS[kind])} surely fits the step and its limits",
+            f"no chosen machine of {', '.join(JOB_CLOUDS[kind])} surely fits the step and its limits",
             hint="allow a later --deadline or a larger --budget, or reduce the batch",
         )
     row = next((one for one in faster_choices(report.rows) if one in usable), usable[0])

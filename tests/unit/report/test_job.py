@@ -87,7 +87,7 @@ def test_the_sky_file_is_read_as_a_task(tmp_path: Path) -> None:
 
 def test_what_no_machine_can_do_is_refused(tmp_path: Path) -> None:
     cost = cost_run(stored(tmp_path), request(clouds=("aws",)))
-    with pytest.raises(BreakevenError, match="no machine of hf surely fits") as raised:
+    with pytest.raises(BreakevenError, match="no chosen machine of hf surely fits") as raised:
         job_text(cost, "hf")
     assert raised.value.exit_code == 3
     function = replace(cost, target="train.py:step")
