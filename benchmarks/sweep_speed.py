@@ -13,7 +13,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from unittest import mock
 
 from breakeven.device import load_catalogue
@@ -23,7 +23,7 @@ from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_duration
 from breakeven.verdict import SweepReport
 
-SCRIPT = resources.files("breakeven.workloads") / "scripts" / "disc_mlp.py"
+SCRIPT = Path(__file__).parents[1] / "examples" / "disc_mlp.py"
 AXIS = "batch_size=10..1000+10"
 # The first words of a stage, and what it is part of.
 PARTS = {

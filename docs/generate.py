@@ -8,6 +8,7 @@ can be read, and their changes reviewed, without building anything.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -66,6 +67,7 @@ def devices_page() -> str:
 _JSON_DOCUMENTS = {
     "check": "check TARGET",
     "explain": "explain TARGET",
+    "normal": "normal TARGET --measured SPEED",
     "sweep": "sweep TARGET --over NAME=VALUES",
     "tune": "tune TARGET",
     "validate": "validate TABLE.csv",
@@ -119,6 +121,72 @@ for result in report["results"]:
     print(result["device"], result["step_ns"] / 1e6, "ms", result["source"])
 ```
 """
+
+
+_NORMAL = """
+`breakeven normal` compares the time of a step with the one predicted for that GPU:
+
+```sh
+breakeven normal train.py --measured "colab T4: 41 ms"
+breakeven normal run.json --measured "T4: 24 it/s"
+```
+
+The second form takes a run that `check -o run.json` stored, and runs nothing. With a GPU in this
+machine, `breakeven normal train.py` measures it.
+
+A step beyond the interval is too slow. The report ranks the causes that can add that much to this
+step: the loader, a slow host, waits, float64, unused tensor cores, a slowed GPU. One number cannot
+tell them apart, so each comes with what to look at. A step far below the interval is too fast: look
+for a missing `synchronize()`. A normal speed also shows how fast the host is, and narrows the
+predictions for other GPUs.
+
+## How often that is right
+
+`benchmarks/normal.py` judged {rows} measured steps of sources that the calibration had not seen.
+{0} were called normal. At twice their time, {1} of the steps that the GPU limits were called slow.
+Of the steps that launches limit, {2} were at four times. At twice, {3} were if one other speed of
+the machine was known, and {4} if three were.
+
+## What known steps should take
+
+Predicted by `benchmarks/normal_table.py` with the reference CPU; in parentheses, the 90 % interval
+between machines of a kind. A dash marks a step that does not fit.
+"""
+
+
+def normal_page() -> str:
+    """Return what a step of known networks should take, on GPUs in kinds of machines."""
+    data = DOCS.parent / "benchmarks/data"
+    with (data / "normal_steps_2026-11-29.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    from breakeven.report.text import duration_with_interval
+
+    kinds = list(dict.fromkeys(row["host"] for row in rows))
+    known = json.loads((data / "normal_2026-11-29.json").read_text("utf-8"))["tested on"]
+    launches = "launch-bound, {} other steps of the machine known, 2 times as long: slow"
+    tests = (
+        "unchanged: normal",
+        "device-bound, 2 times as long: slow",
+        "launch-bound, 4 times as long: slow",
+        launches.format(1),
+        launches.format(3),
+    )
+    percents = [f"{100 * known[test]['share']:.0f} %" for test in tests]
+    lines = [NOTICE, "# Is this speed normal?", _NORMAL.format(*percents, **known[tests[0]])]
+    for step in dict.fromkeys(row["step"] for row in rows):
+        lines += [f"### {step}\n", _table_row(["GPU", *kinds]), _table_row(["---"] * 4)]
+        of_step = [row for row in rows if row["step"] == step]
+        for gpu in dict.fromkeys(row["gpu"] for row in of_step):
+            times = (
+                duration_with_interval(*(1e6 * float(row[k]) for k in ("ms", "low_ms", "high_ms")))
+                if int(row["fits"])
+                else "–"
+                for row in of_step
+                if row["gpu"] == gpu
+            )
+            lines.append(_table_row([gpu, *times]))
+        lines.append("")
+    return "\n".join(lines)
 
 
 def operators_page() -> str:
@@ -309,6 +377,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "devices.md": devices_page,
     "json.md": json_page,
     "kernels.md": kernels_page,
+    "normal.md": normal_page,
     "operators.md": operators_page,
     "rules/index.md": rules_page,
     "tune.md": tune_page,

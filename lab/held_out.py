@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -52,15 +52,27 @@ class HeldOutPredictor:
         self, rows: Sequence[MeasuredRow], *, training: Sequence[MeasuredRow] = ()
     ) -> Sequence[RowOutcome]:
         """Return one outcome per row, learned from the other rows and from ``training``."""
-        everything = (*rows, *training)
-        steps = TracedRows.of(everything, progress=self._progress)
+        steps = TracedRows.of((*rows, *training), progress=self._progress)
+        outcomes: dict[int, RowOutcome] = {}
+        for calibration, others, left_out in self.calibrations(steps, num_predicted=len(rows)):
+            outcomes |= _predicted(calibration, steps, others, left_out)
+        return tuple(outcomes[position] for position in range(len(rows)))
+
+    def calibrations(
+        self, steps: TracedRows, *, num_predicted: int
+    ) -> Iterator[tuple[Calibration, Sequence[int], Sequence[int]]]:
+        """Yield a calibration for each fold, the rows that it knows, and those to predict.
+
+        Args:
+            steps: The rows.
+            num_predicted: The first rows, which are predicted; the others only teach.
+        """
         parts = RowParts(steps)
         spread = self._spread or load_step_effects().spread
         table = load_efficiencies()
         samples = parts.samples(table)
-        outcomes: dict[int, RowOutcome] = {}
-        for name, (others, left_out) in folds(everything, self._protocol).items():
-            members = [position for position in left_out if position < len(rows)]
+        for name, (others, left_out) in folds(steps.rows, self._protocol).items():
+            members = [position for position in left_out if position < num_predicted]
             if not members:
                 continue
             self._progress.detail(f"without {name}")
@@ -75,8 +87,7 @@ class HeldOutPredictor:
                 ),
                 multi_gpu=load_multi_gpu_table(),
             )
-            outcomes |= _predicted(calibration, steps, others, members)
-        return tuple(outcomes[position] for position in range(len(rows)))
+            yield calibration, others, members
 
 
 def _without(table: EfficiencyTable, name: str, protocol: LeaveOut) -> EfficiencyTable:

@@ -18,11 +18,21 @@ _LONG_TIMES = (
     (_S_PER_MIN, "min", 1, "s"),
 )
 _TIMES_NS = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S, "min": _S_PER_MIN * NS_PER_S}
+# A comma is one of thousands: "12,5" may mean a tenth of 125.
+_NUMBER = r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+)"
 _COUNTED = {"it": "step", "step": "step", "sample": "sample", "epoch": "epoch"}
 # From this count on, the smaller unit adds no information.
 _FEW = 10
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# Scale and quantity of a unit.
+_AMOUNTS = {
+    **{unit: (scale, "ns") for unit, scale in _TIMES_NS.items()},
+    **{unit.lower(): (scale, "bytes") for scale, unit in _SIZES},
+    "h": (_S_PER_H * NS_PER_S, "ns"),
+    "%": (0.01, "fraction"),
+    "": (1, "count"),
+}
 
 
 def format_digits(value: float, digits: int = 3, *, keeps_zeros: bool = False) -> str:
@@ -92,9 +102,7 @@ def parse_speed(text: str) -> tuple[float, str] | None:
     Returns:
         Nanoseconds per ``step``, ``sample`` or ``epoch``, and that unit; None if not a speed > 0.
     """
-    # A comma is one of thousands: "12,5" may mean a tenth of 125.
-    number = r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+)"
-    found = re.fullmatch(number + r" *([a-zµμ]+)(?:/([a-z]+))?", text.lower())
+    found = re.fullmatch(_NUMBER + r" *([a-zµμ]+)(?:/([a-z]+))?", text.lower())
     value = float(found[1].replace(",", "")) if found else 0.0
     if not found or not 0 < value < float("inf"):
         return None
@@ -103,3 +111,17 @@ def parse_speed(text: str) -> tuple[float, str] | None:
         if time in _TIMES_NS and counted.removesuffix("s") in _COUNTED:
             return _TIMES_NS[time] * value**power, _COUNTED[counted.removesuffix("s")]
     return None
+
+
+def parse_amount(text: str) -> tuple[float, str] | None:
+    """Parse an amount such as ``5 ms``, ``14 GB``, ``10 %`` or ``3``, in any case.
+
+    Returns:
+        The amount in ``ns`` or ``bytes``, as a ``fraction`` or a ``count``, and which of these;
+        None if the number or the unit is unknown.
+    """
+    found = re.fullmatch(_NUMBER + r" *([a-zµμ%]*)", text.lower())
+    if found is None or (unit := re.sub("[µμ]", "u", found[2])) not in _AMOUNTS:
+        return None
+    scale, kind = _AMOUNTS[unit]
+    return float(found[1].replace(",", "")) * scale, kind

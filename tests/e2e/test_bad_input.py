@@ -70,7 +70,6 @@ def test_a_target_that_cannot_be_run(
         # What the script said last tells why.
         ("exits_early.py", (), "(?s)step.*nothing to do", "argument|--|step|function", ""),
         ("reads_stdin.py", (), "", "input|stdin|argument", "input("),
-        ("distributed.py", (), "", "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1", 'os.environ["LOCAL_RANK"]'),
     ],
 )  # fmt: skip
 def test_a_script_that_fails_by_itself(

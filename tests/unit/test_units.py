@@ -18,6 +18,7 @@ from breakeven.units import (
     format_duration,
     format_percent,
     format_ratio,
+    parse_amount,
     parse_speed,
 )
 
@@ -164,3 +165,27 @@ def test_a_speed_is_a_time_of_what_it_counts(text: str, time_ns: float, per: str
 )  # fmt: skip
 def test_what_has_no_amount_or_no_known_unit_is_no_speed(text: str) -> None:
     assert parse_speed(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "quantity"),
+    [
+        ("5 ms", 5e6, "ns"),
+        ("2us", 2_000, "ns"),
+        ("2 µs", 2_000, "ns"),
+        ("3 H", 3 * 3_600e9, "ns"),
+        ("1,500 MB", 1.5e9, "bytes"),
+        ("14 GB", 14e9, "bytes"),
+        ("10 %", 0.1, "fraction"),
+        (".5%", 0.005, "fraction"),
+        ("0", 0, "count"),
+        ("3", 3, "count"),
+    ],
+)
+def test_amounts_have_the_unit_of_their_quantity(text: str, amount: float, quantity: str) -> None:
+    assert parse_amount(text) == (pytest.approx(amount), quantity)
+
+
+@pytest.mark.parametrize("text", ["", "ms", "5 apples", "-5 ms", "1,5 ms", "5 ms on", "nan", "1e3"])
+def test_what_has_no_number_or_no_known_unit_is_no_amount(text: str) -> None:
+    assert parse_amount(text) is None

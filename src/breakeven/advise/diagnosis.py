@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from breakeven.advise.framework import fix_of, frames_below
@@ -14,6 +15,8 @@ from breakeven.timing import BUSY_FRACTION, CpuFacts
 from breakeven.trace import RunFacts
 from breakeven.units import format_percent
 
+# `# breakeven: ignore` for all rules, `# breakeven: ignore[SYNC001, OPT002]` for some.
+_IGNORE = re.compile(r"#\s*breakeven:\s*ignore(?:\[([^\]]*)\]|(?![\w\[]))")
 _ROUNDING = 1e-9
 # Fractions of the step from which a gain is high, medium or low. A fifth is a reason to rent a
 # larger device; less than a hundredth is not measurable on a shared machine.
@@ -129,6 +132,35 @@ def _share(match: Match, what_if: WhatIf) -> float:
 def _clipped(fraction: float) -> float:
     # Two simulations of one step differ in their last digits.
     return min(1.0, fraction) if fraction > _ROUNDING else 0.0
+
+
+def kept_findings(
+    found: Sequence[Diagnosis], case: RuleInput
+) -> tuple[tuple[Diagnosis, ...], tuple[Caveat, ...]]:
+    """Leave out the findings that comments on their lines ignore, and return caveats on the rest.
+
+    Args:
+        found: The findings in a step.
+        case: The step, with the user's files and comments: ``# breakeven: ignore[SYNC001]``.
+    """
+    known = frozenset(rule.code for rule in all_rules())
+    # Codes by file and line; all rules if a comment names none.
+    ignored: dict[tuple[str | None, int | None], frozenset[str]] = {}
+    caveats: list[Caveat] = []
+    for source in case.sources:
+        for number, line in enumerate(source.lines, start=1):
+            if comment := _IGNORE.search(line):
+                codes = frozenset(re.findall(r"[^\s,]+", (comment[1] or "").upper()))
+                ignored[source.path, number] = known if comment[1] is None else codes
+                if unknown := ", ".join(sorted(codes - known)):
+                    message = f"{source.path}:{number} ignores {unknown}, which is no rule"
+                    caveats.append(Caveat(code="ignore-comment", message=message))
+    kept = tuple(one for one in found if one.finding.code not in ignored.get(one.place[1:], ()))
+    if num_ignored := len(found) - len(kept):
+        are = "1 finding is" if num_ignored == 1 else f"{num_ignored} findings are"
+        caveats.append(Caveat(code="ignore-comment", message=f"{are} ignored by comments"))
+    disturbed = disturbed_findings(case.facts, case.cpu) if kept else ()
+    return kept, (*disturbed, *caveats)
 
 
 def disturbed_findings(facts: RunFacts, cpu: CpuFacts | None) -> tuple[Caveat, ...]:

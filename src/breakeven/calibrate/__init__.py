@@ -13,3 +13,4 @@ from breakeven.calibrate.here import find_hosts as find_hosts
 from breakeven.calibrate.here import host_called as host_called
 from breakeven.calibrate.here import kind_here as kind_here
 from breakeven.calibrate.here import named_host as named_host
+from breakeven.calibrate.here import with_kinds as with_kinds

@@ -114,15 +114,17 @@ def _refused(text: str, why: str) -> UsageError:
     return UsageError(f"--measured {text!r}: {why}", hint=_FORM)
 
 
-def as_measured(kind: HostKind, new: Sequence[HostAnchor] = ()) -> HostKind:
+def as_measured(kind: HostKind, new: Sequence[HostAnchor] = (), *, without: str = "") -> HostKind:
     """Return a kind updated by the user's measurements, which its name then lists.
 
     Args:
         kind: The kind without measurements.
         new: Measurements to add to the stored ones; one replaces a stored one of the same GPU and
             script.
+        without: A script whose measurements are left out.
     """
-    anchors, name = _joined(kind, new)
+    joined, name = _joined(kind, new)
+    anchors = [one for one in joined if one.target != without]
     if not anchors:
         return replace(kind, name=name)
     weights = [one.log_sigma**-2 for one in (kind, *anchors)]
@@ -161,17 +163,21 @@ def _keep(kind: HostKind, new: Sequence[HostAnchor]) -> str:
     return f"later answers use it for GPUs in a {kind.name}, until you delete {path}"
 
 
-def in_measured_machines(host: HostSpec, new: Anchors | None = None) -> HostSpec:
+def in_measured_machines(
+    host: HostSpec, new: Anchors | None = None, *, without: str = ""
+) -> HostSpec:
     """Return a host whose kinds are updated by the user's measurements.
 
     Args:
         host: The host of the GPUs.
         new: Measurements to add to the stored ones.
+        without: A script whose measurements are left out.
     """
 
     def changed(one: FeedingHost) -> FeedingHost:
         kind = find_host_kind(one.kind.id) if isinstance(one.kind, HostKind) else None
-        return replace(one, kind=as_measured(kind, (new or {}).get(kind.id, ()))) if kind else one
+        told = (new or {}).get(kind.id, ()) if kind else ()
+        return replace(one, kind=as_measured(kind, told, without=without)) if kind else one
 
     return host.each(changed) if isinstance(host, FeedingHost) else host
 

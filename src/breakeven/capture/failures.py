@@ -35,10 +35,12 @@ _MAX_FRAMES = 100
 _MAX_MESSAGE = 1_000
 
 # Variables that torchrun sets for the first process.
-_TORCHRUN = (
-    "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
-)
+_TORCHRUN = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
 _TORCHRUN_NAMES = r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT))\b"
+_NO_SHARDS = (
+    "breakeven predicts several GPUs with the whole model on each: wrap it in "
+    "DistributedDataParallel, or train on one GPU, to compare"
+)
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -246,8 +248,12 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
     # A constant in the script may share a name with torchrun's variables.
     words = f"{message} {failure.source}" if "env" in failure.source else message
     match exception:
+        case "ShardedModelError":
+            return _NO_SHARDS
         case "ModuleNotFoundError":
             top = missing.partition(".")[0]
+            if top == "deepspeed":
+                return _NO_SHARDS
             if Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file():
                 return f"{here / top} is not in the script's folder: set PYTHONPATH={here}"
             return f"install the package of {missing or 'it'} for this Python; its name may differ"

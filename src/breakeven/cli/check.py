@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from breakeven.cli.options import (
     add_comparison,
+    add_conditions,
     add_force,
     add_measured,
     add_output,
     add_run,
     add_target,
     is_stored_run,
+    read_conditions,
     session_options,
     whole_number,
 )
-from breakeven.cli.output import ensure_files, json_hint, print_report, write_report
+from breakeven.cli.output import ensure_files, exit_code, json_hint, print_report, write_report
+from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
     from breakeven.report import CheckReport
@@ -35,10 +39,16 @@ examples:
   breakeven check train.py --device "RTX 4090" --device T4 -- --epochs 1
   breakeven check train.py --device A100 --device "8 cores of EPYC 7R13"
   breakeven check train.py --steps 100000
+  breakeven check train.py --fail-if "step > 5 ms on T4"
   breakeven check train.py --measured "T4: 340 it/s"
   breakeven check train.py --compile reduce-overhead
   breakeven check train.py:train_step --json -o report.json
   breakeven check -m mypackage.train"""
+
+CONDITIONS = (
+    "'step > 5 ms on T4', 'step > 2 ms on cpu', 'memory > 14 GB on T4', 'training > 3 h on A100', "
+    "'finding SYNC001', 'findings > 3', 'verdict is cpu'"
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +89,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="also predict the step compiled by torch.compile on each GPU: default (the "
         "default), reduce-overhead or max-autotune",
     )
+    add_conditions(parser, CONDITIONS)
     add_output(parser, has_recording=True)
     add_force(parser, "-o replace FILE")
 
@@ -86,12 +97,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the target, show the report, and write it if requested."""
     ensure_files({"-o FILE": args.output}, args)
+    conditions = read_conditions(args, CONDITIONS)
+    subjects = {one.subject for one in conditions}
+    if "training" in subjects and args.steps is None and args.epochs is None:
+        raise UsageError("--fail-if 'training > …' needs --steps N or --epochs N")
+    named = [one.device for one in conditions if one.device not in ("", "cpu")]
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.capture import Launcher
     from breakeven.cli.progress import show_progress
+    from breakeven.device import default_devices
+    from breakeven.report import check_figures
 
     options = session_options(args)
+    if named:
+        chosen = args.devices or [spec.id for spec in default_devices()]
+        options["devices"] = (*chosen, *named)
     with (
         Launcher(options["keep"]) as launcher,
         show_progress(sys.stderr, is_quiet=args.quiet) as progress,
@@ -117,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         write=lambda: write_report(report, args),
         hints=lambda: next_hints(report, args),
     )
-    return 0
+    return exit_code(conditions, partial(check_figures, report=report), args)
 
 
 def next_hints(report: CheckReport, args: argparse.Namespace) -> tuple[str, ...]:

@@ -20,7 +20,14 @@ from breakeven.cli.options import (
     run_options,
     whole_number,
 )
-from breakeven.cli.output import ensure_files, json_hint, print_report, write_report, write_stdout
+from breakeven.cli.output import (
+    ensure_files,
+    exit_code,
+    json_hint,
+    print_report,
+    write_report,
+    write_stdout,
+)
 from breakeven.errors import UsageError
 
 SUMMARY = "show how long a training takes and what it costs, on each machine"
@@ -69,6 +76,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--budget", metavar="USD", type=_positive, help="it must cost at most USD dollars"
     )
     parser.add_argument(
+        "--max-usd",
+        metavar="USD",
+        type=_positive,
+        help="exit with 1 if the cheapest rented machine costs more, over its whole interval",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --max-usd: a part of the interval suffices",
+    )
+    parser.add_argument(
         "--machines",
         metavar="NAME,...",
         type=comma_names,
@@ -81,6 +99,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=comma_names,
         default=(),
         help="only these providers: aws, gcp, azure, hf",
+    )
+    parser.add_argument(
+        "--num-gpus",
+        metavar="N,...",
+        type=_numbers,
+        default=(1,),
+        help="numbers of GPUs of one machine that divide the batch: 1,2,4,8 (default: 1)",
+    )
+    parser.add_argument(
+        "--batch-per-gpu",
+        action="store_true",
+        help="with --num-gpus: each GPU keeps the script's batch, and there are fewer steps",
     )
     parser.add_argument(
         "--price",
@@ -104,6 +134,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="dollars per kWh of this machine (default: it is free)",
     )
     parser.add_argument(
+        "--grid",
+        metavar="KG",
+        type=_positive,
+        help="kg of CO2 per kWh of electricity (default: that of each machine's region)",
+    )
+    parser.add_argument(
         "--setup",
         metavar="TIME",
         type=duration_s,
@@ -125,13 +161,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the training, show the report, and write it if requested."""
     ensure_files({"-o FILE": args.output}, args)
+    if args.strict and args.max_usd is None:
+        raise UsageError("--strict is about --max-usd, which was not given")
     if args.format and args.json:
         raise UsageError("--format and --json both print to stdout", hint="pass one of them")
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
     from breakeven.money import Interval, known_prices, read_prices
-    from breakeven.report import JOB_CLOUDS, job_text
+    from breakeven.report import JOB_CLOUDS, Condition, cheapest_figure, job_text
     from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
 
     setup = args.setup
@@ -144,6 +182,9 @@ def run(args: argparse.Namespace) -> int:
         deadline_s=args.deadline or args.until,
         budget_usd=args.budget,
         power_usd_per_kwh=args.power_price,
+        grid_kg_per_kwh=args.grid,
+        num_gpus=args.num_gpus,
+        keeps_global_batch=not args.batch_per_gpu,
         setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
     )
     # Refuse a wrong name before the script runs.
@@ -176,7 +217,14 @@ def run(args: argparse.Namespace) -> int:
             json_hint(args, "cost.json", "machine"),
         ),
     )
-    return 0
+    if args.max_usd is None:
+        return 0
+    limit = Condition(text=f"--max-usd {args.max_usd:g}", subject="cost", limit=args.max_usd)
+    return exit_code((limit,), lambda _: (cheapest_figure(report),), args)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({whole_number(part.strip()) for part in text.split(",")}))
 
 
 def _positive(text: str) -> float:
@@ -185,7 +233,7 @@ def _positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of dollars above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 

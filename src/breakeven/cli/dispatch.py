@@ -38,6 +38,7 @@ _COMMANDS = (
     "cost",
     "devices",
     "explain",
+    "normal",
     "prices",
     "report",
     "rules",
@@ -48,12 +49,13 @@ _COMMANDS = (
     "workloads",
 )
 # Commands whose target is a script with possible arguments.
-_SCRIPT_COMMANDS = ("check", "cost", "explain", "run", "sweep", "tune")
+_SCRIPT_COMMANDS = ("check", "cost", "explain", "normal", "run", "sweep", "tune")
 
 
 _EPILOG = """\
-The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 2 wrong
-command line, 3 no answer (the script failed, an unknown device, ...).
+The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 the answer
+meets a condition (--fail-if), 2 wrong command line, 3 no answer (the script failed, an
+unknown device, ...).
 
 example:
   breakeven check train.py"""
@@ -96,9 +98,9 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
     Returns:
-        0 done; 2 invalid command line; 3 no answer; 130 interrupted; 129 and 143 terminated by
-        SIGHUP and SIGTERM; 141 the reader closed the output. 1 is for an answer that fails a
-        condition of the user.
+        0 done; 1 the answer meets a condition of ``--fail-if``; 2 invalid command line; 3 no
+        answer; 130 interrupted; 129 and 143 terminated by SIGHUP and SIGTERM; 141 the reader closed
+        the output.
     """
     try:
         exit_code = _run_command(argv)

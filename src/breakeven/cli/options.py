@@ -7,9 +7,12 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from breakeven.errors import UsageError
+
+if TYPE_CHECKING:
+    from breakeven.report import Condition
 
 # A real script may take minutes to its first step; progress is shown meanwhile.
 _SCRIPT_LIMIT_S = 300.0
@@ -177,6 +180,43 @@ def add_force(parser: argparse.ArgumentParser, replaced: str) -> None:
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the option to hide progress."""
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show progress on stderr")
+
+
+def add_conditions(parser: argparse.ArgumentParser, forms: str) -> None:
+    """Add the options for conditions under which the exit code is 1.
+
+    Args:
+        parser: Parser of the command.
+        forms: Examples of conditions, each in single quotes.
+    """
+    parser.add_argument(
+        "--fail-if",
+        dest="conditions",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="exit with 1 if the answer meets this condition, over its whole interval; may be "
+        f"repeated: {forms.replace('%', '%%')}",
+    )
+    text = "with --fail-if: a part of the interval suffices"
+    parser.add_argument("--strict", action="store_true", help=text)
+
+
+def read_conditions(args: argparse.Namespace, forms: str) -> tuple[Condition, ...]:
+    """Return the conditions of ``--fail-if``.
+
+    Raises:
+        UsageError: The command knows no such condition, or ``--strict`` has no condition.
+        BreakevenError: There is no rule or no GPU of this name.
+    """
+    if not args.conditions:
+        if args.strict:
+            raise UsageError("--strict is about --fail-if, which was not given")
+        return ()
+    # Imported here, since --help must not wait for it.
+    from breakeven.report import parse_condition
+
+    return tuple(parse_condition(text, forms) for text in args.conditions)
 
 
 def is_stored_run(target: str | Path) -> bool:

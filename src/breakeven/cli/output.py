@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from breakeven.errors import UsageError
 if TYPE_CHECKING:
     import msgspec
 
+    from breakeven.report import Condition, Figures
     from breakeven.report.document import Document
 
 
@@ -115,6 +116,24 @@ def print_sheets(stored: msgspec.Struct, *documents: Document, is_json: bool) ->
         if number:
             console.line(2)
         render(document, console)
+
+
+def exit_code(conditions: Iterable[Condition], figures: Figures, args: argparse.Namespace) -> int:
+    """Write the conditions that the answer meets to stderr; return 1 if there are any, else 0.
+
+    Args:
+        conditions: The conditions of the user.
+        figures: Returns the figures of the answer that a condition is about.
+        args: Parsed arguments; with ``strict``, a part of an interval suffices.
+    """
+    from breakeven.report import failed_conditions
+
+    # A log has both streams in one file: the answer comes first, also before an error.
+    sys.stdout.flush()
+    failed = failed_conditions(conditions, figures, is_strict=args.strict)
+    if failed:
+        sys.stderr.write("\n  ".join(("breakeven: failed, because", *failed)) + "\n")
+    return int(bool(failed))
 
 
 def json_hint(args: argparse.Namespace, example: str, what: str = "number") -> str:

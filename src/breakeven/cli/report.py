@@ -1,4 +1,4 @@
-"""``breakeven report``: show a stored run again, or write it as a page or a chart."""
+"""``breakeven report``: show a stored run again, or write it as a page, chart or annotations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
 -o. With -o, write it to a file instead: .html is one page that needs no network,
 with all figures, curves to explore by pointer or keyboard, and fit to print; .svg
 and .png are its charts alone (.png needs matplotlib). A run of workloads has
-neither page nor chart. --card prints a short summary with costs, for a README or a
-pull request; with -o FILE.md it is written to FILE."""
-USAGE = "report RUN.json [--card [--steps N]] [-o FILE.html|.png|.svg|.md] [--force]"
+neither page nor chart. With --format, print the findings for a code host. With
+--card, print a short summary with costs, for a README or a pull request."""
+USAGE = "report RUN.json [-o FILE] [--format github|sarif] [--card [--steps N]] [--force]"
 EXAMPLES = """\
 examples:
   breakeven report run.json
   breakeven report run.json -o report.html
   breakeven report sweep.json -o sweep.svg --force
+  breakeven report run.json --format sarif -o breakeven.sarif
   breakeven report run.json --card --steps 100000 -o card.md"""
 
 
@@ -49,6 +50,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="length of the training for --card (default: as stored)",
     )
+    parser.add_argument(
+        "--format",
+        choices=("github", "sarif"),
+        help="print the findings of check or explain as GitHub annotations or SARIF 2.1.0; with "
+        "-o, write them to FILE",
+    )
     parser.add_argument("--force", action="store_true", help="let -o replace FILE")
 
 
@@ -58,21 +65,25 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for rich.
     from breakeven.cli.console import CommandConsole
-    from breakeven.report import chart_document, ensure_can_chart, read_document, show
+    from breakeven.report import chart_document, finding_annotations, read_document, show
     from breakeven.store import write_document
 
     if args.steps and not args.card:
         raise UsageError("--steps is the length of the training for --card", hint="add --card")
     if args.card:
         return _card(args)
-    if args.output is None:
-        hints = ("As a page with all figures: add -o report.html",)
-        show(read_document(args.run_file), CommandConsole(), hints=hints)
+    report = read_document(args.run_file)
+    if args.format is not None:
+        document = finding_annotations(report, args.format)
+    elif args.output is not None:
+        document = chart_document(report, args.output.suffix)
+    else:
+        show(report, CommandConsole(), hints=("As a page with all figures: add -o report.html",))
         return 0
-    suffix = args.output.suffix.lower()
-    ensure_can_chart(suffix)
-    document = chart_document(read_document(args.run_file), suffix)
-    write_document(args.output, document, force=args.force)
+    if args.output is not None:
+        write_document(args.output, document, force=args.force)
+    else:
+        write_stdout(document)
     return 0
 
 

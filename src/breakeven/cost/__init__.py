@@ -57,6 +57,7 @@ from breakeven.cost.launch_costs import PeerLink as PeerLink
 from breakeven.cost.launch_costs import PeerPath as PeerPath
 from breakeven.cost.launch_costs import all_reduce_ns as all_reduce_ns
 from breakeven.cost.launch_costs import broadcast_ns as broadcast_ns
+from breakeven.cost.launch_costs import collective_ns as collective_ns
 from breakeven.cost.launch_costs import copy_ns as copy_ns
 from breakeven.cost.launch_costs import launch_costs as launch_costs
 from breakeven.cost.launch_costs import peer_link as peer_link

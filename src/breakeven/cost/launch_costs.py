@@ -245,6 +245,27 @@ def all_reduce_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
     return link.fixed_ns + steps * link.hop_ns + sent_bytes * 1e9 / link.reduce_bytes_per_s
 
 
+def collective_ns(kind: str, num_bytes: float, num_devices: int, link: PeerLink) -> float:
+    """Return the time of a collective of one process per GPU, in nanoseconds.
+
+    Args:
+        kind: ``all_reduce``, ``all_gather``, ``reduce_scatter``; any other goes as a broadcast.
+        num_bytes: Bytes that each process puts in.
+        num_devices: GPUs in the ring.
+        link: Rates of the ring.
+
+    Source: an all-reduce is a reduce-scatter and an all-gather of the results (as there).
+    """
+    match kind:
+        case "all_reduce":
+            return all_reduce_ns(num_bytes, num_devices, link)
+        case "all_gather" | "reduce_scatter" if num_bytes:
+            whole = num_bytes * num_devices if kind == "all_gather" else num_bytes
+            return (link.fixed_ns + all_reduce_ns(whole, num_devices, link)) / 2
+        case _:
+            return broadcast_ns(num_bytes, num_devices, link)
+
+
 def broadcast_ns(
     num_bytes: float, num_devices: int, link: PeerLink, *, num_calls: int = 1
 ) -> float:

@@ -2,58 +2,197 @@
 
 from __future__ import annotations
 
-from breakeven.device import DeviceSpec
-from breakeven.money.interval import Interval
+import math
 
-# Board power over TDP, idle and busy all of the time: low, expected, high.
-# Source: 163 epochs on A40, V100 PCIe and Quadro RTX 6000, six workloads (ml-energy/zeus, NSDI'23);
-# `python -m lab.energy` fits them and leaves each device out.
-FLOOR_SHARE = Interval(value=0.22, low=0.15, high=0.30)
-BUSY_SHARE = Interval(value=0.86, low=0.58, high=0.96)
-# Watts of a virtual processor at full load, idle and with its share of memory and mainboard left
-# out: Cascade Lake 3.97, EPYC Milan 1.87. Source: cloud-carbon-coefficients, SPECpower, 2023.
-VCPU_WATTS = Interval(value=2.7, low=1.2, high=4.2)
-# Energy of the building over that of the machine: AWS 1.14, Google 1.10, Azure 1.19 (published
-# yearly means, as cloud-carbon-footprint has them); 1.56 is the mean of all data centres (Uptime
+import msgspec
+import numpy as np
+
+from breakeven.cost import Family
+from breakeven.device import DeviceSpec, Precision, generation_of
+from breakeven.money.interval import Interval
+from breakeven.money.machines import Machine
+from breakeven.simulate import Program
+from breakeven.units import NS_PER_S
+
+
+class PowerFit(msgspec.Struct, frozen=True, kw_only=True):
+    """Power of a GPU's board over its TDP, by what the GPU does.
+
+    Args:
+        stacked_floor: Waiting for the next kernel, on boards with stacked memory (HBM).
+        floor: The same on other boards.
+        working: In kernels.
+        recurrent: In recurrent layers, whose time steps leave most of the GPU idle.
+        log_low: Logarithm of the low end over the figure.
+        log_high: Logarithm of the high end over the figure.
+    """
+
+    stacked_floor: float
+    floor: float
+    working: float
+    recurrent: float
+    log_low: float
+    log_high: float
+
+
+# Source: mean board power over an epoch at the default limit, 218 rows of A40, V100 PCIe, Quadro
+# RTX 6000 and P100 (ml-energy/zeus, NSDI'23, Apache-2.0); `python -m lab.energy` fits them.
+POWER_FIT = PowerFit(
+    stacked_floor=0.098, floor=0.235, working=0.941, recurrent=0.519, log_low=-0.23, log_high=0.32
+)
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU does during a step.
+
+    Args:
+        working_fraction: Part of the step in which kernels compute or move data; their start is
+            not included.
+        recurrent_fraction: Part of this work in recurrent layers.
+    """
+
+    working_fraction: float
+    recurrent_fraction: float = 0.0
+
+
+def activity_of(program: Program, device: DeviceSpec, step_ns: float) -> Activity:
+    """Return what a GPU does during a step.
+
+    Args:
+        program: The step.
+        device: The GPU.
+        step_ns: Time of the step on it.
+    """
+    kernels = program.kernels
+    times = program.costs.kernel_times(kernels, [device])
+    work_ns = np.maximum(times.time_ns - times.floor_ns, 0.0)[:, 0]
+    is_recurrent = np.array([kernel.family is Family.RECURRENT for kernel in kernels], dtype=bool)
+    total_ns = float(work_ns.sum())
+    return Activity(
+        working_fraction=min(total_ns / step_ns, 1.0),
+        recurrent_fraction=float(work_ns[is_recurrent].sum()) / total_ns if total_ns else 0.0,
+    )
+
+
+def power_terms(device: DeviceSpec, activity: Activity) -> tuple[float, float, float, float]:
+    """Return the factors of the four shares of a `PowerFit`, in its order.
+
+    A board whose units need less than its TDP at full clock draws less, in proportion.
+    """
+    generation = generation_of(device)
+    needs = [
+        watts * device.peak_flop_per_s[precision] / device.tdp_watts
+        for watts, precision in (
+            (generation.watts_per_flop_per_s, Precision.FP32),
+            (generation.watts_per_matrix_flop_per_s, Precision.FP16),
+        )
+        if watts is not None and device.has_precision(precision)
+    ]
+    need = min(max(needs, default=1.0), 1.0)
+    # NVIDIA's chips whose name ends in 100 have HBM, as do AMD's of these architectures.
+    is_stacked = device.chip.endswith("100") or device.architecture.startswith(("CDNA", "GCN5"))
+    working, recurrent = activity.working_fraction, activity.recurrent_fraction
+    waiting = 1.0 - working
+    floors = (waiting, 0.0) if is_stacked else (0.0, waiting)
+    return *floors, working * (1.0 - recurrent) * need, working * recurrent * need
+
+
+def board_watts(device: DeviceSpec, activity: Activity, fit: PowerFit = POWER_FIT) -> Interval:
+    """Return the mean power of a GPU's board during a step, at most its TDP.
+
+    Args:
+        device: The GPU. The fit has seen boards of NVIDIA alone.
+        activity: What it does.
+        fit: Shares of the TDP.
+    """
+    shares = (fit.stacked_floor, fit.floor, fit.working, fit.recurrent)
+    terms = zip(shares, power_terms(device, activity), strict=True)
+    watts = device.tdp_watts * sum(share * term for share, term in terms)
+    return Interval(
+        value=min(watts, device.tdp_watts),
+        low=min(watts, device.tdp_watts) * math.exp(fit.log_low),
+        high=min(watts * math.exp(fit.log_high), device.tdp_watts),
+    )
+
+
+# Watts of a virtual processor, idle and at full load, with its share of the server.
+# Source: cloud-carbon-coefficients (Apache-2.0, 2023; SPECpower): Skylake, Broadwell and Cascade
+# Lake, EPYC of the second and third generation. Later processors are assumed alike.
+_VCPU_WATTS = {"Xeon": (0.64, 4.2), "EPYC": (0.45, 2.0), "": (0.45, 4.2)}
+# Watts per byte of memory beyond what a virtual processor of those servers has.
+# Source: cloud-carbon-footprint (Apache-2.0): 0.392 W per GB; 80 to 130 GB per chip.
+_WATTS_PER_BYTE = 0.392e-9
+_BYTES_PER_VCPU = 1.75e9
+# Energy of the building over that of the machines, as yearly means of providers.
+# Source: cloud-carbon-footprint, 2023. The high end is the mean of all data centers (Uptime
 # Institute, 2024).
-PUE = Interval(value=1.14, low=1.08, high=1.56)
+_PUE = {"aws": 1.135, "gcp": 1.10, "azure": 1.185}
+_PUE_ENDS = (1.05, 1.56)
+_OTHER_PUE = 1.135
 # Kilograms of CO2 equivalent per kWh by region.
-# Source: cloud-carbon-coefficients (Apache-2.0), 2023: EPA eGRID 2021; Google for its own regions.
+# Source: cloud-carbon-coefficients, 2023: EPA eGRID 2021 (SERC); Google for its own regions.
 GRID_KG_PER_KWH = {
-    "us-east-1": 0.416,
-    "eastus": 0.416,
-    "eastus2": 0.416,
+    "us-east-1": 0.415755,
+    "eastus": 0.415755,
+    "eastus2": 0.415755,
     "us-central1": 0.479,
     "us-east4": 0.383,
 }
 J_PER_KWH = 3.6e6
 
 
-def board_watts(device: DeviceSpec, busy_fraction: float) -> Interval:
-    """Return the mean power of a GPU's board during a step."""
+def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None = None) -> Interval:
+    """Return the electricity of a training, that of the building included, in kWh.
+
+    The ends are those of all parts at once, so the interval is wider than 90 %.
+
+    Args:
+        training_ns: Time of the training.
+        machine: Its machine; one without a provider has no building. The processors of one
+            without GPUs are busy; those of another are between idle and busy.
+        boards: Power of one of its GPUs, from `board_watts`.
+    """
+    idle, full = next(watts for name, watts in _VCPU_WATTS.items() if name in machine.cpu)
+    half = (idle + full) / 2
+    vcpu = (idle, half, full) if machine.num_gpus else (half, full, full)
+    more_bytes = max(machine.memory_bytes - machine.num_vcpus * _BYTES_PER_VCPU, 0.0)
+    num_boards = machine.num_gpus * machine.gpu_fraction if boards else 0.0
+    gpu = boards or Interval(value=0.0, low=0.0, high=0.0)
+    pue = (_PUE_ENDS[0], _PUE.get(machine.cloud, _OTHER_PUE), _PUE_ENDS[1])
+    if not machine.provider:
+        pue = (1.0, 1.0, 1.0)
     low, value, high = (
-        device.tdp_watts * (floor + (busy - floor) * busy_fraction)
-        for floor, busy in zip(_ends(FLOOR_SHARE), _ends(BUSY_SHARE), strict=True)
+        building
+        * (machine.num_vcpus * processor + more_bytes * _WATTS_PER_BYTE + num_boards * board)
+        * (time / NS_PER_S / J_PER_KWH)
+        for building, processor, board, time in zip(
+            pue, vcpu, _ends(gpu), _ends(training_ns), strict=True
+        )
     )
     return Interval(value=value, low=low, high=high)
 
 
-def energy_kwh(
-    time_s: Interval, *, num_vcpus: float, boards_watts: Interval | None = None
-) -> Interval:
-    """Return the electricity of a training, that of the building included, in kWh."""
-    gpu = boards_watts or Interval(value=0.0, low=0.0, high=0.0)
-    low, value, high = (
-        pue * (num_vcpus * vcpu + board) * time / J_PER_KWH
-        for pue, vcpu, board, time in zip(*map(_ends, (PUE, VCPU_WATTS, gpu, time_s)), strict=True)
-    )
-    return Interval(value=value, low=low, high=high)
+class UnknownGrid(msgspec.Struct, frozen=True, kw_only=True, tag="unknown-grid"):
+    """No CO2, since nothing is known of the electricity."""
+
+    reason: str
 
 
-def co2_kg(energy: Interval, region: str) -> Interval | None:
-    """Return emissions; None if the region's grid is unknown."""
-    grid = GRID_KG_PER_KWH.get(region)
-    return None if grid is None else energy.map(lambda kwh: grid * kwh)
+def co2_kg(
+    kwh: Interval, machine: Machine, kg_per_kwh: float | None = None
+) -> Interval | UnknownGrid:
+    """Return the CO2 equivalent of electricity, by the yearly mean of the machine's grid.
+
+    Args:
+        kwh: The electricity.
+        machine: Its region counts.
+        kg_per_kwh: The user's own figure for the grid.
+    """
+    grid = GRID_KG_PER_KWH.get(machine.region) if kg_per_kwh is None else kg_per_kwh
+    if grid is None:
+        region = f"the region {machine.region}" if machine.region else "a machine without a region"
+        return UnknownGrid(reason=f"the CO2 per kWh of {region} is not known")
+    return kwh.map(lambda value: value * grid)
 
 
 def _ends(interval: Interval) -> tuple[float, float, float]:

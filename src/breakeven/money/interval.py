@@ -33,6 +33,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
             value=self.value + other.value, low=self.low + other.low, high=self.high + other.high
         )
 
+    def times(self, factor: float) -> Interval:
+        """Return a multiple of the figure."""
+        return self.map(lambda one: factor * one)
+
     def at(self, quantile: float) -> float:
         """Return a quantile of the figure, which must be positive: log-normal on either side."""
         deviations = _NORMAL.inv_cdf(quantile) / _NORMAL.inv_cdf(0.95)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from breakeven.report.accuracy import RowResult as RowResult
     from breakeven.report.accuracy import Unpredictable as Unpredictable
     from breakeven.report.accuracy import UnreadRow as UnreadRow
+    from breakeven.report.annotations import finding_annotations as finding_annotations
     from breakeven.report.calibrate import busy_note as busy_note
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     from breakeven.report.comparison import PointName as PointName
     from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
+    from breakeven.report.conditions import Condition as Condition
+    from breakeven.report.conditions import Figure as Figure
+    from breakeven.report.conditions import Figures as Figures
+    from breakeven.report.conditions import check_figures as check_figures
+    from breakeven.report.conditions import comparison_figures as comparison_figures
+    from breakeven.report.conditions import failed_conditions as failed_conditions
+    from breakeven.report.conditions import parse_condition as parse_condition
+    from breakeven.report.cost import cheapest_figure as cheapest_figure
     from breakeven.report.cost import cost_answer as cost_answer
     from breakeven.report.cost import pareto_front as pareto_front
     from breakeven.report.cost_report import COST_SCHEMA_VERSION as COST_SCHEMA_VERSION
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
     from breakeven.report.job import JOB_CLOUDS as JOB_CLOUDS
     from breakeven.report.job import job_text as job_text
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
+    from breakeven.report.normal_report import NormalReport as NormalReport
     from breakeven.report.prices import cheapest_machines as cheapest_machines
     from breakeven.report.prices import prices_document as prices_document
     from breakeven.report.recording import RECORDING_VERSION as RECORDING_VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from breakeven.errors import Caveat
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.money import PriceSource
 from breakeven.report.chart import (
     Chart,
@@ -13,6 +13,7 @@ from breakeven.report.chart import (
     ChartSeries,
     value_axis,
 )
+from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
@@ -59,7 +60,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
     place = machine_text(cheapest, prices)
     parts = [
-        f"{printable(cheapest.device)} on {place}: {time_text(cheapest)}, "
+        f"{_device(cheapest)} on {place}: {time_text(cheapest)}, "
         f"{usd_text(cheapest.usd.value)}{batch}",
         own,
     ]
@@ -67,10 +68,27 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     if speedup >= CLEARLY_FASTER:
         money = fastest.usd.value / cheapest.usd.value
         parts.append(
-            f"{printable(fastest.device)} on {machine_text(fastest, prices)} would be "
+            f"{_device(fastest)} on {machine_text(fastest, prices)} would be "
             f"{ratio_alone(speedup)} faster for {ratio_alone(money)} the money"
         )
     return f"{'; '.join(parts)}."
+
+
+def cheapest_figure(report: CostReport) -> Figure:
+    """Return the money for the cheapest rented machine, in dollars.
+
+    Raises:
+        BreakevenError: No rented machine fits the step.
+    """
+    rented = [row for row in report.rows if not row.is_here and row.fits is not False]
+    if not rented:
+        raise BreakevenError(
+            "--max-usd cannot be judged: no rented machine is among the answers",
+            hint="name machines that the step fits: --machines NAME",
+        )
+    row = min(rented, key=lambda row: row.usd.value)
+    text = f"{usd_text(row.usd.value)} ({usd_text(row.usd.low)}–{usd_text(row.usd.high)})"
+    return Figure(f"{text} on {row.provider} {row.machine}", row.usd.low, row.usd.high)
 
 
 def faster_choices(rows: Sequence[CostRow]) -> list[CostRow]:
@@ -161,7 +179,7 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 def _table(report: CostReport) -> Table:
     rows = report.rows
     unit, unit_ns = _unit(rows)
-    places = [_HERE if row.is_here else machine_text(row, report.prices) for row in rows]
+    places = [_HERE if row.is_here else f"{row.provider} {row.machine}" for row in rows]
     bounds: list[Cell | str] = []
     for row in rows:
         in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""
@@ -214,7 +232,8 @@ def _unit(rows: Sequence[CostRow]) -> tuple[str, float]:
 
 
 def _device(row: CostRow) -> str:
-    return "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
+    name = "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
+    return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
 
 
 def _with_ends(value: float, low: float, high: float, unit: float = 1.0) -> str:

@@ -40,7 +40,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         bound: The bottleneck of the step; null if unknown.
         fits: Whether the device has enough memory; null if unknown.
         peak_memory_bytes: Peak memory of the step; null if unknown.
-        largest_batch: The largest batch size that fits the device; null if unknown.
+        largest_batch: The largest batch size that fits the device, 0 for none; null if unknown.
         meets_limits: Whether deadline and budget hold with 95 % confidence.
         is_on_front: Whether no other machine is both faster and cheaper.
         caveats: Reasons to trust the figures less.

@@ -26,6 +26,8 @@ from breakeven.report.devices import (
 from breakeven.report.document import Document
 from breakeven.report.explain import explain_document
 from breakeven.report.explain_report import EXPLAIN_SCHEMA_VERSION, ExplainReport
+from breakeven.report.normal import normal_document
+from breakeven.report.normal_report import NORMAL_SCHEMA_VERSION, NormalReport
 from breakeven.report.rules import RULES_SCHEMA_VERSION, RulesDocument
 from breakeven.report.sweep import sweep_document
 from breakeven.report.system_report import SYSTEMS_SCHEMA_VERSION, SystemsReport
@@ -113,6 +115,7 @@ KINDS = (
         sweep_document,
         key="axes",
     ),
+    Kind("normal", NormalReport, NORMAL_SCHEMA_VERSION, _OF_A_STEP, normal_document, key="speeds"),
     Kind(
         "workloads",
         SystemsReport,

@@ -73,6 +73,7 @@ def chart_document(report: Any, suffix: str) -> bytes:
         UsageError: The suffix is not supported, or not for this report.
         BreakevenError: matplotlib is needed but not installed, or there is nothing to draw.
     """
+    ensure_can_chart(suffix)
     kind = kind_of(report)
     if kind.build is None:
         raise UsageError(
@@ -87,7 +88,6 @@ def chart_document(report: Any, suffix: str) -> bytes:
             f"a report of breakeven {kind.command} has no chart",
             hint="name a file that ends in .html",
         )
-    ensure_can_chart(suffix)
     if not document.charts:
         raise BreakevenError(
             "there is no step time to draw", hint="breakeven report FILE shows all else"

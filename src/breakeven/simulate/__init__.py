@@ -26,9 +26,11 @@ from breakeven.simulate.cpu_step import MeasuredStep as MeasuredStep
 from breakeven.simulate.cpu_step import anchored_host as anchored_host
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.cpu_step import scaled_host as scaled_host
+from breakeven.simulate.largest_batch import largest_batch as largest_batch
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
 from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
+from breakeven.simulate.multi_gpu import predict_on_gpus as predict_on_gpus
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
 from breakeven.simulate.multi_gpu import shared_times as shared_times
 from breakeven.simulate.predict import StepPrediction as StepPrediction

@@ -1,6 +1,7 @@
 """A step that several devices of one machine share, predicted from the step on one of them.
 
-Every device gets its own batch, of the batch size of the step on one device.
+Every device gets its own batch, of the batch size of the step on one device. `predict_on_gpus`
+divides the batch among them if asked to.
 """
 
 from __future__ import annotations
@@ -10,9 +11,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from breakeven.cost import PeerLink, PeerPath, all_reduce_ns, broadcast_ns, peer_link, shipped_costs
+from breakeven.cost import (
+    PeerLink,
+    PeerPath,
+    all_reduce_ns,
+    broadcast_ns,
+    collective_ns,
+    peer_link,
+    shipped_costs,
+)
 from breakeven.device import DeviceSpec, HostSpec
-from breakeven.errors import Caveat
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.simulate.predict import StepPrediction, predict_steps
 from breakeven.simulate.program import Z_90, Bound, CostModel, build_program
 from breakeven.simulate.shared_step import (
@@ -26,7 +35,7 @@ from breakeven.simulate.shared_step import (
     phase_times,
 )
 from breakeven.timing import Estimate
-from breakeven.trace import StepTrace
+from breakeven.trace import ScaledTrace, StepTrace
 
 # `nn.DataParallel` packs parameters into broadcasts, and gradients into sums, of this size.
 # Source: torch/nn/parallel/comm.py, `buffer_size` (10 MB).
@@ -34,6 +43,8 @@ _PACKET_BYTES = 10 * 2**20
 # DDP exchanges gradients in buckets of this size.
 # Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
+# No machine of a cloud has more GPUs on one fabric.
+_MOST_IN_A_MACHINE = 16
 
 
 _WAYS = {
@@ -52,12 +63,14 @@ class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
         step: The step, as on one device: its batch size is that of each device.
         single: The step on one device alone.
         communication_ns: Time of the exchange between devices, hidden behind kernels or not.
+        batch_size: Samples of each device, if known.
     """
 
     setup: MultiGpuSetup
     step: StepPrediction
     single: StepPrediction
     communication_ns: float
+    batch_size: int | None = None
 
     @property
     def factor(self) -> float:
@@ -168,7 +181,90 @@ def predict_multi_gpu(
         ),
         single=single,
         communication_ns=shared.communication_ns,
+        batch_size=trace.batch_size,
     )
+
+
+def predict_on_gpus(
+    step: StepTrace | ScaledTrace,
+    device: DeviceSpec,
+    host: HostSpec,
+    num_gpus: int,
+    *,
+    keeps_global_batch: bool,
+    strategy: Strategy = Strategy.DDP,
+    has_peer_access: bool | None = None,
+    has_bridge: bool = False,
+    costs: CostModel | None = None,
+) -> MultiGpuPrediction:
+    """Return the prediction of a step on one or several GPUs of one machine.
+
+    Args:
+        step: The recorded step. One process of a distributed script stands for all of them.
+        device: Kind of all GPUs; its ``peer_bytes_per_s`` is the link between them.
+        host: Host that issues the work.
+        num_gpus: Number of GPUs.
+        keeps_global_batch: Whether the GPUs divide the batch of the script (strong scaling);
+            otherwise each has a batch of that size (weak scaling).
+        strategy: Way of sharing.
+        has_peer_access: As in `MultiGpuSetup`.
+        has_bridge: As in `MultiGpuSetup`.
+        costs: The cost model; the shipped one by default.
+
+    Raises:
+        BreakevenError: The batch cannot be divided: its size is unknown, it has fewer samples than
+            there are GPUs, or the step was recorded at one size only.
+        ValueError: ``num_gpus`` is below 1.
+    """
+    if num_gpus < 1:
+        raise ValueError(f"num_gpus must be at least 1, not {num_gpus}")
+    trace = step.first if isinstance(step, ScaledTrace) else step
+    caveats: tuple[Caveat, ...] = ()
+    if keeps_global_batch:
+        trace, caveats = _with_part_of_batch(step, trace, num_gpus)
+    if num_gpus > _MOST_IN_A_MACHINE:
+        message = f"Predicted as if {num_gpus} GPUs were in one machine, on one link."
+        caveats += (Caveat(code="assumed-one-machine", message=message),)
+    setup = MultiGpuSetup(
+        strategy=strategy, num_devices=num_gpus,
+        has_peer_access=has_peer_access, has_bridge=has_bridge,
+    )  # fmt: skip
+    (single,) = predict_steps(trace, [device], host, costs=costs)
+    if num_gpus > 1:
+        shared = predict_multi_gpu(trace, device, host, setup, single=single, costs=costs)
+    else:
+        shared = MultiGpuPrediction(
+            setup=setup, step=single, single=single, communication_ns=0, batch_size=trace.batch_size
+        )
+    stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
+    return msgspec.structs.replace(shared, step=stepped)
+
+
+def _with_part_of_batch(
+    step: StepTrace | ScaledTrace, trace: StepTrace, num_gpus: int
+) -> tuple[StepTrace, tuple[Caveat, ...]]:
+    """Return the step with the batch of the slowest GPU, and a caveat if others have less."""
+    num_processes = 1 if trace.group is msgspec.UNSET else trace.group.num_processes
+    whole = (trace.batch_size or 0) * num_processes
+    part = math.ceil(whole / num_gpus)
+    because = ""
+    if not whole:
+        because = "its size is unknown"
+    elif whole < num_gpus:
+        because = f"it has {whole} samples"
+    elif part != trace.batch_size and not isinstance(step, ScaledTrace):
+        because = "the step was recorded at one size"
+    if because:
+        raise BreakevenError(
+            f"cannot divide the batch of a step among {num_gpus} GPUs: {because}",
+            hint="give each GPU a batch of the script's size",
+        )
+    if isinstance(step, ScaledTrace):
+        trace = step.at(part)
+    if whole % num_gpus == 0:
+        return trace, ()
+    message = f"{num_gpus} GPUs share {whole} samples: predicted with {part} on each."
+    return trace, (Caveat(code="uneven-batch", message=message),)
 
 
 def shared_times(
@@ -281,23 +377,30 @@ def _ddp_times(
     times: PhaseTimes, size: ModelSize, num_devices: int, link: PeerLink, table: MultiGpuTable
 ) -> SharedTimes:
     """Each process issues its own step; gradients are exchanged during the backward pass."""
-    num_buckets = math.ceil(size.gradient_bytes / _BUCKET_BYTES)
-    reduce_ns = num_buckets * all_reduce_ns(
-        size.gradient_bytes / max(1, num_buckets), num_devices, link
-    )
-    buffers_ns = broadcast_ns(size.buffer_bytes, num_devices, link)
+    if size.exchanges is None:
+        num_buckets = math.ceil(size.gradient_bytes / _BUCKET_BYTES)
+        buckets = [size.gradient_bytes / num_buckets] * num_buckets if num_buckets else []
+        others_ns = broadcast_ns(size.buffer_bytes, num_devices, link)
+    else:
+        buckets = [float(each.num_bytes) for each in size.exchanges if each.is_bucket]
+        others_ns = sum(
+            collective_ns(each.kind, each.num_bytes, num_devices, link)
+            for each in size.exchanges
+            if not each.is_bucket
+        )
+    reduce_ns = sum(all_reduce_ns(num_bytes, num_devices, link) for num_bytes in buckets)
     exposed_ns = max(table.ddp.exposed_fraction * reduce_ns, reduce_ns - times.backward_device_ns)
-    exposed_ns += table.ddp.local_ns_per_byte * size.gradient_bytes
+    exposed_ns += table.ddp.local_ns_per_byte * sum(buckets)
     shared = msgspec.structs.replace(
         times,
-        forward_device_ns=times.forward_device_ns + buffers_ns,
+        forward_device_ns=times.forward_device_ns + others_ns,
         backward_device_ns=times.backward_device_ns + exposed_ns,
     )
     end_ns, is_host_bound = _ways_ns(shared, start_ns=0.0, first_kernel_ns=0.0)
     return SharedTimes(
         step_ns=times.copy_ns + end_ns,
         host_ns=times.host_ns,
-        communication_ns=reduce_ns + buffers_ns,
+        communication_ns=reduce_ns + others_ns,
         is_host_bound=is_host_bound,
     )
 

@@ -30,7 +30,7 @@ from breakeven.trace import HostWork, StepTrace
 # Memory of a process before its first tensor: the CUDA context, and the kernels of torch, cuBLAS
 # and cuDNN that are loaded with it. nvidia-smi shows 0.3 to 0.6 GB for it on GPUs of the last ten
 # years.
-_CONTEXT_BYTES = 500_000_000
+CONTEXT_BYTES = 500_000_000
 
 # Fraction of a step in kernels without measurements, above which a caveat is added.
 _MOST_UNTIMED = 0.1
@@ -137,7 +137,7 @@ def _predict_fed(
     timelines = simulate(programs, devices, host, scenarios=scenarios)
     without = {bound: len(_SCENARIOS) - len(_BOUNDS) + i for i, bound in enumerate(_BOUNDS)}
     for p, program in enumerate(programs):
-        peak_memory_bytes = program.trace.peak_memory_bytes + _CONTEXT_BYTES
+        peak_memory_bytes = program.trace.peak_memory_bytes + CONTEXT_BYTES
         num_kernels, kernels = program.num_kernels, program.kernels
         loader_ns = sum(
             per_batch_ns(event)

@@ -13,7 +13,7 @@ from breakeven.cost import read_shipped
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate.program import Program
-from breakeven.trace import Copy, Op, Phase, StepTrace, TensorSpec
+from breakeven.trace import Collective, Copy, Op, Phase, StepTrace, TensorSpec
 
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
@@ -27,6 +27,8 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
         gradient_bytes: Gradients exchanged after a backward pass; 0 without one.
         buffer_bytes: Buffers, such as running statistics.
         num_buffer_tensors: Number of buffer tensors.
+        exchanges: What the processes of a distributed script exchange; None if the script joins no
+            process group. Then DDP's defaults apply to the parameters and buffers.
     """
 
     parameter_bytes: float
@@ -34,6 +36,7 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
     gradient_bytes: float
     buffer_bytes: float = 0.0
     num_buffer_tensors: int = 0
+    exchanges: tuple[Collective, ...] | None = None
 
 
 def model_size(trace: StepTrace) -> ModelSize:
@@ -74,6 +77,7 @@ def model_size(trace: StepTrace) -> ModelSize:
         buffer_bytes=float(sum(tensor.num_bytes for tensor in buffers.values())),
         # Batch norms also have a step counter, which evaluation does not read.
         num_buffer_tensors=len(buffers) + num_counters,
+        exchanges=None if trace.group is msgspec.UNSET else trace.group.collectives,
     )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from breakeven.studies.host_work import as_timed as as_timed
     from breakeven.studies.host_work import host_for_prediction as host_for_prediction
     from breakeven.studies.measured_step import TrainingLength as TrainingLength
+    from breakeven.studies.normal import normal_run as normal_run
+    from breakeven.studies.normal import normal_target as normal_target
     from breakeven.studies.ray_engine import RayEngine as RayEngine
     from breakeven.studies.runner import Runner as Runner
     from breakeven.studies.sweep import SweepProgress as SweepProgress

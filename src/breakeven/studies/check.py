@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from breakeven.advise import diagnose, disturbed_findings
+from breakeven.advise import diagnose, kept_findings
 from breakeven.calibrate import host_called, in_measured_machines
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.device import HostSpec, split_devices
@@ -238,9 +238,10 @@ def _report(
         length: Length of the training.
     """
     best, scaled, sources = compared.best.device, sizes.scaled, tuple(step.traced.sources)
-    found = diagnose(rule_input(compared, best, Sources.of(sources), scaled=scaled))
-    edits = {one.finding.code: one.match.edit for one in found}
-    disturbed = disturbed_findings(compared.trace.facts, None) if found else ()
+    case = rule_input(compared, best, Sources.of(sources), scaled=scaled)
+    diagnosed = diagnose(case)
+    edits = {one.finding.code: one.match.edit for one in diagnosed}
+    found, of_findings = kept_findings(diagnosed, case)
     loader, generated = step.as_set.loader, step.as_set.generated
     return CheckReport(
         schema_version=SCHEMA_VERSION,
@@ -257,7 +258,7 @@ def _report(
             compared.host,
             here,
             told,
-            (*caveats, *length.caveats(loader), *disturbed),
+            (*caveats, *length.caveats(loader), *of_findings),
         ),
         curves=sizes.curves,
         generated=generated and generated_step(generated, compared.results[0].step_ns),

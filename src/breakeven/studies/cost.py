@@ -13,7 +13,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from breakeven.calibrate import host_called, in_measured_machines
-from breakeven.cost import reference_host
 from breakeven.device import (
     DeviceSpec,
     FeedingHost,
@@ -22,12 +21,15 @@ from breakeven.device import (
     find_host_cpu,
     find_host_kind,
     find_kind,
+    known_device,
 )
 from breakeven.errors import Caveat, UsageError
 from breakeven.money import (
+    Activity,
     Interval,
     Machine,
     PriceFile,
+    activity_of,
     billed_usd,
     board_watts,
     co2_kg,
@@ -43,6 +45,8 @@ from breakeven.simulate import (
     Program,
     StepPrediction,
     build_program,
+    largest_batch,
+    predict_on_gpus,
     predict_steps,
     scaled_host,
 )
@@ -104,6 +108,10 @@ class CostRequest:
         budget_usd: Most money.
         power_usd_per_kwh: Price of electricity for this machine.
         setup_s: Seconds to start a rented machine, load the software and copy the data.
+        grid_kg_per_kwh: CO2 per kWh of electricity; None for that of each region.
+        num_gpus: Numbers of GPUs to train on, by ``DistributedDataParallel``.
+        keeps_global_batch: Whether several GPUs divide the batch of the script; otherwise each has
+            a batch of that size, and the training has fewer steps.
     """
 
     length: TrainingLength
@@ -115,6 +123,9 @@ class CostRequest:
     budget_usd: float | None = None
     power_usd_per_kwh: float = 0.0
     setup_s: Interval = SETUP_S
+    grid_kg_per_kwh: float | None = None
+    num_gpus: tuple[int, ...] = (1,)
+    keeps_global_batch: bool = True
 
     def chosen(self) -> tuple[Machine, ...]:
         """Return the machines to compare.
@@ -179,7 +190,7 @@ def _cost(
     cpus, unpredicted = _cpu_rows(training, program, report, recording, machines)
     rows = _in_order(
         [
-            *_own_rows(training, report.results),
+            *_own_rows(training, program, report.results),
             *_gpu_rows(training, program, recording, machines),
             *cpus,
         ],
@@ -240,9 +251,10 @@ class _Training:
     def row(
         self,
         result: DeviceResult,
-        machine: Machine | None = None,
+        machine: Machine,
         *,
         boards: Interval | None = None,
+        num_gpus: int = 1,
         num_parts: int = 1,
         largest: int | None = None,
         caveats: Sequence[Caveat] = (),
@@ -251,50 +263,50 @@ class _Training:
 
         Args:
             result: The step on its device.
-            machine: The rented machine; None for this one.
-            boards: Power of all its GPUs, in watts; None without one.
+            machine: The machine; without a provider, this one.
+            boards: Mean power of its GPUs, in watts; None without one.
+            num_gpus: GPUs that share the training.
             num_parts: Parts of each batch.
             largest: The largest batch that fits.
             caveats: More reasons to trust the figures less.
         """
         request = self.request
-        time = training_time(result, self._with_between(result), self.num_steps)
-        time_s = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns).map(
-            lambda ns: ns / NS_PER_S
-        )
-        if machine is not None:
-            time_s = time_s.plus(request.setup_s)
-        num_vcpus = machine.num_vcpus if machine else result.num_threads or 1
-        region = machine.region if machine else ""
-        energy = energy_kwh(time_s, num_vcpus=num_vcpus, boards_watts=boards)
-        if machine is None:
-            usd, price = energy.map(lambda kwh: kwh * request.power_usd_per_kwh), 0.0
-        else:
-            source, price = request.prices.source_of(machine), machine.usd_per_hour
-            usd = time_s.map(lambda seconds: billed_usd(machine, source, seconds))
+        num_steps = self.num_steps
+        if not request.keeps_global_batch:
+            num_steps = math.ceil(num_steps / num_gpus)
+        time = training_time(result, self._with_between(result), num_steps)
+        time_ns = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns)
+        if machine.provider:
+            time_ns = time_ns.plus(request.setup_s.times(NS_PER_S))
+        energy = energy_kwh(time_ns, machine, boards)
+        usd = energy.times(request.power_usd_per_kwh)
+        if machine.provider:
+            source = request.prices.source_of(machine)
+            usd = time_ns.map(lambda ns: billed_usd(machine, source, ns / NS_PER_S))
+        co2 = co2_kg(energy, machine, request.grid_kg_per_kwh)
         fits = result.fits is not False
         return CostRow(
-            provider=machine.provider if machine else "",
-            machine=machine.name if machine else _HERE,
+            provider=machine.cloud,
+            machine=machine.name,
             device=result.device,
             kind=result.kind,
             source=result.source,
-            num_gpus=1 if result.kind is DeviceKind.GPU else 0,
+            num_gpus=num_gpus if result.kind is DeviceKind.GPU else 0,
             num_parts=num_parts,
-            region=region,
-            usd_per_hour=price,
+            region=machine.region,
+            usd_per_hour=machine.usd_per_hour,
             step_ns=result.step_ns,
-            time_ns=time_s.map(lambda seconds: seconds * NS_PER_S),
+            time_ns=time_ns,
             usd=usd,
             energy_kwh=energy,
-            co2_kg=co2_kg(energy, region),
+            co2_kg=co2 if isinstance(co2, Interval) else None,
             bound=result.bound,
             fits=result.fits,
             peak_memory_bytes=result.peak_memory_bytes,
             largest_batch=largest,
             # The upper end of a 90 % interval holds with 95 %.
             meets_limits=fits
-            and time_s.high <= (request.deadline_s or math.inf)
+            and time_ns.high <= NS_PER_S * (request.deadline_s or math.inf)
             and usd.high <= (math.inf if request.budget_usd is None else request.budget_usd),
             caveats=(*result.caveats, *caveats),
         )
@@ -319,19 +331,33 @@ class _Training:
         return replace(self.facts, between=(*known, some))
 
 
-def _own_rows(training: _Training, results: Sequence[DeviceResult]) -> Iterator[CostRow]:
+def _own_rows(
+    training: _Training, program: Program, results: Sequence[DeviceResult]
+) -> Iterator[CostRow]:
     """Yield the training on this machine's CPU, with the best number of threads, and its GPU."""
     for kind in DeviceKind:
         measured = (r for r in results if r.kind is kind and r.source is Source.MEASURED)
         best = min(measured, key=lambda result: result.step_ns, default=None)
-        if best is not None:
-            yield training.row(best)
+        if best is None:
+            continue
+        gpu = known_device(best.device) if kind is DeviceKind.GPU else None
+        machine = Machine(
+            provider="",
+            name=_HERE,
+            num_vcpus=best.num_threads or 1,
+            memory_bytes=0,
+            usd_per_hour=0.0,
+            num_gpus=int(kind is DeviceKind.GPU),
+            cpu=best.device,
+        )
+        boards = gpu and board_watts(gpu, activity_of(program, gpu, best.step_ns))
+        yield training.row(best, machine, boards=boards)
 
 
 def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> Iterator[CostRow]:
-    """Yield the training on one GPU of each machine that has any."""
+    """Yield the training on each machine with GPUs, on each number of them that was asked for."""
     scaled = _scaled(recording)
     by_kind: dict[str, list[Machine]] = {}
     for machine in machines:
@@ -343,24 +369,42 @@ def _gpu_rows(
         specs = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
         devices = tuple(specs.values())
         found = zip(devices, predict_steps(program, devices, host), strict=True)
-        steps = {device.name: _fitting(one, program, scaled, host) for device, one in found}
-        largest = (
-            {device.name: largest_batch(scaled, device) for device in devices} if scaled else {}
-        )
+        steps = {(device.name, 1): _fitting(step, program, scaled, host) for device, step in found}
         for machine in rented:
             device = specs[machine.gpu, machine.gpu_fraction]
-            step, num_parts = steps[device.name]
-            busy = step.device_busy_ns / step.estimate.value_ns
-            caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
-            caveats += [_PARTS] if num_parts > 1 else []
-            yield training.row(
-                device_result(step),
-                machine,
-                boards=board_watts(device, min(1.0, busy)),
-                num_parts=num_parts,
-                largest=largest.get(device.name),
-                caveats=caveats,
-            )
+            largest = largest_batch(scaled, device) if scaled else None
+            for num_gpus in training.request.num_gpus:
+                if num_gpus > machine.num_gpus:
+                    continue
+                key = device.name, num_gpus
+                if key not in steps:
+                    shared = predict_on_gpus(
+                        scaled or program.trace,
+                        device,
+                        host,
+                        num_gpus,
+                        keeps_global_batch=training.request.keeps_global_batch,
+                    )
+                    steps[key] = shared.step, 1
+                step, num_parts = steps[key]
+                # Several GPUs share the kernels of the recorded batch.
+                is_divided = training.request.keeps_global_batch
+                own_ns = step.estimate.value_ns * (num_gpus if is_divided else 1)
+                busy = board_watts(device, activity_of(program, device, own_ns))
+                idle = board_watts(device, Activity(working_fraction=0.0))
+                num_idle = machine.num_gpus - num_gpus
+                boards = busy.times(num_gpus).plus(idle.times(num_idle))
+                caveats = [_PART_OF_GPU] if machine.gpu_fraction < 1 else []
+                caveats += [_PARTS] if num_parts > 1 else []
+                yield training.row(
+                    device_result(step),
+                    machine,
+                    num_gpus=num_gpus,
+                    boards=boards.times(1 / machine.num_gpus),
+                    num_parts=num_parts,
+                    largest=largest,
+                    caveats=caveats,
+                )
 
 
 def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
@@ -477,10 +521,10 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         rows,
         key=lambda row: (not row.meets_limits, row.fits is False, row.usd.value, row.time_ns.value),
     )
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, int]] = set()
     kept: list[CostRow] = []
     for row in ordered:
-        key = (row.provider, row.device)
+        key = (row.provider, row.device, row.num_gpus)
         is_faster = all(
             row.time_ns.value < other.time_ns.value
             for other in kept
@@ -495,17 +539,3 @@ def _in_order(rows: Sequence[CostRow], *, keeps_all: bool) -> tuple[CostRow, ...
         seen.add(key)
     front = pareto_front([row for row in kept if row.fits is not False])
     return tuple(replace(row, is_on_front=row in front) for row in kept)
-
-
-def largest_batch(scaled: ScaledTrace, device: DeviceSpec) -> int | None:
-    host = reference_host()
-
-    def fits(n):
-        return predict_steps(scaled.at(n), [device], host)[0].fits
-
-    if not fits(1):
-        return None
-    n = 1
-    while n < 2**20 and fits(2 * n):
-        n *= 2
-    return n

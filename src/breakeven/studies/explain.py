@@ -42,7 +42,7 @@ _NO_SOURCE = Caveat(
 )
 # Caveats of a stored report to drop, since each explanation decides on them again.
 _OWN_CAVEATS = frozenset(
-    {"timeline-cut", "disturbed-findings", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
+    {"timeline-cut", "disturbed-findings", "ignore-comment", _NO_CPU_TRIALS.code, _NO_SOURCE.code}
 )
 
 

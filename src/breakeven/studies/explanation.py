@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 
 from msgspec.structs import replace
 
-from breakeven.advise import Diagnosis, RuleInput, all_rules, diagnose, disturbed_findings
+from breakeven.advise import Diagnosis, RuleInput, all_rules, diagnose, kept_findings
 from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.report import (
@@ -81,8 +81,7 @@ def explained(
     prediction = compared.prediction_on(device)
     what_if = WhatIf(compared.program, device, compared.host)
     case = rule_input(compared, device, sources, scaled=scaled, cpu=recording.cpu)
-    found = diagnose(case, what_if=what_if)
-    disturbed = disturbed_findings(compared.trace.facts, recording.cpu) if found else ()
+    found, of_findings = kept_findings(diagnose(case, what_if=what_if), case)
     wanted = [one for one in found if rules is None or one.finding.code in rules]
     timeline, cut = shortened(critical_timeline(compared.program, what_if))
     plan = cumulative_plan(
@@ -111,7 +110,7 @@ def explained(
         findings=tuple(one.finding for one in wanted),
         plan=plan,
         num_suppressed=len(found) - len(wanted),
-        caveats=(*caveats, *disturbed, *cut),
+        caveats=(*caveats, *of_findings, *cut),
         recording=recording,
         program=program and program_of(compared.verdict, compared.results, program, num_steps),
         writes=writes,

@@ -17,7 +17,7 @@ from breakeven.calibrate import (
 )
 from breakeven.capture import KEEP_NOTHING, Keep, Launcher, Ready, Target, find_target
 from breakeven.device import AUTO, DeviceSpec, HostSpec
-from breakeven.errors import Caveat, StoredDataError
+from breakeven.errors import Caveat, StoredDataError, UsageError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.report import (
     RECORDING_VERSION,
@@ -93,8 +93,15 @@ def start_study(
         launcher: Starts the processes; by default the study has its own.
 
     Raises:
+        UsageError: If torchrun started this process.
         BreakevenError: If a host is unknown, a speed is invalid, or there is no such target.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError(
+            "torchrun started breakeven, which runs one process of the script, alone",
+            hint="leave torchrun out: RANK=0 LOCAL_RANK=0 WORLD_SIZE=N breakeven ..., with the "
+            "number of processes as N",
+        )
     check_host_name(host)
     speeds = read_speeds(measured)
     found = find_target(target, arguments, is_module=is_module)

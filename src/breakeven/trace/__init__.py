@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from breakeven.trace.events import TensorSpec as TensorSpec
     from breakeven.trace.step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
     from breakeven.trace.step_trace import Call as Call
+    from breakeven.trace.step_trace import Collective as Collective
     from breakeven.trace.step_trace import DeviceFault as DeviceFault
     from breakeven.trace.step_trace import FileChange as FileChange
     from breakeven.trace.step_trace import FileWrite as FileWrite
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from breakeven.trace.step_trace import LoaderFacts as LoaderFacts
     from breakeven.trace.step_trace import ModelCall as ModelCall
     from breakeven.trace.step_trace import OptimizerFacts as OptimizerFacts
+    from breakeven.trace.step_trace import ProcessGroup as ProcessGroup
     from breakeven.trace.step_trace import RunFacts as RunFacts
     from breakeven.trace.step_trace import Settings as Settings
     from breakeven.trace.step_trace import SourceText as SourceText

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from breakeven.trace.batch_scaling import ScaledTrace, ScalingError
+from breakeven.trace.batch_scaling import ScaledTrace, ScalingError, live_bytes
 from breakeven.trace.events import Copy, Event, HostWork, Op, Phase, Sync, TensorSpec
 from breakeven.trace.step_trace import StepTrace, num_micro_batches
 
@@ -50,9 +50,9 @@ def scaled_from_one(trace: StepTrace) -> ScaledTrace:
         trace,
         events=tuple(growth.event(event) for event in trace.events),
         batch_size=2 * trace.batch_size,
-        peak_memory_bytes=2 * trace.peak_memory_bytes
-        - min(_kept_bytes(trace), trace.peak_memory_bytes),
     )
+    more_bytes = live_bytes(trace.ops, second.ops).max() - live_bytes(trace.ops, trace.ops).max()
+    second = replace(second, peak_memory_bytes=trace.peak_memory_bytes + round(more_bytes))
     for one, other in zip(trace.ops, second.ops, strict=True):
         if not _agrees(one, other):
             raise ScalingError(f"which dimensions of {one.name} grow with the batch is unclear")
@@ -204,15 +204,6 @@ def _attributes(op: Op, outputs: Sequence[TensorSpec]) -> dict[str, Any]:
         name: new if name in _SHAPE_ARGUMENTS and value == old else value
         for name, value in op.attributes.items()
     }
-
-
-def _kept_bytes(trace: StepTrace) -> int:
-    """Return the bytes of parameters, gradients and states of optimizers."""
-    tensors = (tensor for op in trace.ops if op.phase is Phase.OPTIMIZER for tensor in op.inputs)
-    largest: dict[int, int] = {}
-    for tensor in tensors:
-        largest[tensor.storage] = max(largest.get(tensor.storage, 0), tensor.num_bytes)
-    return sum(largest.values())
 
 
 def _agrees(one: Op, other: Op) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from breakeven.errors import BreakevenError
 from breakeven.trace.events import (
@@ -32,9 +36,10 @@ class ScalingError(BreakevenError):
 class ScaledTrace:
     """The same step at two batch sizes, and interpolated at every other.
 
-    Each tensor dimension, copy size, host duration and the peak memory is an affine function of
-    the batch size. Durations are measured and noisy, so neither their slope nor their constant
-    part may be negative.
+    Each tensor dimension, copy size and host duration is an affine function of the batch size.
+    Durations are measured and noisy, so neither their slope nor their constant part may be
+    negative. Memory is affine at each operator, so its peak may move: small batches have it in the
+    update of the parameters, large ones at the start of the backward pass.
 
     Args:
         first: The step at one batch size.
@@ -71,17 +76,65 @@ class ScaledTrace:
         if batch_size == self._batch_sizes[1]:
             return self.second
         line = _Line(*self._batch_sizes, batch_size)
-        first, second = self.first, self.second
+        first = self.first
         return msgspec.structs.replace(
             first,
             events=tuple(
                 one if is_same else line.event(one, other) for one, other, is_same in self._pairs
             ),
             batch_size=batch_size,
-            peak_memory_bytes=line.size(first.peak_memory_bytes, second.peak_memory_bytes),
+            peak_memory_bytes=self.peak_memory_bytes(batch_size),
             # Host work may be merged, so positions of events are no longer valid.
             facts=msgspec.structs.replace(first.facts, model_calls=()),
         )
+
+    def peak_memory_bytes(self, batch_size: int) -> int:
+        """Return the largest sum of live device tensors within the step at ``batch_size``."""
+        first, second = self._live_bytes
+        share = (batch_size - self._batch_sizes[0]) / (self._batch_sizes[1] - self._batch_sizes[0])
+        # The peak is a maximum of affine functions, so neither operand is above it outside of the
+        # recorded sizes. The second also has what no operator shows: a graph's memory, temporary
+        # tensors of an optimizer.
+        recorded_bytes = self.first.peak_memory_bytes + share * (
+            self.second.peak_memory_bytes - self.first.peak_memory_bytes
+        )
+        return round(max((first + share * (second - first)).max(initial=0.0), recorded_bytes))
+
+    @cached_property
+    def _live_bytes(self) -> tuple[NDArray[np.float64], ...]:
+        """Return the live device tensors at each operator, at both batch sizes."""
+        return tuple(live_bytes(self.first.ops, trace.ops) for trace in (self.first, self.second))
+
+
+def live_bytes(ops: Sequence[Op], sized: Sequence[Op]) -> NDArray[np.float64]:
+    """Return the bytes of live device tensors at each operator.
+
+    A tensor lives from the operator that makes it to the last that uses it; one that no operator
+    makes lives throughout.
+
+    Args:
+        ops: The operators of a step, which say when tensors live.
+        sized: The same operators at a batch size, which say how large tensors are.
+    """
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for position, (op, at_size) in enumerate(zip(ops, sized, strict=True)):
+        for tensors, others, start in (
+            (op.inputs, at_size.inputs, -1),
+            (op.outputs, at_size.outputs, position),
+        ):
+            for tensor, other in zip(tensors, others, strict=True):
+                if tensor.device == "cpu" or tensor.layout == "expanded":
+                    continue
+                starts.setdefault(tensor.storage, start)
+                ends[tensor.storage] = position
+                sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), other.num_bytes)
+    changes = np.zeros(len(ops) + 1)
+    for storage, start in starts.items():
+        changes[max(start, 0)] += sizes[storage]
+        changes[ends[storage] + 1 if start >= 0 else -1] -= sizes[storage]
+    return changes[:-1].cumsum()
 
 
 class _Line:

@@ -262,6 +262,37 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     load_fraction: float = 0.0
 
 
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange between the processes of a distributed script.
+
+    Args:
+        kind: ``all_reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``, or the name that
+            torch's ``c10d`` has for another.
+        num_bytes: Bytes of the tensors that one process puts in.
+        phase: Part of the step.
+        location: The user's line; in the backward pass, that of the forward operator.
+        is_bucket: Whether ``DistributedDataParallel`` sums gradients, during the backward pass.
+    """
+
+    kind: str
+    num_bytes: int
+    phase: Phase = Phase.FORWARD
+    location: Location | None = None
+    is_bucket: bool = False
+
+
+class ProcessGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The processes of a distributed script, of which one was recorded.
+
+    Args:
+        num_processes: Processes that the script asked for.
+        collectives: Exchanges of one step, in order.
+    """
+
+    num_processes: int
+    collectives: tuple[Collective, ...] = ()
+
+
 class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One training step: one optimizer update, or one round of all optimizers.
 
@@ -280,6 +311,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         frames: For each of ``stacks`` the functions of a training framework that ran below its last
             line, outermost first: ``transformers.trainer:Trainer.train``, then those that
             distinguish the parts of its step. Unset if no event has any.
+        group: The processes of a distributed script. Unset if it joins no process group.
     """
 
     events: tuple[Event, ...]
@@ -294,6 +326,7 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     facts: RunFacts = RunFacts()
     # Leave it out of a file if unset: runs that were stored without it keep their digest.
     frames: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
+    group: ProcessGroup | msgspec.UnsetType = msgspec.UNSET
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from breakeven.advise import disturbed_findings
+from breakeven.advise.diagnosis import disturbed_findings
 from breakeven.capture import PlainRun
 from breakeven.studies.explain import try_cpu_settings
 from breakeven.studies.runner import Runner

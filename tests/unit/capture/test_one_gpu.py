@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from breakeven.capture import record_steps
+from breakeven.capture.pretend.parallel import ShardedModelError, offer_torchrun_variables
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.device_map import CudaDevices
+from breakeven.trace import Phase, ProcessGroup
 from factories.fake_steps import copies, names, next_line, pretending
 
 TORCHRUN = {
@@ -186,6 +193,116 @@ def test_distributed_training_is_recorded_as_the_step_of_one_gpu() -> None:
     assert "one of 4 processes" in codes["one-process"]
     assert "--over num_devices=4" in codes["one-process"]
     assert codes.keys() == {"one-process", "second-device"}
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_exchanges_of_a_step_are_recorded() -> None:
+    with record_steps() as recording:
+        dist.init_process_group("nccl")
+        net = nn.Sequential(nn.Linear(256, 1024), nn.BatchNorm1d(1024), nn.Linear(1024, 1)).cuda()
+        model = DistributedDataParallel(net, device_ids=[0])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with model.no_sync():
+                model(torch.ones(8, 256, device="cuda")).sum().backward()
+            views = [model(torch.ones(8, 256, device="cuda")) for _ in range(2)]
+            torch.cat(views).sum().backward()
+            optimizer.step()
+            parts = [torch.zeros(3, device="cuda") for _ in range(4)]
+            dist.all_gather(parts, torch.ones(3, device="cuda"))
+            dist.reduce_scatter(torch.zeros(3, device="cuda"), parts)
+            dist.all_reduce(parts[0])
+    group = recording.trace.group
+    assert isinstance(group, ProcessGroup)
+    assert group.num_processes == 4
+    noted = {(each.kind, each.num_bytes, each.phase) for each in group.collectives}
+    # The means and variances of 1,024 channels, and a counter.
+    broadcast = ("broadcast", 2 * 4 * 1024 + 8, Phase.FORWARD)
+    assert noted >= {("all_gather", 12, Phase.FORWARD), ("reduce_scatter", 48, Phase.FORWARD)}
+    assert [(each.kind, each.num_bytes, each.phase) for each in group.collectives].count(
+        broadcast
+    ) == 2  # before the micro-step, and the second view after the first
+    buckets = [each for each in group.collectives if each.is_bucket]
+    # One exchange for both views, and none for the micro-step: all but the first layer's weight
+    # make no MB, so there is one bucket.
+    assert [each.num_bytes for each in buckets] == [4 * (256 * 1024 + 1024 + 2048 + 1024 + 1)]
+    assert buckets[0].phase is Phase.BACKWARD
+    (caveat,) = recording.trace.caveats
+    assert "1.06 MB by all_reduce of gradients" in caveat.message
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_compressed_gradients_have_half_the_bytes() -> None:
+    with record_steps() as recording:
+        dist.init_process_group("nccl")
+        model = DistributedDataParallel(nn.Linear(8, 8, bias=False).cuda(), bucket_cap_mb=1)
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+    group = recording.trace.group
+    assert isinstance(group, ProcessGroup)
+    assert [each.num_bytes for each in group.collectives] == [2 * 64]
+
+
+def test_script_without_a_group_has_no_exchanges() -> None:
+    with record_steps() as recording:
+        net = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            net(torch.ones(4, 8, device="cuda")).sum().backward()
+            optimizer.step()
+    assert recording.trace.group is msgspec.UNSET
+
+
+@pytest.mark.usefixtures("torchrun")
+def test_sharded_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sharded:
+        pass
+
+    for name in ("torch.distributed.fsdp", "torch.distributed.optim", "deepspeed"):
+        stand_in = ModuleType(name)
+        stand_in.FullyShardedDataParallel = stand_in.ZeroRedundancyOptimizer = Sharded  # type: ignore[attr-defined]
+        stand_in.initialize = stand_in.init_distributed = None  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    joins = {"__name__": "deepspeed.comm", "dist": dist}
+    exec("def join(): dist.init_process_group('nccl')", joins)
+    with pretending(), pytest.raises(ShardedModelError, match="DeepSpeed"):
+        joins["join"]()  # type: ignore[operator]
+    with pretending():
+        dist.init_process_group("nccl")
+        with pytest.raises(ShardedModelError, match=r"ZeroRedundancyOptimizer shards the model"):
+            Sharded()
+        with pytest.raises(ShardedModelError, match="DeepSpeed"):
+            sys.modules["deepspeed"].initialize()
+        with pytest.raises(ShardedModelError, match="DeviceMesh"):
+            init_device_mesh("cpu", (4,))
+    Sharded()
+
+
+def test_missing_variables_of_torchrun_are_those_of_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.environ, "__class__", type(os.environ))
+    offer_torchrun_variables()
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "1")
+    # A script that asks trains without a group.
+    assert "RANK" not in os.environ
+    assert os.environ.get("RANK", -1) == -1
+    assert os.getenv("LOCAL_RANK") is None
+    assert "RANK" not in dict(os.environ)
+    os.environ["WORLD_SIZE"] = "4"
+    assert os.environ["WORLD_SIZE"] == os.environ.get("WORLD_SIZE") == "4"
+    with pytest.raises(KeyError):
+        os.environ["NO_VARIABLE_OF_TORCHRUN"]
+    with redirect_cuda_to_cpu(is_alone=True):
+        dist.init_process_group("nccl")
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 4)
+    del os.environ["WORLD_SIZE"]
 
 
 @pytest.mark.usefixtures("torchrun")

@@ -104,6 +104,7 @@ def test_defaults_of_check(check: FakeCheck) -> None:
         "keep": KEEP_NOTHING,
         "tries_generated": True,
         "compile_mode": None,
+        "knows_other_cpus": False,
         "length": TrainingLength(),
     }
 
@@ -128,6 +129,7 @@ def test_options_of_check(check: FakeCheck) -> None:
         "keep": Keep(writes=True, trackers=True),
         "tries_generated": False,
         "compile_mode": CompileMode.REDUCE_OVERHEAD,
+        "knows_other_cpus": False,
         "length": TrainingLength(),
     }
 

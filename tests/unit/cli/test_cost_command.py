@@ -49,10 +49,10 @@ def test_an_own_price_replaces_the_listed_one(
         (["--steps", "-5"], "is not a whole number above 0"),
         (["--steps", "5", "--machines", "gpu9000"], "gpu9000"),
         (["--steps", "5", "--clouds", "ibm"], "ibm"),
-        (["--steps", "5", "--price", "g5.xlarge=0"], "is not a number of dollars above 0"),
+        (["--steps", "5", "--price", "g5.xlarge=0"], "is not a number above 0"),
         (["--steps", "5", "--price", "g5.xlarge"], "is not NAME=USD"),
         (["--steps", "5", "--price", "g9.xlarge=1"], "g9.xlarge"),
-        (["--steps", "5", "--budget", "nan"], "is not a number of dollars above 0"),
+        (["--steps", "5", "--budget", "nan"], "is not a number above 0"),
         (["--steps", "5", "--deadline", "0h"], "is not a time above 0"),
         (["--steps", "5", "--until", "2020-01-01T00:00"], "is in the past"),
         (["--steps", "5", "--until", "later"], "is not a time, such as 07:30"),
@@ -111,3 +111,26 @@ def test_a_time_of_day_is_the_next_one() -> None:
     past, soon = (now + datetime.timedelta(minutes=m) for m in (-5, 5))
     assert 23 * 3600 < _until_s(past.strftime("%H:%M")) <= 24 * 3600
     assert _until_s(soon.strftime("%H:%M")) < 3600
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "code"),
+    [("1e6", [], 0), ("1e-6", [], 1), ("1e6", ["--strict"], 0), ("1e-6", ["--strict"], 1)],
+)
+def test_a_limit_of_money_sets_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, options: list[str], code: int
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "9", "--machines", "T4"]
+    assert main([*run, "--max-usd", limit, *options]) == code
+    assert ("--max-usd 1e-06" in capsys.readouterr().err) == bool(code)
+
+
+def test_a_part_of_the_interval_suffices_when_strict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "100000", "--machines", "T4"]
+    assert main([*run, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    usd = min(row["usd"]["value"] for row in rows if row["provider"])
+    assert main([*run, "--max-usd", str(usd)]) == 0
+    assert main([*run, "--max-usd", str(usd), "--strict"]) == 1

@@ -28,7 +28,7 @@ from breakeven.report import (
     to_json,
 )
 from breakeven.report.shown import encode_document
-from factories import explanations, reports, sweeps, systems, tunings
+from factories import explanations, normals, reports, sweeps, systems, tunings
 from factories.accuracy import mixed
 from factories.hosts import calibration
 
@@ -37,6 +37,7 @@ FOLDER = Path(__file__).parents[3] / "docs" / "schema"
 DOCUMENTS: dict[str, list[Any]] = {
     "check": [make() for make in reports.ALL.values()],
     "explain": [make() for make in explanations.ALL.values()],
+    "normal": [normals.all_paces()],
     "sweep": [make() for name, make in sweeps.ALL.items() if name != "hostile"],
     "tune": [make() for make in tunings.ALL.values()],
     "workloads": [systems.report()],

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from breakeven.cost import PeerLink, PeerPath
+from breakeven.errors import BreakevenError
 from breakeven.simulate import (
     Bound,
     DataParallelCosts,
     DdpCosts,
     HeldOutFactor,
     ModelSize,
+    MultiGpuPrediction,
     MultiGpuSetup,
     MultiGpuTable,
     PhaseTimes,
@@ -24,12 +29,13 @@ from breakeven.simulate import (
     model_size,
     phase_times,
     predict_multi_gpu,
+    predict_on_gpus,
     setup_of,
     shared_step_ns,
     shared_times,
 )
 from breakeven.simulate.shared_step import strategy_of
-from breakeven.trace import Copy, Phase, StepTrace
+from breakeven.trace import Collective, Copy, Phase, ProcessGroup, ScaledTrace, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
 from lab.multi_gpu import (
     MultiGpuRow,
@@ -262,6 +268,100 @@ def test_more_devices_never_make_a_step_shorter() -> None:
             for num_devices in (2, 3, 4, 8)
         ]
         assert steps == sorted(steps)
+
+
+def test_recorded_exchanges_replace_ddps_defaults() -> None:
+    kernels = times(forward_device_ns=4e6, backward_device_ns=8e6)
+    exchanges = (
+        *(Collective(kind="all_reduce", num_bytes=250_000, is_bucket=True) for _ in range(4)),
+        Collective(kind="broadcast", num_bytes=100_000),
+        Collective(kind="all_gather", num_bytes=25_000),
+        Collective(kind="reduce_scatter", num_bytes=100_000),
+        Collective(kind="all_reduce", num_bytes=100_000),
+    )
+    size = msgspec.structs.replace(LARGE, exchanges=exchanges)
+    shared = shared_times(kernels, size, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
+    # The buckets are 1 MB, as by default. The others wait: 0.1 MB in one direction, three quarters
+    # of 0.1 MB twice in halves of an all-reduce, and one and a half of it in a whole one.
+    others_ns = 100_000 + 75_000 + 75_000 + 150_000
+    assert shared.communication_ns == pytest.approx(1_500_000 + others_ns)
+    assert shared.step_ns == pytest.approx(300 + 12_000_050 + 375_000 + others_ns)
+
+
+def test_script_that_joins_a_group_and_exchanges_nothing_scales_perfectly() -> None:
+    group = ProcessGroup(num_processes=4)
+    size = model_size(msgspec.structs.replace(traced(), group=group))
+    shared = shared_times(times(), size, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
+    assert shared.communication_ns == 0
+    assert model_size(traced()).exchanges is None
+
+
+def scaled_trace(*, group: ProcessGroup | msgspec.UnsetType = msgspec.UNSET) -> ScaledTrace:
+    """Return a step whose kernels take 10 ns for each of its 60 samples."""
+
+    def at(batch_size: int) -> StepTrace:
+        batch = tensor(batch_size, 10, storage=7, device="cuda:0")
+        hidden = tensor(batch_size, 10, storage=8, device="cuda:0")
+        forward = op(10 * batch_size, inputs=(batch, WEIGHT), outputs=(hidden,))
+        backward = op(20 * batch_size, phase=Phase.BACKWARD, inputs=(hidden, WEIGHT))
+        events = (forward, backward)
+        return StepTrace(events=events, batch_size=batch_size, num_parameters=100, group=group)
+
+    return ScaledTrace(at(60), at(30))
+
+
+def on_gpus(step: StepTrace | ScaledTrace, num_gpus: int, **changed: Any) -> MultiGpuPrediction:
+    given: dict[str, Any] = {"keeps_global_batch": True, "costs": MadeUpCosts(), **changed}
+    return predict_on_gpus(step, GPU, HOST, num_gpus, **given)
+
+
+def test_gpus_divide_the_batch_or_each_has_one() -> None:
+    step = scaled_trace()
+    assert [on_gpus(step, n).batch_size for n in (1, 2, 4)] == [60, 30, 15]
+    each = [on_gpus(step, n, keeps_global_batch=False) for n in (1, 2, 4)]
+    assert [prediction.batch_size for prediction in each] == [60, 60, 60]
+    alone = each[0]
+    assert alone.factor == 1
+    assert alone.communication_ns == 0
+    assert all(later.single.estimate == alone.single.estimate for later in each)
+    # A plain trace is enough if no batch is divided.
+    assert on_gpus(step.first, 4, keeps_global_batch=False).step == each[2].step
+
+
+def test_one_process_of_several_has_its_part_of_the_batch() -> None:
+    step = scaled_trace(group=ProcessGroup(num_processes=2))
+    # Two processes of 60 samples, by three GPUs and by two.
+    assert on_gpus(step, 3).batch_size == 40
+    assert on_gpus(step.first, 2).batch_size == 60
+
+
+def test_uneven_parts_and_too_many_gpus_are_said() -> None:
+    def codes(prediction: MultiGpuPrediction) -> list[str]:
+        return [caveat.code for caveat in prediction.step.caveats]
+
+    uneven = on_gpus(scaled_trace(), 7)
+    assert uneven.batch_size == 9
+    assert codes(uneven) == ["assumed-peer-path", "uneven-batch"]
+    assert "assumed-one-machine" in codes(on_gpus(scaled_trace(), 20))
+    with pytest.raises(BreakevenError, match=r"among 61 GPUs: it has 60 samples"):
+        on_gpus(scaled_trace(), 61)
+    with pytest.raises(BreakevenError, match="recorded at one size"):
+        on_gpus(scaled_trace().first, 2)
+    unknown = msgspec.structs.replace(traced(), batch_size=None)
+    with pytest.raises(BreakevenError, match="its size is unknown"):
+        on_gpus(unknown, 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        on_gpus(unknown, 0)
+
+
+@given(num_gpus=st.integers(1, 16), link=st.booleans())
+def test_dividing_the_batch_never_takes_longer_than_a_batch_for_each(
+    num_gpus: int, link: bool
+) -> None:
+    divided = on_gpus(scaled_trace(), num_gpus, has_peer_access=link)
+    each = on_gpus(scaled_trace(), num_gpus, has_peer_access=link, keeps_global_batch=False)
+    assert divided.step.estimate.value_ns <= each.step.estimate.value_ns
+    assert divided.communication_ns == each.communication_ns
 
 
 @pytest.mark.parametrize(

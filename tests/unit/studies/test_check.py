@@ -300,3 +300,13 @@ def test_an_epoch_has_as_many_steps_as_the_loader_tells(script: str) -> None:
 def test_a_speed_that_is_none_is_refused_before_any_run(script: str) -> None:
     with pytest.raises(UsageError, match="'340' is no number above 0 with a unit"):
         checked(script, ReadyLauncher(), measured=("T4: 340",))
+
+
+def test_breakeven_under_torchrun_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match="torchrun started breakeven") as refused:
+        check_target(str(tmp_path / "train.py"), devices=["T4"])
+    assert "WORLD_SIZE=N" in str(refused.value.hint)

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cost import reference_host
-from breakeven.errors import StoredDataError, UsageError
+from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.money import Interval, Machine, PriceFile, PriceSource
 from breakeven.report import CostReport, CostRow, record, to_json
 from breakeven.simulate import CpuCosts, CpuRates
-from breakeven.studies import CostRequest, TrainingLength, cost_run
+from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run
 from breakeven.timing import Source
 from breakeven.trace import Op, Phase, StepTrace, TensorSpec
 from breakeven.units import NS_PER_S
@@ -231,7 +231,7 @@ def test_a_step_that_never_fits_comes_last(tmp_path: Path) -> None:
 
     assert t4.fits is False
     assert not t4.meets_limits
-    assert t4.largest_batch is None
+    assert t4.largest_batch == 0
     assert not t4.is_on_front
 
 
@@ -306,3 +306,32 @@ def test_gpus_of_other_kinds_of_machines_have_their_own_hosts(tmp_path: Path) ->
     # A hosted container takes longer to issue a step than a virtual machine.
     assert row(found, "T4 small").step_ns > row(found, "t4.small").step_ns
     assert row(found, "T4 small").kind is DeviceKind.GPU
+
+
+def test_several_gpus_divide_the_batch_or_the_steps(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    numbers = (1, 4, 8, 16)
+    shared = cost_run(path, request(machines=("h100.huge",), num_gpus=numbers))
+    each = cost_run(
+        path, request(machines=("h100.huge",), num_gpus=numbers, keeps_global_batch=False)
+    )
+    counts = [row.num_gpus for row in shared.rows if not row.is_here]
+
+    # The machine has eight.
+    assert sorted(counts) == [1, 4, 8]
+    steps = {
+        (row.num_gpus, name): row for name, r in (("s", shared), ("e", each)) for row in r.rows
+    }
+    assert steps[8, "e"].step_ns > steps[8, "s"].step_ns
+    setup_ns = SETUP_S.value * NS_PER_S
+    one, eight = (steps[n, "e"].time_ns.value - setup_ns for n in (1, 8))
+    assert eight < one
+    # Idle boards draw power too.
+    assert steps[1, "s"].energy_kwh.value > 0
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    prices = replace(PRICES, machines=(replace(H100, num_gpus=128),))
+    question = CostRequest(length=TrainingLength(num_steps=9), prices=prices, num_gpus=(128,))
+    with pytest.raises(BreakevenError, match="among 128 GPUs: it has 64 samples"):
+        cost_run(stored(tmp_path), question)

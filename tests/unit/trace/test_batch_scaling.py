@@ -13,6 +13,7 @@ from breakeven.trace import (
     ScalingError,
     StepTrace,
     Sync,
+    TensorSpec,
 )
 from factories.steps import at, tensor
 
@@ -169,3 +170,33 @@ def test_two_known_sizes_are_needed(sizes: tuple[int | None, int | None]) -> Non
 def test_an_empty_batch_is_misuse() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         ScaledTrace(step(8), step(16)).at(0)
+
+
+def test_the_peak_moves_from_the_update_to_activations() -> None:
+    def at(size: int) -> StepTrace:
+        def on_gpu(storage: int, *shape: int) -> TensorSpec:
+            return tensor(*shape, device="cuda:0", storage=storage)
+
+        def op(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Op:
+            return Op(name="aten.mm.default", inputs=inputs, outputs=outputs)
+
+        weight, batch, hidden, gradient, update = (
+            on_gpu(0, 100), on_gpu(1, size), on_gpu(2, size, 10), on_gpu(3, 100), on_gpu(4, 100)
+        )  # fmt: skip
+        return StepTrace(
+            events=(
+                op((batch, weight), (hidden,)),
+                op((hidden,), (gradient,)),
+                op((gradient,), (update,)),
+            ),
+            batch_size=size,
+            # In the update: weight, batch, gradient, update, and 400 bytes that no operator shows.
+            peak_memory_bytes=4 * (300 + size) + 400,
+        )
+
+    scaled = ScaledTrace(at(2), at(3))
+
+    assert scaled.peak_memory_bytes(2) == 4 * 302 + 400
+    assert scaled.peak_memory_bytes(5) == 4 * 305 + 400
+    # In the backward pass: weight, batch, hidden and gradient.
+    assert scaled.peak_memory_bytes(100) == 4 * (200 + 100 + 1000)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
-from breakeven.simulate import StepPrediction, predict_steps
+from breakeven.simulate import StepPrediction, largest_batch, predict_steps
 from breakeven.trace import HostWork, StepTrace
 from breakeven.units import format_bytes, format_duration
 
@@ -115,16 +115,8 @@ def full_memory(case: RuleInput) -> Matches:
         return
     fix = "a smaller batch, mixed precision or torch.utils.checkpoint"
     if case.scaled is not None:
-        first, second = case.scaled.first, case.scaled.second
-        context_bytes = case.prediction.peak_memory_bytes - case.trace.peak_memory_bytes
-        room_bytes = case.device.memory_bytes - context_bytes - first.peak_memory_bytes
-        more_bytes = second.peak_memory_bytes - first.peak_memory_bytes
-        size, other = first.batch_size or 0, second.batch_size or 0
-        # If memory does not grow with the batch, no batch makes the step fit.
-        fitting = (
-            math.floor(size + room_bytes * (other - size) / more_bytes) if more_bytes > 0 else 0
-        )
-        if fitting > 0:
+        fitting = largest_batch(case.scaled, case.device)
+        if fitting:
             fix = f"a batch of {fitting} samples at most, gradients accumulated over several"
         else:
             fix = "not even one sample fits: mixed precision, torch.utils.checkpoint, or a device "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -276,22 +276,34 @@ _BATCH_NORM = "batch_norm"
 
 def doubles_as_floats(trace: StepTrace) -> Edit:
     """Return the step with float64 replaced by float32."""
+    return recast(trace, _DOUBLES)
 
-    def narrow(spec: TensorSpec) -> TensorSpec:
-        return replace(spec, dtype=_DOUBLES.get(spec.dtype, spec.dtype))
+
+def recast(trace: StepTrace, dtypes: Mapping[str, str]) -> Edit:
+    """Return the step with dtypes replaced.
+
+    Args:
+        trace: The step.
+        dtypes: New dtypes by the replaced ones.
+    """
+
+    def cast(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, dtype=dtypes.get(spec.dtype, spec.dtype))
 
     replaced: dict[int, tuple[Event, ...]] = {}
     for index, event in enumerate(trace.events):
-        if isinstance(event, Copy) and (dtype := _DOUBLES.get(event.dtype)):
-            replaced[index] = (replace(event, dtype=dtype, num_bytes=event.num_bytes // 2),)
-        elif isinstance(event, Op) and (recast := with_tensors(event, narrow)) != event:
+        if isinstance(event, Copy) and event.dtype in dtypes:
+            before = TensorSpec(shape=(), dtype=event.dtype, device="cpu")
+            num_bytes = event.num_bytes // before.element_bytes * cast(before).element_bytes
+            replaced[index] = (replace(event, dtype=dtypes[event.dtype], num_bytes=num_bytes),)
+        elif isinstance(event, Op) and (changed := with_tensors(event, cast)) != event:
             # Drop a cast that no longer changes anything.
             before, after = (
                 [(spec.dtype, spec.device, spec.layout) for spec in specs]
-                for specs in (recast.inputs, recast.outputs)
+                for specs in (changed.inputs, changed.outputs)
             )
             is_useless = bare_name(event) == "_to_copy" and before == after
-            replaced[index] = () if is_useless else (recast,)
+            replaced[index] = () if is_useless else (changed,)
     return Edit(replaced=replaced)
 
 

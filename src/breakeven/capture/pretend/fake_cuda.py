@@ -88,7 +88,12 @@ def fake_cuda(
         if recorder.cuda.num_devices == 1:
             one_gpu = recorder.one_gpu
             keep_to_one_device(patches, one_gpu.note_split)
-            patch_process_group(patches, is_fake=True, on_group=one_gpu.note_processes)
+            patch_process_group(
+                patches,
+                is_fake=True,
+                on_group=one_gpu.note_processes,
+                on_collective=recorder.record_collective,
+            )
         patch_torchscript(patches)
         patch_compiled_calls(patches, recorder)
         patch_device(patches)

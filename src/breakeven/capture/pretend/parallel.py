@@ -1,7 +1,8 @@
 """``nn.DataParallel`` on fake GPUs, and one process of a distributed job without the others.
 
 Collectives return at once with this process's own data, and wait for no other process.
-`DistributedDataParallel` runs the step of its one GPU, and exchanges no gradients.
+`DistributedDataParallel` runs the step of its one GPU. It exchanges no gradients, but the recorder
+notes the buckets that it would exchange.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 import torch.cuda.nccl
@@ -20,16 +23,64 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel, _functions
+from torch.utils._pytree import tree_leaves
 
 from breakeven.configure import Patches
 
-# Properties that `DistributedDataParallel` checks before it exchanges gradients and buffers.
-_EXCHANGES = ("require_backward_grad_sync", "require_forward_param_sync")
+# Properties that `DistributedDataParallel` checks before it exchanges gradients and buffers, each
+# with the attribute that keeps the script's own setting.
+_EXCHANGES = {
+    "require_backward_grad_sync": "_wants_gradients",
+    "require_forward_param_sync": "_wants_buffers",
+}
+# Variables that `torchrun` sets for the only process of a job.
+_TORCHRUN = {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+}  # fmt: skip
+# What shards a model: its module, its name, and the function that a script calls for it. A script
+# imports the module before it joins. `fully_shard` and tensor parallelism need a device mesh.
+_SHARDING = (
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", "__init__"),
+    ("torch.distributed.optim", "ZeroRedundancyOptimizer", "__init__"),
+    ("torch.distributed.device_mesh", "DeviceMesh", "__init__"),
+    ("deepspeed", "DeepSpeed", "initialize"),
+)
+# Hooks that halve the gradients that are exchanged.
+_HALVING = ("fp16_compress_hook", "bf16_compress_hook")
+
+
+class ShardedModelError(NotImplementedError):
+    """The script shards its model over processes, so one process shows only its own part."""
+
+
+class _FirstOfOne(os._Environ):  # type: ignore[type-arg]
+    """The environment of a script that ``torchrun`` would start as the only process.
+
+    ``get`` and ``in`` find only what is set: a script that asks trains without a group.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        if key in _TORCHRUN and key not in self:
+            return _TORCHRUN[key]
+        return super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in iter(self) if key in _TORCHRUN else super().__contains__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key, default) if key in self else default
+
+
+def offer_torchrun_variables() -> None:
+    """Let the script read variables of ``torchrun`` that are missing; this cannot be undone."""
+    os.environ.__class__ = _FirstOfOne
 
 
 def patch_process_group(
     patches: Patches, *, is_fake: bool = False,
     on_group: Callable[[int], None] = lambda _: None,
+    on_collective: Callable[..., None] = lambda *_, **__: None,
 ) -> None:  # fmt: skip
     """Make ``init_process_group`` succeed at once, with any backend and world size.
 
@@ -37,6 +88,8 @@ def patch_process_group(
         patches: Restores everything on exit.
         is_fake: Whether modules are on a fake GPU; otherwise they are on the CPU.
         on_group: Called with the number of processes when the script joins a group.
+        on_collective: Called with kind and bytes of what `DistributedDataParallel` and
+            `SyncBatchNorm` would exchange on GPUs, and ``is_bucket=True`` for gradients.
     """
     if not dist.is_available():
         return
@@ -47,6 +100,7 @@ def patch_process_group(
         world_size: int = -1, rank: int = -1, store: Any = None, *_: Any, **__: Any,
     ) -> None:  # fmt: skip
         nonlocal asked_backend
+        _refuse_shards(patches)
         # The import registers the backend.
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -71,9 +125,20 @@ def patch_process_group(
     for name in ("barrier", "monitored_barrier"):
         patches.replace(dist, name, lambda *_, **__: None)
     patches.callback(_leave_group)
-    _patch_ddp(patches, is_fake=is_fake)
+    _patch_ddp(patches, is_fake, on_collective)
+
     # It normalizes over the samples of all processes, and only on GPUs.
-    patches.replace(nn.SyncBatchNorm, "forward", _BatchNorm.forward)
+    def normalize(module: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
+        output = _BatchNorm.forward(module, x)
+        if is_fake and module.training and dist.is_initialized():
+            channel_bytes = 4 * module.num_features
+            # Means, variances and the number of samples; then the sums of the backward pass.
+            on_collective("all_gather", 2 * channel_bytes + 4)
+            if output.requires_grad:
+                output.register_hook(lambda _: on_collective("all_reduce", 2 * channel_bytes))
+        return output
+
+    patches.replace(nn.SyncBatchNorm, "forward", normalize)
     handle = "_passing_sync_batchnorm_handle"
     patches.replace(DistributedDataParallel, handle, lambda *_: None)
     # Get the function, which hides its module.
@@ -87,13 +152,30 @@ def _from_environment(name: str) -> int:
     Raises:
         ValueError: The variable is not set; the message is torch's.
     """
-    value = os.environ.get(name)
-    if value is None:
+    try:
+        return int(os.environ[name])
+    except KeyError:
         raise ValueError(
             "Error initializing torch.distributed using env:// rendezvous: "
             f"environment variable {name} expected, but not set"
-        )
-    return int(value)
+        ) from None
+
+
+def _refuse_shards(patches: Patches) -> None:
+    """Refuse whatever would shard a model over the processes of the group that starts."""
+
+    def refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+        raise ShardedModelError(f"{name} shards the model over processes")
+
+    frame = sys._getframe(1)
+    while frame := frame.f_back:
+        if str(frame.f_globals.get("__name__")).startswith("deepspeed"):
+            refuse("DeepSpeed")
+    for module, name, entry in _SHARDING:
+        if module in sys.modules:
+            owner: Any = sys.modules[module]
+            owner = getattr(owner, name) if entry == "__init__" else owner
+            patches.replace(owner, entry, staticmethod(functools.partial(refuse, name)))
 
 
 def _leave_group() -> None:
@@ -101,10 +183,11 @@ def _leave_group() -> None:
         distributed_c10d.destroy_process_group()
 
 
-def _patch_ddp(patches: Patches, *, is_fake: bool) -> None:
-    original = DistributedDataParallel.__init__
+def _patch_ddp(patches: Patches, is_fake: bool, on_collective: Callable[..., None]) -> None:
+    initialize_original = DistributedDataParallel.__init__
+    forward_original = DistributedDataParallel.forward
 
-    @functools.wraps(original)
+    @functools.wraps(initialize_original)
     def initialize(
         parallel: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None,
         *args: Any, **kwargs: Any,
@@ -114,12 +197,81 @@ def _patch_ddp(patches: Patches, *, is_fake: bool) -> None:
             device_ids = [0] if is_fake else None
         if output_device is not None:
             output_device = 0 if is_fake else None
-        original(parallel, module, device_ids, output_device, *args, **kwargs)
+        initialize_original(parallel, module, device_ids, output_device, *args, **kwargs)
+        if is_fake:
+            arrived = parallel.__dict__["_arrived"] = dict[int, Any]()
+            for index, parameter in enumerate(parallel._module_parameters):
+
+                def note(_: torch.Tensor, index: int = index) -> None:
+                    arrived.setdefault(index)
+
+                parameter.register_post_accumulate_grad_hook(note)
 
     patches.replace(DistributedDataParallel, "__init__", initialize)
-    for name in _EXCHANGES:
-        never = property(lambda _: False, lambda _, value: None)
-        patches.replace(DistributedDataParallel, name, never)
+    for name, wanted in _EXCHANGES.items():
+
+        def keep(parallel: Any, value: bool, wanted: str = wanted) -> None:
+            parallel.__dict__[wanted] = value
+
+        patches.replace(DistributedDataParallel, name, property(lambda _: False, keep))
+
+    @contextmanager
+    def no_sync(parallel: Any) -> Iterator[None]:
+        wanted = _EXCHANGES["require_backward_grad_sync"]
+        before, parallel.__dict__[wanted] = parallel.__dict__[wanted], False
+        try:
+            yield
+        finally:
+            parallel.__dict__[wanted] = before
+
+    patches.replace(DistributedDataParallel, "no_sync", no_sync)
+    if not is_fake:
+        return
+
+    @functools.wraps(forward_original)
+    def forward(parallel: Any, *inputs: Any, **kwargs: Any) -> Any:
+        state = parallel.__dict__
+        if state["_wants_buffers"] and parallel.broadcast_buffers:
+            num_bytes = sum(buffer.nbytes for buffer in parallel.buffers())
+            if num_bytes:
+                on_collective("broadcast", num_bytes)
+        output = forward_original(parallel, *inputs, **kwargs)
+        state["_wants_buffers"] = torch.is_grad_enabled() and state["_wants_gradients"]
+        leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        followed = next((leaf for leaf in leaves if leaf.requires_grad), None)
+
+        def note_buckets(_: torch.Tensor) -> None:
+            backward = torch._C._current_graph_task_id()
+            if state.get("_last_backward") != backward:  # one exchange for several forward passes
+                state["_last_backward"] = backward
+                for num_bytes in _bucket_bytes(parallel):
+                    on_collective("all_reduce", num_bytes, is_bucket=True)
+
+        if followed is not None and state["_wants_gradients"]:
+            followed.register_hook(note_buckets)
+        return output
+
+    patches.replace(DistributedDataParallel, "forward", forward)
+
+
+def _bucket_bytes(parallel: Any) -> list[int]:
+    """Return the bytes of the buckets in which `DistributedDataParallel` exchanges gradients.
+
+    From the second backward pass on, they follow the order in which gradients arrived. With
+    ``find_unused_parameters`` they stay in the order of the parameters.
+    """
+    parameters = list(parallel._module_parameters)
+    if not parallel.find_unused_parameters or parallel.static_graph:
+        order = dict.fromkeys((*parallel._arrived, *reversed(range(len(parameters)))))
+        parameters = [parameters[index] for index in order]
+    cap = parallel.bucket_bytes_cap
+    is_default = parallel.bucket_bytes_cap_default
+    c10d: Any = dist
+    limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES if is_default else cap, cap]
+    buckets, _ = c10d._compute_bucket_assignment_by_size(parameters, limits)
+    is_halved = any(getattr(hook, "__name__", "") in _HALVING for hook, _ in parallel._comm_hooks)
+    sizes = [sum(parameters[index].nbytes for index in bucket) for bucket in buckets]
+    return [size // 2 if is_halved else size for size in sizes]
 
 
 def _call_first(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,6 +42,7 @@ from breakeven.capture.messages import (
     RunRequest,
     StepCount,
 )
+from breakeven.capture.pretend.parallel import offer_torchrun_variables
 from breakeven.capture.process.as_main import fresh_main, put_folder_first, run_as_main
 from breakeven.capture.process.own_processes import ProcessWatch
 from breakeven.capture.protect.scratch import Layer, quiet_trackers
@@ -111,6 +112,7 @@ def answer(
     if isinstance(request, RatesRequest):
         send(answer_fd, RatesRun(rates=measure_cpu_rates()))
         os._exit(0)
+    offer_torchrun_variables()
     if not request.on_gpu:
         os.environ.update(dict.fromkeys(_VISIBLE_DEVICES, ""))
     if layer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,8 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor  # py
 
 from breakeven.capture.record.modes import without_modes
 from breakeven.errors import Caveat
-from breakeven.trace import Location
+from breakeven.trace import Collective, Location
+from breakeven.units import format_bytes
 
 HOST = "cpu"
 DEVICE = "cuda:0"
@@ -281,6 +282,7 @@ class OneGpu:
     def __init__(self) -> None:
         # In the order of display.
         self._messages = dict.fromkeys(("one-device", "second-device", "one-process"), "")
+        self.num_processes = 0  # of the group that the script joins
 
     def note_split(self) -> None:
         """Note that ``nn.DataParallel`` receives several devices, but uses one."""
@@ -290,13 +292,27 @@ class OneGpu:
 
     def note_processes(self, num_processes: int) -> None:
         """Note that the script joins this number of processes."""
-        self._messages["one-process"] = (
-            f"the script is one of {num_processes} processes; this is the step of its one GPU, "
-            "without the communication between processes, which "
-            f"`breakeven sweep --over num_devices={num_processes}` adds"
-            if num_processes > 1
-            else ""
-        )
+        self.num_processes = num_processes
+
+    def note_exchanges(self, exchanges: Sequence[Collective]) -> None:
+        """Note what one process of the script exchanges with the others in a step."""
+        sizes: dict[str, int] = {}
+        for each in exchanges:
+            kind = "all_reduce of gradients" if each.is_bucket else each.kind
+            sizes[kind] = sizes.get(kind, 0) + each.num_bytes
+        what = ", ".join(f"{format_bytes(size)} by {kind}" for kind, size in sizes.items())
+        what = f" ({what} in each step)" if what else ""
+        if self.num_processes > 1:
+            self._messages["one-process"] = (
+                f"the script is one of {self.num_processes} processes; this is the step of its one "
+                f"GPU, without the communication between processes{what}, which "
+                f"`breakeven sweep --over num_devices={self.num_processes}` adds"
+            )
+        elif what:
+            self._messages["one-process"] = (
+                "the script joins a process group, here of one process; several also "
+                f"communicate{what}, which `breakeven sweep --over num_devices=1,2,4,8` adds"
+            )
 
     def note_second(self, index: int, location: Location | None) -> None:
         """Note that the script uses a device beyond the first; keep only the first such line."""

@@ -20,7 +20,18 @@ from breakeven.capture.record.operators import describe
 from breakeven.capture.record.origins import Origin, OriginFinder
 from breakeven.configure import named_parameters_of
 from breakeven.measure import own_time_ns
-from breakeven.trace import Copy, DeviceFault, Event, HostWork, Location, ModelCall, Op, Phase, Sync
+from breakeven.trace import (
+    Collective,
+    Copy,
+    DeviceFault,
+    Event,
+    HostWork,
+    Location,
+    ModelCall,
+    Op,
+    Phase,
+    Sync,
+)
 
 # Python between two operators takes some 10-100 µs. A longer gap, without the recorder's own part,
 # is the script's work: NumPy, a simulator, plotting. A GPU would wait for it too.
@@ -94,6 +105,7 @@ class StepLog(msgspec.Struct):
         model_inputs: Samples per call of a whole model, for scripts without a known loader.
         model_calls: Calls of whole models.
         reached: Autograd's numbers of the nodes that the backward passes ran.
+        collectives: Exchanges with other processes.
         is_anomaly_checked: Whether a backward pass checked for values that are not finite.
     """
 
@@ -101,6 +113,7 @@ class StepLog(msgspec.Struct):
     model_inputs: list[int] = msgspec.field(default_factory=list[int])
     model_calls: list[CalledModel] = msgspec.field(default_factory=list[CalledModel])
     reached: set[int] = msgspec.field(default_factory=set[int])
+    collectives: list[Collective] = msgspec.field(default_factory=list[Collective])
     is_anomaly_checked: bool = False
 
 
@@ -277,6 +290,18 @@ class EventLog(TorchDispatchMode):
         with self.paused():
             yield
         self.record_host_work(kind, own_time_ns() - started_ns)
+
+    def record_collective(self, kind: str, num_bytes: int, *, is_bucket: bool = False) -> None:
+        """Note an exchange with other processes, into which this one puts ``num_bytes``."""
+        if self.is_noting:
+            noted = Collective(
+                kind=kind,
+                num_bytes=num_bytes,
+                phase=self.current_phase(),
+                location=self.current_origin().location,
+                is_bucket=is_bucket,
+            )
+            self.step.collectives.append(noted)
 
     def record_fault(self, message: str, location: Location | None = None) -> None:
         """Note once per line, by default the current one, that it would raise on a GPU."""

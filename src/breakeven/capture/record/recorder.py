@@ -15,6 +15,7 @@ from breakeven.capture.record.device_map import (
     CudaDevices,
     DeviceMap,
     OneGpu,
+    bytes_of,
     is_cuda,
 )
 from breakeven.capture.record.event_log import EventLog
@@ -39,6 +40,11 @@ from breakeven.trace import Phase
 
 # Namespaces of operators without effect here: no other process answers a collective.
 _BOOKKEEPING = ("profiler.", "prim.", "c10d.")
+# Words of `torch.distributed` for operators of c10d.
+_COLLECTIVES = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
+    "allgather_base": "all_gather", "reduce_scatter_base": "reduce_scatter",
+}  # fmt: skip
 
 # Operators that write running statistics or a file without declaring it in their schemas.
 _WRITING_UNSAID = ("batch_norm", "instance_norm", "from_file")
@@ -271,6 +277,8 @@ class StepRecorder(EventLog):
         outputs: list[torch.Tensor], device: str, host_ns: int,
     ) -> None:  # fmt: skip
         if name.startswith(_BOOKKEEPING):
+            if name.startswith("c10d."):
+                self._note_collective(name.split(".")[1].strip("_"), inputs)
             return
         base_name = name.rsplit(".", 1)[0]
         in_backward = torch._C._current_autograd_node() is not None
@@ -296,6 +304,13 @@ class StepRecorder(EventLog):
             num_bytes = inputs[0].element_size() if reads == "item" else 8
             kind = self.here.reading if reads == "item" and self.here.reading else reads
             self.record_sync(kind, num_bytes, inputs[1] if kind == "mask" else inputs[0])
+
+    def _note_collective(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Note an operator of c10d; it has the results before what the process puts in."""
+        kind = _COLLECTIVES.get(name, name)
+        if kind in ("all_gather", "reduce_scatter"):
+            tensors = tensors[-1:] if kind == "all_gather" else tensors[1:]
+        self.record_collective(kind, sum(map(bytes_of, tensors)))
 
     def _note_copy(
         self, args: Any, kwargs: Any, inputs: list[torch.Tensor], name: str, host_ns: int

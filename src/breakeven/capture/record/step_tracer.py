@@ -25,7 +25,7 @@ from breakeven.capture.record.typical_step import (
 from breakeven.capture.record.update_watch import Boundary
 from breakeven.errors import Caveat
 from breakeven.timing import find_round_ends
-from breakeven.trace import NEVER_ON_DEVICE, Op, Settings, StepTrace
+from breakeven.trace import NEVER_ON_DEVICE, Op, ProcessGroup, Settings, StepTrace
 
 _MAX_STEPS = 10
 # After this time three steps suffice. One sets up the optimizer's state. One begins with periodic
@@ -222,7 +222,9 @@ class StepTracer:
             caveats.append(NEVER_ON_DEVICE)
         if self.is_compiled:
             caveats.append(COMPILE_IGNORED)
-        caveats += self._recorder.one_gpu.caveats()
+        one_gpu = self._recorder.one_gpu
+        one_gpu.note_exchanges(chosen.log.collectives)
+        caveats += one_gpu.caveats()
         events, positions = with_typical_host_times(alike)
         calls = chosen.log.model_calls
         # Stacks of an event or a model call get new numbers; -1 stays.
@@ -235,6 +237,11 @@ class StepTracer:
             events=tuple(replace(event, stack=numbers[event.stack]) for event in events),
             stacks=tuple(origins.stacks[number] for number in used),
             frames=frames if any(frames) else msgspec.UNSET,
+            group=ProcessGroup(
+                num_processes=one_gpu.num_processes, collectives=tuple(chosen.log.collectives)
+            )
+            if one_gpu.num_processes
+            else msgspec.UNSET,
             batch_size=chosen.batch_size,
             num_parameters=num_parameters,
             peak_memory_bytes=chosen.peak_bytes,

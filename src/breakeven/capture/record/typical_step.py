@@ -80,6 +80,7 @@ def join(parts: list[Segment]) -> Segment:
             for call in part.log.model_calls
         ]
         log.reached |= part.log.reached
+        log.collectives += part.log.collectives
         log.is_anomaly_checked |= part.log.is_anomaly_checked
     uses = [part.loader for part in parts if part.loader]
     return Segment(

@@ -1,0 +1,372 @@
+"""Judge a measured speed of a step on a GPU: is it normal, and what explains the excess?"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from breakeven.advise import recast
+from breakeven.calibrate import Speed, anchors_of, in_measured_machines, read_speeds, with_kinds
+from breakeven.capture import KEEP_NOTHING, Keep, Launcher
+from breakeven.device import (
+    DeviceSpec,
+    FeedingHost,
+    HostSpec,
+    find_host_kind,
+    known_device,
+    select_devices,
+)
+from breakeven.errors import Caveat, UsageError
+from breakeven.progress import Progress
+from breakeven.report.normal_report import (
+    NORMAL_SCHEMA_VERSION,
+    NormalReport,
+    Pace,
+    SlowCause,
+    SpeedJudgement,
+    Suspect,
+)
+from breakeven.simulate import (
+    Z_90,
+    Edit,
+    Program,
+    StepPrediction,
+    compile_mode_of,
+    compiled_step,
+    predict_steps,
+    scaled_host,
+)
+from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
+from breakeven.studies.study import read_recorded, start_study
+from breakeven.timing import Estimate, Source
+from breakeven.trace import HostWork
+from breakeven.units import format_duration
+from breakeven.verdict import DeviceKind, DeviceResult, HostSummary, device_result
+
+# A step counts as fast below the interval widened by this power, since a fast step is no reason to
+# search. Chosen, like the prior, on one half of the sources of `benchmarks/normal.py`, which shows
+# the rates on the other half.
+_FAST_FROM = 1.5
+# Factors by which machines slow down what they do. The slowest kind of host takes 3.3 times as long
+# as the fastest. A GPU at half of its clock, or shared with one more process, takes twice as long.
+_FACTORS = np.geomspace(1.1, 4.0, 12)
+# The loader's time there over its time here, and the share of operators that the host waits for.
+_LOADER_FACTORS = np.array((0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.7, 2.0, 3.0, 4.0))
+_WAIT_SHARES = np.linspace(0.25, 1.0, 7)
+# How often a cause is met, relative to the others; those not listed are 1.
+_PRIOR = {SlowCause.LOADER: 4.0}
+# Suspects below this probability are not named.
+_LEAST_SHARE = 0.05
+_DOUBLE = dict.fromkeys(("float16", "bfloat16", "float32"), "float64") | {"complex64": "complex128"}
+_FULL = {"float16": "float32", "bfloat16": "float32"}
+_LOOK = {
+    SlowCause.LOADER: "time the loop with one batch reused: if it is normal, raise num_workers",
+    SlowCause.HOST: "breakeven calibrate there; breakeven devices --hosts shows kinds of machines",
+    SlowCause.SYNC: "breakeven explain TARGET, and CUDA_LAUNCH_BLOCKING in the environment",
+    SlowCause.FLOAT64: "print({p.dtype for p in model.parameters()}) and batch.dtype",
+    SlowCause.NO_TENSOR_CORES: "torch.is_autocast_enabled(); torch.get_float32_matmul_precision()",
+    SlowCause.DEVICE: "nvidia-smi, and nvidia-smi -q -d PERFORMANCE,CLOCK while it trains",
+}
+
+_NO_SPEED = "no speed to judge: no GPU here that breakeven knows, and no --measured"
+_NO_SPEED_HINT = "say what you saw: --measured 'T4: 340 it/s', or 'colab T4: 45 s/epoch'"
+
+
+def normal_target(
+    target: str,
+    *,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    measured: Sequence[str] = (),
+    time_limit_s: float = 300.0,
+    keep: Keep = KEEP_NOTHING,
+    progress: Progress | None = None,
+    launcher: Launcher | None = None,
+) -> NormalReport:
+    """Judge whether the step of ``target`` is as fast as it should be on the GPU that ran it.
+
+    Args:
+        target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run ``target`` as ``python -m`` does.
+        devices: Names of other GPUs to predict, six by default.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``. A GPU here is measured.
+        time_limit_s: Limit of each run, in seconds.
+        keep: Side effects of the target that are real; by default none.
+        progress: Progress callback.
+        launcher: Starts the processes; by default the study has its own.
+
+    Raises:
+        BreakevenError: If the target gives no answer, or a device or host is unknown.
+        UsageError: If there is no speed to judge, or one is no speed of this step.
+    """
+    with start_study(
+        target, arguments=arguments, is_module=is_module, devices=select_devices(devices),
+        host=host, measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
+        launcher=launcher,
+    ) as study:  # fmt: skip
+        if not (study.speeds or study.ready.gpu):
+            raise UsageError(_NO_SPEED, hint=_NO_SPEED_HINT)
+        step = measure_target(study.runner, has_gpu=bool(study.ready.gpu))
+        seen = host_for_prediction(step.program, step.plain, study.host, study.here)
+        facts = program_facts(step, study.devices, seen, study.here)
+        study.progress.end()
+    return _judge_all(
+        step.program, seen, study.speeds, step.results, study.devices, target=study.target.label,
+        shown=shown_host(seen, step.plain, study.ready.torch_version),
+        caveats=step_caveats(step, facts, seen, study.here, more=study.ready.caveats),
+    )  # fmt: skip
+
+
+def normal_run(
+    path: str | os.PathLike[str], *, devices: Sequence[str] = (), measured: Sequence[str] = ()
+) -> NormalReport:
+    """Judge speeds of the step in ``path``, written by ``breakeven check`` or ``explain``.
+
+    Nothing is run or measured again.
+
+    Args:
+        path: The file.
+        devices: Names of other GPUs to predict, six by default.
+        measured: As for `normal_target`.
+
+    Raises:
+        BreakevenError: If a device is unknown.
+        StoredDataError: If the file holds no recorded step that can be read.
+        UsageError: As for `normal_target`.
+    """
+    speeds = read_speeds(measured)
+    report, recording, program = read_recorded(path, "normal")
+    own, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
+    host = with_kinds(own, own, kinds)
+    assert isinstance(host, FeedingHost)
+    # The script's own work takes other machines as long as the recorded one, relatively.
+    host = host.each(
+        lambda one: one if one.is_measured else FeedingHost.of(scaled_host(one, own, own), one.kind)
+    )
+    return _judge_all(
+        program, host, speeds, report.results, select_devices(devices), target=report.target,
+        shown=report.host,
+        caveats=tuple(one for one in report.caveats if one.code != "measured-speed"),
+    )  # fmt: skip
+
+
+def _judge_all(
+    program: Program,
+    host: HostSpec,
+    speeds: Mapping[str, Speed],
+    results: Sequence[DeviceResult],
+    devices: Sequence[DeviceSpec],
+    *,
+    target: str,
+    shown: HostSummary,
+    caveats: tuple[Caveat, ...],
+) -> NormalReport:
+    """Judge each speed, and predict other GPUs with what normal speeds show of their machines.
+
+    Args:
+        program: The step as recorded.
+        host: The host of the GPUs, adjusted to the work of the step.
+        speeds: Speeds elsewhere, by the user's words.
+        results: Results of the devices that recorded the step.
+        devices: Other GPUs to predict.
+        target: The script.
+        shown: The host, for the report.
+        caveats: Caveats on all figures.
+    """
+    mode, counts = compile_mode_of(program.trace), _steps_per(program)
+    ran = program.edited(compiled_step(program, mode).edit) if mode else program
+    # What this script's earlier speeds show would hide that it is slow.
+    typical = in_measured_machines(host, without=target)
+    judged: list[SpeedJudgement] = []
+    trusted: dict[str, Speed] = {}
+    for result in results:
+        device = known_device(result.device)
+        if result.kind is DeviceKind.GPU and result.source is Source.MEASURED and device:
+            judged.append(judge(ran, device, typical, _step(result.step_ns, result)))
+    for said, speed in speeds.items():
+        num_steps = counts.get(speed.per, 1.0)
+        if not num_steps:
+            raise UsageError(
+                f"--measured {said!r}: the steps per {speed.per} are unknown",
+                hint="say it per step: it/s or ms",
+            )
+        step = _step(speed.time_ns / num_steps)
+        judged.append(judge(ran, speed.device, typical, step, said))
+        _ensure_unit(judged[-1])
+        kind = typical.kind_for(speed.device)
+        if judged[-1].pace is Pace.NORMAL and kind and find_host_kind(kind.id):
+            trusted[said] = speed
+    if not judged:
+        raise UsageError(_NO_SPEED, hint=_NO_SPEED_HINT)
+    anchors, told = anchors_of(trusted, program, typical, target, counts)
+    used = {anchor.said for found in anchors.values() for anchor in found}
+    others = [device for device in devices if device.name not in {one.device for one in judged}]
+    predicted = predict_steps(ran, others, in_measured_machines(host, anchors))
+    speeds_shown = (
+        replace(one, is_used=f"{one.device}:{one.said.rpartition(':')[2]}" in used)
+        for one in judged
+    )
+    return NormalReport(
+        schema_version=NORMAL_SCHEMA_VERSION, target=target, host=shown,
+        batch_size=program.trace.batch_size, speeds=tuple(speeds_shown),
+        others=tuple(map(device_result, predicted)), caveats=(*caveats, *told),
+    )  # fmt: skip
+
+
+def _step(time_ns: float, result: DeviceResult | None = None) -> Estimate:
+    """Return a measured step; with the interval of a result, if it is one."""
+    low_ns, high_ns = (result.low_ns, result.high_ns) if result else (time_ns, time_ns)
+    return Estimate(value_ns=time_ns, low_ns=low_ns, high_ns=high_ns, source=Source.MEASURED)
+
+
+def _steps_per(program: Program) -> dict[str, float | None]:
+    """Return the number of steps in a ``sample`` and an ``epoch``; None if unknown."""
+    trace = program.trace
+    size, loaders = trace.batch_size, trace.facts.loaders
+    batches = sum(isinstance(one, HostWork) and one.kind == "data" for one in trace.events)
+    epoch = None
+    if len(loaders) == 1 and loaders[0].batch_size:
+        epoch = math.ceil(loaders[0].num_samples / loaders[0].batch_size) / max(1, batches)
+    return {"sample": 1 / size if size else None, "epoch": epoch}
+
+
+def _ensure_unit(judged: SpeedJudgement) -> None:
+    """Refuse a speed that would be normal in a unit of a thousandth or of a thousand times.
+
+    Raises:
+        UsageError: It is one.
+    """
+    expected = judged.expected
+    for factor in (1e-3, 1e3):
+        other_ns = factor * judged.measured.value_ns
+        if expected.low_ns / 2 <= other_ns <= 2 * expected.high_ns:
+            raise UsageError(
+                f"--measured {judged.said!r}: that is {format_duration(judged.measured.value_ns)} "
+                f"a step, and {format_duration(expected.value_ns)} is predicted",
+                hint=f"did you mean {format_duration(other_ns)} a step?",
+            )
+
+
+def judge(
+    program: Program, device: DeviceSpec, host: HostSpec, measured: Estimate, said: str = ""
+) -> SpeedJudgement:
+    """Judge a measured step on a GPU.
+
+    Args:
+        program: The step, compiled if the measured one was.
+        device: The GPU.
+        host: A typical machine around it, without what this measurement shows.
+        measured: The measured step.
+        said: The speed in the user's words.
+    """
+    (predicted,) = predict_steps(program, (device,), host)
+    judged = compared(predicted, measured, said)
+    if judged.pace is not Pace.SLOW:
+        return judged
+    return with_suspects(judged, dict(added_times(program, device, host, predicted)))
+
+
+def compared(predicted: StepPrediction, measured: Estimate, said: str = "") -> SpeedJudgement:
+    """Compare a measured step with its prediction.
+
+    Args:
+        predicted: The step in a typical machine.
+        measured: The measured step.
+        said: The speed in the user's words.
+    """
+    expected = predicted.estimate
+    ratio = measured.value_ns / expected.value_ns
+    above = math.hypot(*(math.log(one.high_ns / one.value_ns) for one in (expected, measured)))
+    below = math.hypot(*(math.log(one.value_ns / one.low_ns) for one in (expected, measured)))
+    pace = Pace.NORMAL
+    if math.log(ratio) > above:
+        pace = Pace.SLOW
+    elif math.log(ratio) < -_FAST_FROM * below:
+        pace = Pace.FAST
+    return SpeedJudgement(
+        said=said, device=predicted.device.name, fed_by=predicted.fed_by, measured=measured,
+        expected=expected, ratio=ratio, ratio_low=ratio * math.exp(-above),
+        ratio_high=ratio * math.exp(below), pace=pace, bound=predicted.bound,
+    )  # fmt: skip
+
+
+def added_times(
+    program: Program, device: DeviceSpec, host: HostSpec, predicted: StepPrediction
+) -> Iterator[tuple[SlowCause, np.ndarray]]:
+    """Yield causes with the times by which they may lengthen the step, in nanoseconds.
+
+    Host and device work at the same time: what slows one of them down adds nothing until it takes
+    longer than the other.
+
+    Args:
+        program: The step.
+        device: The GPU.
+        host: A typical machine around it.
+        predicted: The step there.
+    """
+    host_ns, device_ns = predicted.host_ns, predicted.device_busy_ns
+    longer_ns = max(host_ns, device_ns)
+    works = [one for one in program.trace.events if isinstance(one, HostWork)]
+    alone_ns = sum(one.duration_ns for one in works if one.kind == "data" and not one.num_workers)
+    yield SlowCause.HOST, _FACTORS * host_ns - longer_ns
+    yield SlowCause.DEVICE, _FACTORS * device_ns - longer_ns
+    yield SlowCause.SYNC, _WAIT_SHARES * min(host_ns, device_ns)
+    yield SlowCause.LOADER, _LOADER_FACTORS * (predicted.loader_ns + alone_ns)
+    in_full = replace(program.trace.settings, autocast_dtype="")
+    no_tf32 = replace(in_full, allow_tf32_matmul=False, allow_tf32_convolution=False)
+    for cause, dtypes, changes in (
+        (SlowCause.FLOAT64, _DOUBLE, (in_full,)),
+        (SlowCause.NO_TENSOR_CORES, _FULL, (in_full, no_tf32)),
+    ):
+        edit = recast(program.trace, dtypes)
+        programs = (program.edited(edit.then(Edit(settings=each))) for each in changes)
+        steps = [predict_steps(each, (device,), host)[0].estimate for each in programs]
+        yield cause, np.array([step.value_ns for step in steps]) - predicted.estimate.value_ns
+
+
+def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray]) -> SpeedJudgement:
+    """Return a slow step with the causes that can account for the excess, the most probable first.
+
+    Each is weighed by the likelihood of the measured time, averaged over the times that the cause
+    may add: a cause that predicts the time weighs more than one that allows for many.
+
+    Args:
+        judged: The slow step.
+        added: Times that each cause may add.
+    """
+    expected, measured_ns = judged.expected, judged.measured.value_ns
+    excess_ns = measured_ns - expected.value_ns
+    sigma = math.log(expected.high_ns / expected.low_ns) / (2 * Z_90)
+    weights: dict[SlowCause, np.ndarray] = {}
+    for cause, times_ns in added.items():
+        off = np.log(measured_ns / (expected.value_ns + np.maximum(times_ns, 0.0))) / sigma
+        each = math.log(_PRIOR.get(cause, 1.0) / len(times_ns)) - off**2 / 2
+        weights[cause] = np.where(times_ns > 0, each, -np.inf)
+    best = max(float(each.max()) for each in weights.values())
+    if not math.isfinite(best):
+        return replace(judged, is_explained=False)
+    likelihoods = {cause: np.exp(each - best) for cause, each in weights.items()}
+    whole = sum(float(each.sum()) for each in likelihoods.values())
+    found = [
+        Suspect(
+            cause=cause,
+            at_most_ns=float(added[cause].max()),
+            look=_LOOK[cause],
+            explained_ns=min(excess_ns, float(np.average(added[cause], weights=each))),
+            share=float(each.sum()) / whole,
+        )
+        for cause, each in likelihoods.items()
+        if each.sum() >= _LEAST_SHARE * whole
+    ]
+    found.sort(key=lambda one: -one.share)
+    reach_ns = expected.high_ns * (1 + max(one.at_most_ns for one in found) / expected.value_ns)
+    return replace(judged, suspects=tuple(found), is_explained=reach_ns >= measured_ns)
