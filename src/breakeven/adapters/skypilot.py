@@ -26,7 +26,7 @@ def sky_estimator(
     """Return the function for ``sky.Task.set_time_estimator``: from resources to seconds.
 
     The time is that of one node and one GPU, with the start of the machine. A machine that does not
-    fit the step, or may miss the deadline, takes ``inf``.
+    fit a whole batch, or may miss the deadline, takes ``inf``.
 
     Args:
         run: A file that ``breakeven check -o`` wrote.
@@ -47,7 +47,7 @@ def sky_estimator(
         clouds = (cloud,) if cloud else _CLOUDS
         report = cost_run(run, replace(request, machines=(machine,), clouds=clouds))
         times = [
-            row.time_ns.at(quantile) / NS_PER_S if row.meets_limits else float("inf")
+            row.time_ns.at(quantile) / NS_PER_S if row.takes_script else float("inf")
             for row in report.rows
             if not row.is_here
         ]
@@ -78,8 +78,8 @@ def sky_candidates(
 ) -> set[Any]:
     """Return the ``sky.Resources`` to compare: the cheapest machine of each GPU, and CPU machines.
 
-    Those that do not fit the step, or may miss the deadline, are left out, as are machines that
-    SkyPilot does not offer.
+    It leaves out machines that do not fit a whole batch, may miss the deadline, or are not offered
+    by SkyPilot.
 
     Args:
         run: A file that ``breakeven check -o`` wrote.
@@ -94,10 +94,11 @@ def sky_candidates(
     sky = import_optional("sky", packages="skypilot")
     offers = import_optional("sky.catalog", packages="skypilot").instance_type_exists
     report = cost_run(run, replace(_request(steps, deadline_s), clouds=tuple(clouds)))
-    rented = [row for row in report.rows if not row.is_here and row.meets_limits]
+    rented = [row for row in report.rows if not row.is_here and row.takes_script]
     if not rented:
         raise BreakevenError(
-            "no machine surely meets the deadline", hint="a later deadline_s, or a smaller batch"
+            "no machine fits the step and surely meets the deadline",
+            hint="a later deadline_s, or a smaller batch",
         )
     found = {
         sky.Resources(infra=row.cloud, instance_type=row.machine)

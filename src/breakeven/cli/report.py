@@ -39,7 +39,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write a page (.html), the charts (.png, .svg) or the card (.md) to FILE",
     )
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--card",
         action="store_true",
         help="print times and costs of a run of check or explain as Markdown",
@@ -50,7 +51,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         help="length of the training for --card (default: as stored)",
     )
-    parser.add_argument(
+    form.add_argument(
         "--format",
         choices=("github", "sarif"),
         help="print the findings of check or explain as GitHub annotations or SARIF 2.1.0; with "

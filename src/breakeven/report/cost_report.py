@@ -74,6 +74,11 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         return not self.provider
 
     @property
+    def takes_script(self) -> bool:
+        """Return whether the script trains there unchanged: one GPU, whole batches, in time."""
+        return self.meets_limits and self.num_parts == 1 and self.num_gpus <= 1
+
+    @property
     def cloud(self) -> str:
         """Return the provider, whatever part of its list the price is from."""
         return self.provider.removesuffix(REST)

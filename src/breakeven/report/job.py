@@ -27,13 +27,13 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
         arguments: ``sys.argv[1:]`` of the script.
 
     Raises:
-        BreakevenError: If no machine meets the limits.
+        BreakevenError: If no machine takes the script within the limits.
         UsageError: If the target is a function.
     """
-    usable = [row for row in report.rows if row.cloud in JOB_CLOUDS[kind] and row.meets_limits]
+    usable = [row for row in report.rows if row.cloud in JOB_CLOUDS[kind] and row.takes_script]
     if not usable:
         raise BreakevenError(
-            f"no machine of {', '.join(JOB_CLOUDS[kind])} surely fits the step and its limits",
+            f"no chosen machine of {', '.join(JOB_CLOUDS[kind])} surely fits step and limits",
             hint="allow a later --deadline or a larger --budget, or reduce the batch",
         )
     row = next((one for one in faster_choices(report.rows) if one in usable), usable[0])

@@ -129,11 +129,22 @@ def test_candidates_hold_the_deadline(run: Path, fake_sky: set[str]) -> None:
 
     # The CPU machine takes longer.
     assert {one.instance_type for one in found} == {"t4.small"}
-    with pytest.raises(BreakevenError, match="no machine surely meets the deadline"):
+    with pytest.raises(BreakevenError, match="no machine fits the step and surely meets"):
         breakeven.sky_candidates(run, STEPS, 10.0, clouds=("aws",))
     fake_sky.clear()
     with pytest.raises(BreakevenError, match="SkyPilot offers none of"):
         breakeven.sky_candidates(run, STEPS, clouds=("aws",))
+
+
+def test_a_machine_that_fits_no_whole_batch_is_left_out(
+    tmp_path: Path, run: Path, fake_sky: set[str]
+) -> None:
+    # 24 GB at the whole batch, against 16 GB: breakeven cost splits it, the script does not.
+    large = stored(tmp_path, peaks=(24 * 10**9, 48 * 10**9))
+    found = breakeven.sky_candidates(large, STEPS, clouds=("aws",))
+
+    assert {one.instance_type for one in found} == {"cpu.small"}
+    assert breakeven.sky_estimator(large, STEPS)(Resources("aws", "t4.small")) == float("inf")
 
 
 def test_without_skypilot_the_error_says_how_to_install_it(

@@ -98,7 +98,7 @@ def test_a_job_that_no_machine_can_do_ends_with_3(
     assert main(["cost", str(stored(tmp_path)), *options]) == 3
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "no machine of hf surely fits the step and its limits" in shown.err
+    assert "no chosen machine of hf surely fits step and limits" in shown.err
 
 
 def test_a_script_needs_a_length_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,9 +85,20 @@ def test_the_sky_file_is_read_as_a_task(tmp_path: Path) -> None:
     }
 
 
+def test_a_machine_that_needs_another_script_gets_no_job(tmp_path: Path) -> None:
+    cost = hf_report(tmp_path)
+    best = faster_choices(cost.rows)[0]
+    for change in ({"num_parts": 2}, {"num_gpus": 2}, {"meets_limits": False}):
+        others = tuple(replace(row, **change) if row == best else row for row in cost.rows)
+        assert f"--flavor {hf_flavor(best.machine)} " in job_text(cost, "hf")
+        assert f"--flavor {hf_flavor(best.machine)} " not in job_text(
+            replace(cost, rows=others), "hf"
+        )
+
+
 def test_what_no_machine_can_do_is_refused(tmp_path: Path) -> None:
     cost = cost_run(stored(tmp_path), request(clouds=("aws",)))
-    with pytest.raises(BreakevenError, match="no machine of hf surely fits") as raised:
+    with pytest.raises(BreakevenError, match="no chosen machine of hf surely fits") as raised:
         job_text(cost, "hf")
     assert raised.value.exit_code == 3
     function = replace(cost, target="train.py:step")
