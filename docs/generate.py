@@ -66,6 +66,7 @@ def devices_page() -> str:
 
 _JSON_DOCUMENTS = {
     "check": "check TARGET",
+    "cost": "cost TARGET|RUN.json --steps N",
     "explain": "explain TARGET",
     "normal": "normal TARGET --measured SPEED",
     "sweep": "sweep TARGET --over NAME=VALUES",

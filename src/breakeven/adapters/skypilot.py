@@ -14,6 +14,7 @@ from breakeven.studies import CostRequest, TrainingLength, cost_run
 from breakeven.units import NS_PER_S
 
 # HF Jobs is no cloud of SkyPilot's.
+_WHY_NONE = ("no-cpu-machines", "absent-cpu-not-predicted")
 _CLOUDS = ("aws", "gcp", "azure")
 
 
@@ -52,8 +53,10 @@ def sky_estimator(
             if not row.is_here
         ]
         if not times:
+            why = [one.message for one in report.caveats if one.code in _WHY_NONE]
             raise BreakevenError(
-                f"{run} gives no time on {machine}", hint=report.caveats[0].message
+                f"{run} gives no time on {machine}",
+                hint=why[0] if why else "choose from breakeven prices",
             )
         # Machines with the same GPU differ in their hosts.
         return max(times)
@@ -101,9 +104,9 @@ def sky_candidates(
             hint="a later deadline_s, or a smaller batch",
         )
     found = {
-        sky.Resources(infra=row.cloud, instance_type=row.machine)
+        sky.Resources(infra=row.provider, instance_type=row.machine)
         for row in rented
-        if offers(row.machine, row.cloud)
+        if offers(row.machine, row.provider)
     }
     if not found:
         raise BreakevenError(

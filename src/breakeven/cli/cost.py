@@ -207,16 +207,16 @@ def run(args: argparse.Namespace) -> int:
         write_stdout(job_text(report, args.format, args.script_arguments).encode())
         if args.format == "hf":
             sys.stderr.write("IMAGE: a Docker image with torch and the script\n")
-        return 0
-    print_report(
-        report,
-        args,
-        write=lambda: write_report(report, args),
-        hints=lambda: (
-            "One provider or machine: --clouds NAME, --machines NAME (all: breakeven prices)",
-            json_hint(args, "cost.json", "machine"),
-        ),
-    )
+    else:
+        print_report(
+            report,
+            args,
+            write=lambda: write_report(report, args),
+            hints=lambda: (
+                "One provider or machine: --clouds NAME, --machines NAME (all: breakeven prices)",
+                json_hint(args, "cost.json", "machine"),
+            ),
+        )
     if args.max_usd is None:
         return 0
     limit = Condition(text=f"--max-usd {args.max_usd:g}", subject="cost", limit=args.max_usd)
@@ -249,9 +249,12 @@ def _until_s(text: str) -> float:
     now = datetime.datetime.now()
     try:
         if "T" in text or " " in text:
-            end = datetime.datetime.fromisoformat(text).replace(tzinfo=None)
+            end = datetime.datetime.fromisoformat(text)
         else:
             end = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(text))
+        if end.tzinfo is not None:
+            end = end.astimezone().replace(tzinfo=None)
+        if "T" not in text and " " not in text:
             end += datetime.timedelta(days=end <= now)
     except ValueError:
         raise argparse.ArgumentTypeError(

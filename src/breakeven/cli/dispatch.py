@@ -54,7 +54,7 @@ _SCRIPT_COMMANDS = ("check", "cost", "explain", "normal", "run", "sweep", "tune"
 
 _EPILOG = """\
 The answer goes to stdout, everything else to stderr. Exit codes: 0 done, 1 the answer
-meets a condition (--fail-if), 2 wrong command line, 3 no answer (the script failed, an
+meets a condition (--fail-if, --max-usd), 2 wrong command line, 3 no answer (the script failed, an
 unknown device, ...).
 
 example:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code.
 
     Returns:
-        0 done; 1 the answer meets a condition of ``--fail-if``; 2 invalid command line; 3 no
+        0 done; 1 the answer meets a condition of the user; 2 invalid command line; 3 no
         answer; 130 interrupted; 129 and 143 terminated by SIGHUP and SIGTERM; 141 the reader closed
         the output.
     """

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from breakeven.money.energy import POWER_FIT as POWER_FIT
     from breakeven.money.energy import Activity as Activity
     from breakeven.money.energy import PowerFit as PowerFit
-    from breakeven.money.energy import UnknownGrid as UnknownGrid
     from breakeven.money.energy import activity_of as activity_of
     from breakeven.money.energy import board_watts as board_watts
     from breakeven.money.energy import co2_kg as co2_kg

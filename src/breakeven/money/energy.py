@@ -150,13 +150,13 @@ def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None 
         training_ns: Time of the training.
         machine: Its machine; one without a provider has no building. The processors of one
             without GPUs are busy; those of another are between idle and busy.
-        boards: Power of one of its GPUs, from `board_watts`.
+        boards: Mean power of its GPUs, from `board_watts`.
     """
     idle, full = next(watts for name, watts in _VCPU_WATTS.items() if name in machine.cpu)
     half = (idle + full) / 2
     vcpu = (idle, half, full) if machine.num_gpus else (half, full, full)
     more_bytes = max(machine.memory_bytes - machine.num_vcpus * _BYTES_PER_VCPU, 0.0)
-    num_boards = machine.num_gpus * machine.gpu_fraction if boards else 0.0
+    num_boards = machine.num_gpus if boards else 0.0
     gpu = boards or Interval(value=0.0, low=0.0, high=0.0)
     pue = (_PUE_ENDS[0], _PUE.get(machine.cloud, _OTHER_PUE), _PUE_ENDS[1])
     if not machine.provider:
@@ -172,27 +172,19 @@ def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None 
     return Interval(value=value, low=low, high=high)
 
 
-class UnknownGrid(msgspec.Struct, frozen=True, kw_only=True, tag="unknown-grid"):
-    """No CO2, since nothing is known of the electricity."""
-
-    reason: str
-
-
-def co2_kg(
-    kwh: Interval, machine: Machine, kg_per_kwh: float | None = None
-) -> Interval | UnknownGrid:
+def co2_kg(kwh: Interval, machine: Machine, kg_per_kwh: float | None = None) -> Interval | None:
     """Return the CO2 equivalent of electricity, by the yearly mean of the machine's grid.
 
     Args:
         kwh: The electricity.
         machine: Its region counts.
         kg_per_kwh: The user's own figure for the grid.
+
+    Returns:
+        None if the grid of the region is unknown.
     """
     grid = GRID_KG_PER_KWH.get(machine.region) if kg_per_kwh is None else kg_per_kwh
-    if grid is None:
-        region = f"the region {machine.region}" if machine.region else "a machine without a region"
-        return UnknownGrid(reason=f"the CO2 per kWh of {region} is not known")
-    return kwh.map(lambda value: value * grid)
+    return None if grid is None else kwh.times(grid)
 
 
 def _ends(interval: Interval) -> tuple[float, float, float]:

@@ -31,7 +31,8 @@ def card_text(run: msgspec.Struct, cost: CostReport) -> str:
     title = f"{printable(cost.target, 60)}, {plural(cost.num_steps, 'step')}{batch}"
     verdict = plain(build(run).answers[0].phrase)
     dates = (f"{printable(one.name, 40)} {one.date or 'undated'}" for one in cost.prices)
-    target = f"{'' if '.py' in cost.target else '-m '}{shlex.quote(printable(cost.target, None))}"
+    is_script = cost.target.endswith(".py") or ".py:" in cost.target
+    target = f"{'' if is_script else '-m '}{shlex.quote(printable(cost.target, None))}"
     rows = (_cells(row, cost) for row in card_rows(cost.rows))
     table = "".join(f"| {' | '.join(map(_plain, row))} |\n" for row in rows)
     return (

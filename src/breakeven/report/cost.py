@@ -80,16 +80,16 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
 
 
 def cheapest_figure(report: CostReport) -> Figure:
-    """Return the money for the cheapest rented machine, in dollars.
+    """Return the money for the cheapest rented machine within the limits, in dollars.
 
     Raises:
-        BreakevenError: No rented machine fits the step.
+        BreakevenError: There is none.
     """
-    rented = [row for row in report.rows if not row.is_here and row.fits is not False]
+    rented = [row for row in report.rows if not row.is_here and row.meets_limits]
     if not rented:
         raise BreakevenError(
-            "--max-usd cannot be judged: no rented machine is among the answers",
-            hint="name machines that the step fits: --machines NAME",
+            "--max-usd cannot be judged: no rented machine fits the step and the limits",
+            hint="name larger machines with --machines, or allow a later --deadline",
         )
     row = min(rented, key=lambda row: row.usd.value)
     text = f"{usd_text(row.usd.value)} ({usd_text(row.usd.low)}–{usd_text(row.usd.high)})"

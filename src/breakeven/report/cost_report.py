@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from breakeven.errors import Caveat
-from breakeven.money import REST, Interval, PriceSource
+from breakeven.money import Interval, PriceSource
 from breakeven.simulate import Bound
 from breakeven.timing import Source
 from breakeven.verdict import DeviceKind, HostSummary
@@ -77,11 +77,6 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     def takes_script(self) -> bool:
         """Return whether the script trains there unchanged: one GPU, whole batches, in time."""
         return self.meets_limits and self.num_parts == 1 and self.num_gpus <= 1
-
-    @property
-    def cloud(self) -> str:
-        """Return the provider, whatever part of its list the price is from."""
-        return self.provider.removesuffix(REST)
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):

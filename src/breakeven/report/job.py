@@ -30,7 +30,7 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
         BreakevenError: If no machine takes the script within the limits.
         UsageError: If the target is a function.
     """
-    usable = [row for row in report.rows if row.cloud in JOB_CLOUDS[kind] and row.takes_script]
+    usable = [row for row in report.rows if row.provider in JOB_CLOUDS[kind] and row.takes_script]
     if not usable:
         raise BreakevenError(
             f"no chosen machine of {', '.join(JOB_CLOUDS[kind])} surely fits step and limits",
@@ -52,7 +52,7 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
     ends = f"{format_time(time_ns.low)}–{format_time(time_ns.high)}"
     return (
         f"# {row.device}: {format_time(time_ns.value)} ({ends}), {usd_text(row.usd.value)}\n"
-        f"resources:\n  infra: {row.cloud}\n  instance_type: {row.machine}\n"
+        f"resources:\n  infra: {row.provider}\n  instance_type: {row.machine}\n"
         f"workdir: .\nrun: |\n  {command}\n"
     )
 

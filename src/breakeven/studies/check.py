@@ -128,6 +128,7 @@ def check_target(
         if cpus or knows_other_cpus:
             study.progress.begin("measuring what a core of this CPU can do")
             costs = CpuCosts(host=study.here, core=study.launcher.measure_cpu_rates())
+        if cpus and costs:
             absent, unpredicted = predict_absent_cpus(step.program, step.results[0], costs, cpus)
         study.progress.end()
         facts = program_facts(step, study.devices, feeding, study.here)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from breakeven.calibrate import host_called, in_measured_machines
@@ -23,7 +24,7 @@ from breakeven.device import (
     find_kind,
     known_device,
 )
-from breakeven.errors import Caveat, UsageError
+from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.money import (
     Activity,
     Interval,
@@ -87,6 +88,14 @@ _CPU_ASSUMED = Caveat(
     code="assumed-cpu",
     message=f"the provider does not publish the CPU; assumed is a {_ASSUMED_CPU}",
 )
+_UNKNOWN_BOARD = Caveat(
+    code="unknown-board",
+    message="the table lacks this machine's GPU: its power is not in the energy",
+)
+_BETWEEN_UNKNOWN = Caveat(
+    code="between-unknown",
+    message="the work between steps, such as validation, is unknown: the times do not include it",
+)
 _NO_RATES = Caveat(
     code="no-cpu-machines",
     message="machines without a GPU are not predicted: the stored run lacks the rates of its CPU; "
@@ -131,9 +140,16 @@ class CostRequest:
         """Return the machines to compare.
 
         Raises:
-            UsageError: If a name, provider or price is wrong.
+            UsageError: If a name, provider or price is wrong, or no machine has enough GPUs.
         """
-        return select_machines(self.prices, self.machines, self.clouds, self.usd_per_hour)
+        machines = select_machines(self.prices, self.machines, self.clouds, self.usd_per_hour)
+        most = max((machine.num_gpus for machine in machines), default=0)
+        if min(self.num_gpus) > max(most, 1):
+            raise UsageError(
+                f"no chosen machine has {min(self.num_gpus)} GPUs",
+                hint="choose from breakeven prices",
+            )
+        return machines
 
 
 def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport:
@@ -182,16 +198,20 @@ def _cost(
     request: CostRequest,
 ) -> CostReport:
     machines, num_steps = request.chosen(), _num_steps(report, request.length)
+    group, facts = recording.trace.group, report.program and facts_of(report.program)
     training = _Training(
-        facts=facts_of(report.program) if report.program else ProgramFacts(),
+        facts=facts or ProgramFacts(),
         num_steps=num_steps,
+        num_processes=1 if group is UNSET else group.num_processes,
+        own=report.results[0],
         request=request,
     )
-    cpus, unpredicted = _cpu_rows(training, program, report, recording, machines)
+    gpus, undivided = _gpu_rows(training, program, recording, machines)
+    cpus, unpredicted = _cpu_rows(training, program, recording, machines)
     rows = _in_order(
         [
-            *_own_rows(training, program, report.results),
-            *_gpu_rows(training, program, recording, machines),
+            *_own_rows(training, program, report),
+            *gpus,
             *cpus,
         ],
         named={name.casefold() for name in request.machines},
@@ -211,10 +231,16 @@ def _cost(
         prices=used,
         rows=rows,
         answer=cost_answer(rows, used),
-        caveats=(
-            *price_caveats(used, datetime.now(UTC).date()),
-            *unpredicted,
-            *report.caveats,
+        caveats=tuple(
+            dict.fromkeys(
+                (
+                    *price_caveats(used, datetime.now(UTC).date()),
+                    *undivided,
+                    *unpredicted,
+                    *([] if facts and facts.other_ns is not None else [_BETWEEN_UNKNOWN]),
+                    *report.caveats,
+                )
+            )
         ),
     )
 
@@ -242,10 +268,20 @@ def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """A training of a known length, to be priced on a machine."""
+    """A training of a known length, to be priced on a machine.
+
+    Args:
+        facts: The work outside of its steps.
+        num_steps: Steps of the script.
+        num_processes: Processes that share each step; the recorded one is one of them.
+        own: The step on this CPU.
+        request: The question.
+    """
 
     facts: ProgramFacts
     num_steps: int
+    num_processes: int
+    own: DeviceResult
     request: CostRequest
 
     def row(
@@ -254,7 +290,7 @@ class _Training:
         machine: Machine,
         *,
         boards: Interval | None = None,
-        num_gpus: int = 1,
+        num_gpus: int = 0,
         num_parts: int = 1,
         largest: int | None = None,
         caveats: Sequence[Caveat] = (),
@@ -265,16 +301,20 @@ class _Training:
             result: The step on its device.
             machine: The machine; without a provider, this one.
             boards: Mean power of its GPUs, in watts; None without one.
-            num_gpus: GPUs that share the training.
+            num_gpus: GPUs that share the training; 0 for a CPU, and for this machine.
             num_parts: Parts of each batch.
             largest: The largest batch that fits.
             caveats: More reasons to trust the figures less.
         """
         request = self.request
-        num_steps = self.num_steps
-        if not request.keeps_global_batch:
-            num_steps = math.ceil(num_steps / num_gpus)
-        time = training_time(result, self._with_between(result), num_steps)
+        # One device alone takes the processes' parts of a batch one after the other.
+        factor = 1.0
+        if num_gpus == 0:
+            factor = float(self.num_processes)
+        elif not request.keeps_global_batch:
+            factor = self.num_processes / num_gpus
+        num_steps = math.ceil(self.num_steps * factor)
+        time = training_time(result, self._facts_on(result, factor), num_steps)
         time_ns = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns)
         if machine.provider:
             time_ns = time_ns.plus(request.setup_s.times(NS_PER_S))
@@ -283,7 +323,6 @@ class _Training:
         if machine.provider:
             source = request.prices.source_of(machine)
             usd = time_ns.map(lambda ns: billed_usd(machine, source, ns / NS_PER_S))
-        co2 = co2_kg(energy, machine, request.grid_kg_per_kwh)
         fits = result.fits is not False
         return CostRow(
             provider=machine.cloud,
@@ -291,7 +330,7 @@ class _Training:
             device=result.device,
             kind=result.kind,
             source=result.source,
-            num_gpus=num_gpus if result.kind is DeviceKind.GPU else 0,
+            num_gpus=max(num_gpus, 1) if result.kind is DeviceKind.GPU else 0,
             num_parts=num_parts,
             region=machine.region,
             usd_per_hour=machine.usd_per_hour,
@@ -299,7 +338,7 @@ class _Training:
             time_ns=time_ns,
             usd=usd,
             energy_kwh=energy,
-            co2_kg=co2 if isinstance(co2, Interval) else None,
+            co2_kg=co2_kg(energy, machine, request.grid_kg_per_kwh),
             bound=result.bound,
             fits=result.fits,
             peak_memory_bytes=result.peak_memory_bytes,
@@ -311,54 +350,76 @@ class _Training:
             caveats=(*result.caveats, *caveats),
         )
 
-    def _with_between(self, result: DeviceResult) -> ProgramFacts:
-        """Return the facts with the work between steps on this GPU.
+    def _facts_on(self, result: DeviceResult, factor: float) -> ProgramFacts:
+        """Return the work outside of steps on a device.
 
         A GPU that was not among the recorded ones takes the range of those: the host limits most of
-        that work.
+        that work. Another CPU takes as many times longer as it does for a step.
+
+        Args:
+            result: The step on the device.
+            factor: Steps there over those of the script; the work between them stays the same.
         """
-        known = self.facts.between
-        if not known or result.kind is DeviceKind.CPU or result.source is Source.MEASURED:
-            return self.facts
-        if any(one.device == result.device for one in known):
-            return self.facts
-        some = BetweenTime(
-            device=result.device,
-            time_ns=statistics.median(one.time_ns for one in known),
-            low_ns=min(one.low_ns for one in known),
-            high_ns=max(one.high_ns for one in known),
+        facts, between = self.facts, self.facts.between
+        known = [one for one in between if one.device == result.device] or between
+        if result.source is Source.PREDICTED and result.kind is DeviceKind.GPU and known:
+            ends = (
+                min(one.low_ns for one in known),
+                statistics.median(one.time_ns for one in known),
+                max(one.high_ns for one in known),
+            )
+        elif result.source is Source.PREDICTED and result.kind is DeviceKind.CPU:
+            own_ns = (facts.other_ns or 0.0) / self.own.step_ns
+            ends = (own_ns * result.low_ns, own_ns * result.step_ns, own_ns * result.high_ns)
+        else:
+            ends = None
+        if ends is not None:
+            low_ns, time_ns, high_ns = (end / factor for end in ends)
+            between = (
+                BetweenTime(device=result.device, time_ns=time_ns, low_ns=low_ns, high_ns=high_ns),
+            )
+        return replace(
+            facts,
+            other_ns=facts.other_ns and facts.other_ns / factor,
+            other_low_ns=facts.other_low_ns / factor,
+            other_high_ns=facts.other_high_ns / factor,
+            between=between,
         )
-        return replace(self.facts, between=(*known, some))
 
 
 def _own_rows(
-    training: _Training, program: Program, results: Sequence[DeviceResult]
+    training: _Training, program: Program, report: CheckReport | ExplainReport
 ) -> Iterator[CostRow]:
     """Yield the training on this machine's CPU, with the best number of threads, and its GPU."""
     for kind in DeviceKind:
-        measured = (r for r in results if r.kind is kind and r.source is Source.MEASURED)
+        measured = (r for r in report.results if r.kind is kind and r.source is Source.MEASURED)
         best = min(measured, key=lambda result: result.step_ns, default=None)
         if best is None:
             continue
-        gpu = known_device(best.device) if kind is DeviceKind.GPU else None
         machine = Machine(
             provider="",
             name=_HERE,
-            num_vcpus=best.num_threads or 1,
+            num_vcpus=max(1, program.trace.facts.num_cores),
             memory_bytes=0,
             usd_per_hour=0.0,
             num_gpus=int(kind is DeviceKind.GPU),
-            cpu=best.device,
+            cpu=report.host.name,
         )
-        boards = gpu and board_watts(gpu, activity_of(program, gpu, best.step_ns))
-        yield training.row(best, machine, boards=boards)
+        boards, caveats = None, ()
+        if kind is DeviceKind.GPU:
+            gpu = known_device(best.device)
+            boards = gpu and board_watts(gpu, activity_of(program, gpu, best.step_ns))
+            caveats = () if gpu else (_UNKNOWN_BOARD,)
+        yield training.row(best, machine, boards=boards, caveats=caveats)
 
 
 def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
-) -> Iterator[CostRow]:
-    """Yield the training on each machine with GPUs, on each number of them that was asked for."""
+) -> tuple[list[CostRow], list[Caveat]]:
+    """Return the training on the machines with GPUs, and why some numbers of GPUs are left out."""
     scaled, request = _scaled(recording), training.request
+    rows: list[CostRow] = []
+    undivided: list[Caveat] = []
     by_kind: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.gpu:
@@ -372,34 +433,41 @@ def _gpu_rows(
         )
         for (part, num_gpus), some in _by_gpus(rented, request.num_gpus).items():
             device, num_parts = devices[part], 1
-            if num_gpus == 1:
+            # The recorded process has its part of the batch.
+            own_ns_factor = num_gpus / training.num_processes if request.keeps_global_batch else 1
+            if num_gpus == training.num_processes == 1:
                 step, num_parts = _fitting(alone[part], program, scaled, host)
             else:
-                step = predict_on_gpus(
-                    scaled or program.trace,
-                    device,
-                    host,
-                    num_gpus,
-                    keeps_global_batch=request.keeps_global_batch,
-                ).step
-            # Several GPUs share the kernels of the recorded batch.
-            own_ns = step.estimate.value_ns * (num_gpus if request.keeps_global_batch else 1)
+                try:
+                    step = predict_on_gpus(
+                        scaled or program.trace,
+                        device,
+                        host,
+                        num_gpus,
+                        keeps_global_batch=request.keeps_global_batch,
+                    ).step
+                except BreakevenError as error:
+                    message = f"{error.message}; try --batch-per-gpu"
+                    undivided.append(Caveat(code="batch-not-divided", message=message))
+                    continue
+            own_ns = step.estimate.value_ns * own_ns_factor
             busy = board_watts(device, activity_of(program, device, own_ns))
             idle = board_watts(device, Activity(working_fraction=0.0))
-            largest = largest_batch(scaled, device)
             caveats = [_PART_OF_GPU] if part[1] < 1 else []
             caveats += [_PARTS] if num_parts > 1 else []
             for machine in some:
                 boards = busy.times(num_gpus).plus(idle.times(machine.num_gpus - num_gpus))
-                yield training.row(
+                row = training.row(
                     device_result(step),
                     machine,
                     num_gpus=num_gpus,
                     boards=boards.times(1 / machine.num_gpus),
                     num_parts=num_parts,
-                    largest=largest,
+                    largest=largest_batch(scaled, device),
                     caveats=caveats,
                 )
+                rows.append(row)
+    return rows, undivided
 
 
 def _by_gpus(
@@ -486,7 +554,6 @@ def _fitting(
 def _cpu_rows(
     training: _Training,
     program: Program,
-    report: CheckReport | ExplainReport,
     recording: RecordedStep,
     machines: Sequence[Machine],
 ) -> tuple[list[CostRow], tuple[Caveat, ...]]:
@@ -504,15 +571,18 @@ def _cpu_rows(
         for machine in rented
     }
     distinct = list(dict.fromkeys(cpus.values()))
-    results, unpredicted = predict_absent_cpus(program, report.results[0], recording.here, distinct)
+    results, unpredicted = predict_absent_cpus(program, training.own, recording.here, distinct)
     by_cpu = dict(zip(distinct, results, strict=False))
-    return [
-        training.row(
-            by_cpu[cpus[machine.name]], machine, caveats=[] if machine.cpu else [_CPU_ASSUMED]
-        )
-        for machine in rented
-        if cpus[machine.name] in by_cpu
-    ], unpredicted
+    peak_bytes = training.own.peak_memory_bytes
+    rows: list[CostRow] = []
+    for machine in rented:
+        result = by_cpu.get(cpus[machine.name])
+        if result is not None:
+            fits = peak_bytes is None or peak_bytes <= machine.memory_bytes
+            result = replace(result, fits=fits, peak_memory_bytes=peak_bytes)
+            caveats = () if machine.cpu else (_CPU_ASSUMED,)
+            rows.append(training.row(result, machine, caveats=caveats))
+    return rows, unpredicted
 
 
 def _in_order(rows: Sequence[CostRow], *, named: set[str]) -> tuple[CostRow, ...]:

@@ -134,3 +134,24 @@ def test_a_part_of_the_interval_suffices_when_strict(
     usd = min(row["usd"]["value"] for row in rows if row["provider"])
     assert main([*run, "--max-usd", str(usd)]) == 0
     assert main([*run, "--max-usd", str(usd), "--strict"]) == 1
+
+
+def test_a_job_beyond_the_limit_fails_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "100000", "--format", "sky"]
+    assert main([*run, "--max-usd", "1e-6"]) == 1
+    assert "instance_type" in capsys.readouterr().out
+
+
+def test_a_limit_of_money_needs_a_machine_within_the_deadline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "100000", "--deadline", "1s"]
+    assert main([*run, "--max-usd", "5"]) == 3
+    assert "--max-usd cannot be judged" in capsys.readouterr().err
+
+
+def test_a_time_with_a_zone_is_converted() -> None:
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=3)
+    assert _until_s(soon.isoformat()) == pytest.approx(3 * 3600, abs=60)

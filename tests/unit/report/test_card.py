@@ -52,8 +52,8 @@ def test_without_a_gpu_that_fits_only_this_machine_is_left(cost: CostReport) -> 
 def test_names_cannot_break_the_table(tmp_path: Path, cost: CostReport) -> None:
     rows = tuple(replace(row, device="a | b\n`c`") for row in cost.rows)
     card = card_text(
-        read_document(tmp_path / "run.json"), replace(cost, rows=rows, target="my <b>.py; rm x")
+        read_document(tmp_path / "run.json"), replace(cost, rows=rows, target="rm x; my <b>.py")
     )
     assert r"a \| b \`c\`" in card
     assert r"my \<b\>.py; rm x" in card
-    assert "breakeven cost 'my <b>.py; rm x' --steps 10000" in card
+    assert "breakeven cost 'rm x; my <b>.py' --steps 10000" in card

@@ -76,7 +76,7 @@ def test_the_sky_file_is_read_as_a_task(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     cost = replace(cost_run(stored(tmp_path), request()), target="train.py")
     task = yaml.safe_load(job_text(cost, "sky", ("--lr", "0.1")))
-    best = next(row for row in faster_choices(cost.rows) if row.cloud != "hf")
+    best = next(row for row in faster_choices(cost.rows) if row.provider != "hf")
 
     assert task == {
         "resources": {"infra": best.cloud, "instance_type": best.machine},

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cost import reference_host
-from breakeven.errors import BreakevenError, StoredDataError, UsageError
+from breakeven.errors import StoredDataError, UsageError
 from breakeven.money import Interval, Machine, PriceFile, PriceSource
 from breakeven.report import CostReport, CostRow, record, to_json
 from breakeven.simulate import CpuCosts, CpuRates
 from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run
 from breakeven.timing import Source
-from breakeven.trace import Op, Phase, StepTrace, TensorSpec
+from breakeven.trace import Op, Phase, ProcessGroup, StepTrace, TensorSpec
 from breakeven.units import NS_PER_S
 from breakeven.verdict import BetweenTime, DeviceKind, ProgramSummary
 from factories.reports import cpu, cpu_wins
@@ -331,8 +331,116 @@ def test_several_gpus_divide_the_batch_or_the_steps(tmp_path: Path) -> None:
     assert steps[1, "s"].energy_kwh.value > 0
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_divided_leaves_that_number_out(tmp_path: Path) -> None:
     prices = replace(PRICES, machines=(replace(H100, num_gpus=128),))
     question = CostRequest(length=TrainingLength(num_steps=9), prices=prices, num_gpus=(128,))
-    with pytest.raises(BreakevenError, match="among 128 GPUs: it has 64 samples"):
-        cost_run(stored(tmp_path), question)
+    report = cost_run(stored(tmp_path), question)
+    assert names(report) == ["this machine"]
+    (caveat,) = (one for one in report.caveats if one.code == "batch-not-divided")
+    assert "among 128 GPUs: it has 64 samples; try --batch-per-gpu" in caveat.message
+
+
+def test_no_machine_with_enough_gpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no chosen machine has 8 GPUs"):
+        cost_run(stored(tmp_path), request(num_gpus=(8,), machines=("t4.small",)))
+
+
+def summary(**changes: Any) -> ProgramSummary:
+    values = {
+        "startup_ns": 0.0, "data_ns": 0.0, "other_ns": 0.0, "other_low_ns": 0.0,
+        "other_high_ns": 0.0, "step_fraction": 1.0, "parts": (), "unevenness": 1.0,
+        "speedup": 1.0, "low": 0.9, "high": 1.1, **changes,
+    }  # fmt: skip
+    return ProgramSummary(**values)
+
+
+def changed(path: Path, **changes: Any) -> Path:
+    path.write_bytes(to_json(replace(_read(path), **changes), with_recording=True))
+    return path
+
+
+def test_work_between_steps_takes_another_cpu_as_much_longer_as_a_step(tmp_path: Path) -> None:
+    no_setup = Interval(value=0.0, low=0.0, high=0.0)
+    program = summary(other_ns=1e9, other_low_ns=9e8, other_high_ns=1.1e9)
+    path = stored(tmp_path)
+    plain = row(cost_run(path, request(setup_s=no_setup)), "cpu.small")
+    busy = row(cost_run(changed(path, program=program), request(setup_s=no_setup)), "cpu.small")
+
+    # A step takes this CPU as long as the work between two of them.
+    assert busy.time_ns.value == pytest.approx(2 * plain.time_ns.value, rel=1e-3)
+    assert busy.time_ns.high > 1.05 * busy.time_ns.value
+
+
+def test_unknown_work_between_steps_is_told(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    known = cost_run(changed(path, program=summary()), request())
+    unknown = cost_run(changed(path, program=summary(other_ns=None)), request())
+
+    assert "between-unknown" not in {caveat.code for caveat in known.caveats}
+    assert "between-unknown" in {caveat.code for caveat in unknown.caveats}
+
+
+def test_fewer_steps_do_not_shrink_the_work_between_them(tmp_path: Path) -> None:
+    program = summary(other_ns=1e9, other_low_ns=1e9, other_high_ns=1e9)
+    path = changed(stored(tmp_path), program=program)
+    report = cost_run(
+        path, request(num_gpus=(8,), machines=("h100.huge",), keeps_global_batch=False)
+    )
+    # Ten thousand times one second.
+    assert row(report, "h100.huge").time_ns.value > 1e4 * NS_PER_S
+
+
+def test_a_process_of_several_does_its_part_of_the_work(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    question = request(machines=("h100.huge",), num_gpus=(1, 4))
+    alone = cost_run(path, question)
+    recording = _read(path).recording
+    shared = replace(recording.trace, group=ProcessGroup(num_processes=4))
+    again = record(
+        shared,
+        recording.host,
+        other_size=replace(recording.other_size, group=ProcessGroup(num_processes=4)),
+        here=recording.here,
+    )
+    group = cost_run(changed(path, recording=again), question)
+
+    def times(report: CostReport) -> dict[int, float]:
+        return {one.num_gpus: one.time_ns.value for one in report.rows}
+
+    # This CPU trains the parts of the four processes one after the other.
+    assert times(group)[0] == pytest.approx(4 * times(alone)[0], rel=1e-3)
+    # One GPU gets the whole batch: four times that of the recorded process.
+    assert row_of(group, 1).step_ns > row_of(alone, 1).step_ns
+    # Four GPUs get a batch of the recorded size each.
+    weak = cost_run(path, replace(question, keeps_global_batch=False))
+    assert row_of(group, 4).step_ns == pytest.approx(row_of(weak, 4).step_ns)
+    assert row_of(group, 4).time_ns.value == pytest.approx(row_of(weak, 4).time_ns.value)
+
+
+def row_of(report: CostReport, num_gpus: int) -> CostRow:
+    return next(one for one in report.rows if one.num_gpus == num_gpus)
+
+
+def test_a_machine_with_too_little_memory_is_no_choice(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    own = replace(_read(path).results[0], peak_memory_bytes=20 * 2**30)
+    report = cost_run(changed(path, results=(own,)), request())
+    assert row(report, "cpu.small").fits is False
+    assert not row(report, "cpu.small").meets_limits
+
+
+def test_energy_counts_idle_boards_and_parts_of_gpus(tmp_path: Path) -> None:
+    part = machine("eighth", 0.2, gpu="l4", num_gpus=1, gpu_fraction=1 / 8)
+    whole = machine("whole", 0.8, gpu="l4", num_gpus=1)
+    four = machine("four", 3.0, gpu="l4", num_gpus=4)
+    prices = replace(PRICES, machines=(part, whole, four))
+    found = cost_run(
+        stored(tmp_path),
+        CostRequest(
+            length=TrainingLength(num_steps=100),
+            prices=prices,
+            machines=("whole", "four", "eighth"),
+        ),
+    )
+    watts = {one.machine: one.energy_kwh.value / one.time_ns.value for one in found.rows}
+    assert watts["eighth"] < watts["whole"] < watts["four"] < 4 * watts["whole"]
