@@ -44,7 +44,7 @@ value_ms,split,note
 """,
     "pairs.csv": """\
 workload,device,precision,phase,framework,batch_eager,batch_compiled,eager_ms,compiled_ms
-timm:test_resnet?img=64,A100,fp32,infer,torch 2.4,8,8,4.0,2.0
+timm:test_resnet?img=64,A100,fp32,inference,torch 2.4,8,8,4.0,2.0
 """,
     "recurrent.csv": """\
 source,device,op,hidden,batch,timesteps,dtype,phase,latency_ms,suite,env

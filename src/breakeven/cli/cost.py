@@ -166,17 +166,24 @@ def run(args: argparse.Namespace) -> int:
     if args.format and args.json:
         raise UsageError("--format and --json both print to stdout", hint="pass one of them")
 
+    clouds = tuple(cloud.lower() for cloud in args.clouds)
+
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
     from breakeven.money import Interval, known_prices, read_prices
     from breakeven.report import JOB_CLOUDS, Condition, cheapest_figure, job_text
     from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run, cost_target
 
+    if args.format and not {*clouds} <= {*JOB_CLOUDS[args.format]}:
+        raise UsageError(
+            f"--format {args.format} is for {', '.join(JOB_CLOUDS[args.format])} alone",
+            hint="pass another --format, or other --clouds",
+        )
     setup = args.setup
     request = CostRequest(
         length=TrainingLength(num_steps=args.steps, num_epochs=args.epochs),
         machines=args.machines,
-        clouds=args.clouds or JOB_CLOUDS.get(args.format, ()),
+        clouds=clouds or JOB_CLOUDS.get(args.format, ()),
         usd_per_hour=dict(args.price),
         prices=read_prices(args.prices) if args.prices else known_prices(),
         deadline_s=args.deadline or args.until,

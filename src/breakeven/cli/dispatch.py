@@ -102,6 +102,9 @@ def main(argv: Sequence[str]) -> int:
         answer; 130 interrupted; 129 and 143 terminated by SIGHUP and SIGTERM; 141 the reader closed
         the output.
     """
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the shell
+        _write_line("error: cannot write the answer to stdout: it is closed")
+        return EXIT_NO_ANSWER
     try:
         exit_code = _run_command(argv)
         sys.stdout.flush()

@@ -210,6 +210,8 @@ def select_machines(
     Raises:
         UsageError: A name means no machine, or a price is not positive.
     """
+    if not prices.machines:
+        raise UsageError("the list of prices has no machines", hint="breakeven prices --json has")
     known = {machine.cloud for machine in prices.machines}
     for provider in providers:
         if provider not in known:

@@ -53,9 +53,18 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
     )
     rented = faster_choices(rows)
     if not any(row.meets_limits for row in rows):
-        return f"No machine surely meets the limits; {own}."
+        fitting = [row for row in rows if row.fits is not False and not row.is_here]
+        if not fitting:
+            return f"No machine surely meets the limits; {own}."
+        fastest = min(fitting, key=lambda row: row.time_ns.value)
+        return (
+            f"No machine surely meets the limits. The fastest, {_device(fastest)} on "
+            f"{machine_text(fastest, prices)}, takes {time_text(fastest)}; {own}."
+        )
     if not rented:
-        return f"{own[0].upper()}{own[1:]}; no listed machine is clearly faster."
+        is_limited = any(not row.meets_limits and row.fits is not False for row in rows)
+        within = " within the limits" if is_limited else ""
+        return f"{own[0].upper()}{own[1:]}; no listed machine{within} is clearly faster."
     cheapest = rented[0]
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
     place = machine_text(cheapest, prices)
@@ -154,7 +163,7 @@ def cost_document(report: CostReport) -> Document:
         ),
         blocks=(
             Section("Machines", (_table(report),), heading=""),
-            Section("Time against money", charts),
+            *([Section("Time against money", charts)] if charts else []),
             *caveat_section(_caveats(report)),
         ),
         charts=charts,
@@ -184,13 +193,19 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 def _table(report: CostReport) -> Table:
     rows = report.rows
     unit, unit_ns = _unit(rows)
-    places = [_HERE if row.is_here else f"{row.provider} {row.machine}" for row in rows]
-    bounds: list[Cell | str] = []
+    places = [
+        _HERE if row.is_here else f"{row.provider} {row.machine.removeprefix('Standard_')}"
+        for row in rows
+    ]
+    bounds: list[str] = []
+    times: list[Cell | str] = []
     for row in rows:
         in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""
-        bound = row.bound.value if row.bound else ""
+        bounds.append(f"{row.bound.value if row.bound else ''}{in_parts}")
+        time_ns = row.time_ns
         too_big = Cell("too big", style="red", page="too big for its memory")
-        bounds.append(too_big if row.fits is False else f"{bound}{in_parts}")
+        time = _with_ends(time_ns.value, time_ns.low, time_ns.high, unit_ns)
+        times.append(too_big if row.fits is False else time)
     batches = [f"{row.largest_batch:,}" if row.largest_batch else "" for row in rows]
     emissions = [format_digits(row.co2_kg.value, 2) if row.co2_kg else "" for row in rows]
     energies = [format_digits(row.energy_kwh.value, 2) for row in rows]
@@ -206,10 +221,7 @@ def _table(report: CostReport) -> Table:
             Column("device", [Cell(shorten(_device(row), 22), page=_device(row)) for row in rows]),
             Column(
                 unit,
-                [
-                    _with_ends(row.time_ns.value, row.time_ns.low, row.time_ns.high, unit_ns)
-                    for row in rows
-                ],
+                times,
                 is_number=True,
             ),
             Column(

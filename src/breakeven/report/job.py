@@ -19,8 +19,6 @@ JOB_CLOUDS = {"hf": ("hf",), "sky": ("aws", "gcp", "azure")}
 def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> str:
     """Return the job for the cheapest machine that is clearly faster than this one.
 
-    If none is clearly faster, it is for the cheapest one.
-
     Args:
         report: A cost on machines of the job's providers.
         kind: ``hf`` for a command line, ``sky`` for a SkyPilot file.
@@ -36,7 +34,12 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
             f"no chosen machine of {', '.join(JOB_CLOUDS[kind])} surely fits step and limits",
             hint="allow a later --deadline or a larger --budget, or reduce the batch",
         )
-    row = next((one for one in faster_choices(report.rows) if one in usable), usable[0])
+    row = next((one for one in faster_choices(report.rows) if one in usable), None)
+    if row is None:
+        raise BreakevenError(
+            f"no machine of {', '.join(JOB_CLOUDS[kind])} is clearly faster than this one",
+            hint="train on this machine; without --format, breakeven cost lists all",
+        )
     if ".py:" in report.target:
         raise UsageError(
             f"a job runs a script, not the function {report.target}", hint="name a script"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,9 @@ def ensure_writable(path: Path, *, force: bool) -> None:
     except OSError as error:
         raise _not_written(path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        # On a read-only file system, this fails too.
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def write_document(path: Path, document: bytes, *, force: bool) -> None:
@@ -57,7 +60,9 @@ def write_document(path: Path, document: bytes, *, force: bool) -> None:
     except OSError as error:
         raise _not_written(path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        # On a read-only file system, this fails too.
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:

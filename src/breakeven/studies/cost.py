@@ -263,7 +263,7 @@ def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> i
             "the length of an epoch is unknown: no DataLoader of known length feeds the steps",
             hint="pass --steps N",
         )
-    raise UsageError("the length of the training is unknown", hint="pass --steps N or --epochs N")
+    raise UsageError("the length of the training is unknown", hint="pass --steps N")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,6 +455,9 @@ def _gpu_rows(
             idle = board_watts(device, Activity(working_fraction=0.0))
             caveats = [_PART_OF_GPU] if part[1] < 1 else []
             caveats += [_PARTS] if num_parts > 1 else []
+            largest = largest_batch(scaled, device)
+            if largest and request.keeps_global_batch:
+                largest *= num_gpus
             for machine in some:
                 boards = busy.times(num_gpus).plus(idle.times(machine.num_gpus - num_gpus))
                 row = training.row(
@@ -463,7 +466,7 @@ def _gpu_rows(
                     num_gpus=num_gpus,
                     boards=boards.times(1 / machine.num_gpus),
                     num_parts=num_parts,
-                    largest=largest_batch(scaled, device),
+                    largest=largest,
                     caveats=caveats,
                 )
                 rows.append(row)

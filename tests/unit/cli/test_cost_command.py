@@ -80,7 +80,7 @@ def test_a_job_is_one_command_with_the_arguments_of_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, file = str(stored(tmp_path)), tmp_path / "cost.json"
-    options = ["--steps", "100", "--format", "hf", "-o", str(file)]
+    options = ["--steps", "100000", "--format", "hf", "-o", str(file)]
     assert main(["cost", run, *options, "--", "--lr", "0.1"]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("hf jobs run --flavor ")
@@ -155,3 +155,11 @@ def test_a_limit_of_money_needs_a_machine_within_the_deadline(
 def test_a_time_with_a_zone_is_converted() -> None:
     soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=3)
     assert _until_s(soon.isoformat()) == pytest.approx(3 * 3600, abs=60)
+
+
+def test_a_job_for_another_provider_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "9", "--clouds", "AWS", "--format", "hf"]
+    assert main(run) == 2
+    assert "--format hf is for hf alone" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -295,7 +296,9 @@ def test_the_answer_names_the_cheapest_faster_machine_and_this_one(tmp_path: Pat
     assert quick.answer.startswith("This CPU: ")
     assert "no listed machine is clearly faster" in quick.answer
     none = cost_run(stored(tmp_path), request(deadline_s=10.0))
-    assert none.answer.startswith("No machine surely meets the limits; this CPU: ")
+    assert none.answer.startswith("No machine surely meets the limits. The fastest, H100 SXM5")
+    dear = cost_run(stored(tmp_path), request(budget_usd=1e-6))
+    assert "no listed machine within the limits is clearly faster" in dear.answer
 
 
 def test_gpus_of_other_kinds_of_machines_have_their_own_hosts(tmp_path: Path) -> None:
@@ -412,7 +415,7 @@ def test_a_process_of_several_does_its_part_of_the_work(tmp_path: Path) -> None:
     # One GPU gets the whole batch: four times that of the recorded process.
     assert row_of(group, 1).step_ns > row_of(alone, 1).step_ns
     # Four GPUs get a batch of the recorded size each.
-    weak = cost_run(path, replace(question, keeps_global_batch=False))
+    weak = cost_run(path, dataclasses.replace(question, keeps_global_batch=False))
     assert row_of(group, 4).step_ns == pytest.approx(row_of(weak, 4).step_ns)
     assert row_of(group, 4).time_ns.value == pytest.approx(row_of(weak, 4).time_ns.value)
 
