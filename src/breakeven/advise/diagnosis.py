@@ -16,7 +16,8 @@ from breakeven.trace import RunFacts
 from breakeven.units import format_percent
 
 # `# breakeven: ignore` for all rules, `# breakeven: ignore[SYNC001, OPT002]` for some.
-_IGNORE = re.compile(r"#\s*breakeven:\s*ignore(?:\[([^\]]*)\]|(?![\w\[]))")
+# Another comment may follow. The second group is any other text, which ignores nothing.
+_IGNORE = re.compile(r"#\s*breakeven:\s*ignore(?:\s*\[([^\]]*)\]|\s*(?:$|#)|\s*(.+?)\s*$)")
 _ROUNDING = 1e-9
 # Fractions of the step from which a gain is high, medium or low. A fifth is a reason to rent a
 # larger device; less than a hundredth is not measurable on a shared machine.
@@ -150,10 +151,14 @@ def kept_findings(
     for source in case.sources:
         for number, line in enumerate(source.lines, start=1):
             if comment := _IGNORE.search(line):
-                codes = frozenset(re.findall(r"[^\s,]+", (comment[1] or "").upper()))
-                ignored[source.path, number] = known if comment[1] is None else codes
+                some, other = comment.groups()
+                codes = frozenset(re.findall(r"[^\s,]+", (some or "").upper()))
+                ignored[source.path, number] = known if some is None and not other else codes
+                what = f"nothing: “{other}” is no list of rules in brackets" if other else ""
                 if unknown := ", ".join(sorted(codes - known)):
-                    message = f"{source.path}:{number} ignores {unknown}, which is no rule"
+                    what = f"{unknown}, which is no rule"
+                if what:
+                    message = f"{source.path}:{number} ignores {what}"
                     caveats.append(Caveat(code="ignore-comment", message=message))
     kept = tuple(one for one in found if one.finding.code not in ignored.get(one.place[1:], ()))
     if num_ignored := len(found) - len(kept):

@@ -133,7 +133,9 @@ def user_prices() -> Path:
 
 
 def known_prices() -> PriceFile:
-    """Return the user's refreshed prices, and the shipped ones of all other providers.
+    """Return the newer of the user's and the shipped prices of each provider.
+
+    A machine that only the shipped list has stays, under the shipped list's date.
 
     Raises:
         BreakevenError: The user's file is damaged.
@@ -141,10 +143,28 @@ def known_prices() -> PriceFile:
     shipped, path = shipped_prices(), user_prices()
     if not path.is_file():
         return shipped
-    own = read_prices(path)
-    fresh = {source.id for source in own.sources}
-    rest = shipped.with_machines(one for one in shipped.machines if one.provider not in fresh)
-    return replace(own, sources=own.sources + rest.sources, machines=own.machines + rest.machines)
+    own, days = read_prices(path), {source.id: source.date for source in shipped.sources}
+    # Undated prices are not known to be older. An earlier breakeven may have stored its own rest.
+    fresh = {
+        one.id
+        for one in own.sources
+        if not one.id.endswith(REST) and (not one.date or one.date >= days.get(one.id, ""))
+    }
+    own = own.with_machines(one for one in own.machines if one.provider in fresh)
+    names = {(one.provider, one.name.casefold()) for one in own.machines}
+    rest = tuple(
+        replace(one, provider=one.provider + REST) if one.provider in fresh else one
+        for one in shipped.machines
+        if (one.provider, one.name.casefold()) not in names
+    )
+    sources = (
+        replace(one, id=one.id + REST, name=f"{one.name} (no newer price)")
+        if one.id in fresh
+        else one
+        for one in shipped.sources
+    )
+    both = replace(own, sources=(*own.sources, *sources))
+    return both.with_machines((*own.machines, *rest))
 
 
 def read_prices(path: Path) -> PriceFile:

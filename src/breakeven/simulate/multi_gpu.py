@@ -1,7 +1,6 @@
 """A step that several devices of one machine share, predicted from the step on one of them.
 
-Every device gets its own batch, of the batch size of the step on one device. `predict_on_gpus`
-divides the batch among them if asked to.
+Each device gets a batch of the recorded size. `predict_on_gpus` divides it among them if asked to.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _PACKET_BYTES = 10 * 2**20
 # DDP exchanges gradients in buckets of this size.
 # Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
-# No machine of a cloud has more GPUs on one fabric.
+# More GPUs than in one machine of a cloud get a caveat; the prediction does not change.
 _MOST_IN_A_MACHINE = 16
 
 

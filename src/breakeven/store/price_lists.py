@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from breakeven.errors import BreakevenError
-from breakeven.money import REST, Machine, PriceSource, shipped_prices, user_prices
+from breakeven.money import Machine, PriceSource, shipped_prices, user_prices
 from breakeven.store.report_file import write_document
 
 # Shipped prices are those of regions in the USA too.
@@ -25,7 +25,7 @@ _NETWORK_LIMIT_S = 30.0
 def refresh_prices() -> Path:
     """Replace the user's price file by current prices, and return its path.
 
-    A machine that a current list lacks keeps its shipped price, under the shipped list's date.
+    It holds only current prices; `known_prices` adds those of machines that the lists lack.
 
     Raises:
         BreakevenError: gpuhunt is not installed, no list could be fetched, or the file cannot be
@@ -39,19 +39,15 @@ def refresh_prices() -> Path:
             continue
         offers = catalog.query(provider=source.id, cpu_arch="x86")
         known = [machine for machine in shipped.machines if machine.provider == source.id]
-        current = {
-            one.name: one for machine in known if (one := _at_current_price(machine, offers))
-        }
+        current = [one for machine in known if (one := _at_current_price(machine, offers))]
         if not current:
             continue
         # The version starts with its date: 20260818-42.
         version = catalog.catalog[source.id].version
         day = date.fromisoformat(version.partition("-")[0]).isoformat()
         origin = f"https://github.com/dstackai/gpuhunt {version}"
-        rest = replace(source, id=source.id + REST, name=f"{source.name} (no newer price)")
-        sources += replace(source, date=day, source=origin), rest
-        machines += current.values()
-        machines += (replace(one, provider=rest.id) for one in known if one.name not in current)
+        sources.append(replace(source, date=day, source=origin))
+        machines += current
     if not machines:
         raise BreakevenError("gpuhunt lists no machine that breakeven knows; prices did not change")
     prices = replace(shipped, sources=tuple(sources)).with_machines(machines)

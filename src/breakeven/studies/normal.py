@@ -55,8 +55,7 @@ _FAST_FROM = 1.5
 # Factors by which machines slow down what they do. The slowest kind of host takes 3.3 times as long
 # as the fastest. A GPU at half of its clock, or shared with one more process, takes twice as long.
 _FACTORS = np.geomspace(1.1, 4.0, 12)
-# The loader's time there over its time here, and the share of operators that the host waits for.
-_LOADER_FACTORS = np.array((0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.7, 2.0, 3.0, 4.0))
+# The share of operators that the host waits for.
 _WAIT_SHARES = np.linspace(0.25, 1.0, 7)
 # How often a cause is met, relative to the others; those not listed are 1.
 _PRIOR = {SlowCause.LOADER: 4.0}
@@ -122,6 +121,7 @@ def normal_target(
     return _judge_all(
         step.program, seen, study.speeds, step.results, study.devices, target=study.target.label,
         shown=shown_host(seen, step.plain, study.ready.torch_version),
+        steps_per_epoch=facts.steps_per_epoch,
         caveats=step_caveats(step, facts, seen, study.here, more=study.ready.caveats),
     )  # fmt: skip
 
@@ -155,6 +155,7 @@ def normal_run(
     return _judge_all(
         program, host, speeds, report.results, select_devices(devices), target=report.target,
         shown=report.host,
+        steps_per_epoch=report.program.steps_per_epoch if report.program else None,
         caveats=tuple(one for one in report.caveats if one.code != "measured-speed"),
     )  # fmt: skip
 
@@ -168,6 +169,7 @@ def _judge_all(
     *,
     target: str,
     shown: HostSummary,
+    steps_per_epoch: float | None,
     caveats: tuple[Caveat, ...],
 ) -> NormalReport:
     """Judge each speed, and predict other GPUs with what normal speeds show of their machines.
@@ -180,9 +182,11 @@ def _judge_all(
         devices: Other GPUs to predict.
         target: The script.
         shown: The host, for the report.
+        steps_per_epoch: Steps in a pass over the data; None if unknown.
         caveats: Caveats on all figures.
     """
-    mode, counts = compile_mode_of(program.trace), _steps_per(program)
+    mode, size = compile_mode_of(program.trace), program.trace.batch_size
+    counts = {"sample": size and 1 / size, "epoch": steps_per_epoch}
     ran = program.edited(compiled_step(program, mode).edit) if mode else program
     # What this script's earlier speeds show would hide that it is slow.
     typical = in_measured_machines(host, without=target)
@@ -217,7 +221,7 @@ def _judge_all(
     )
     return NormalReport(
         schema_version=NORMAL_SCHEMA_VERSION, target=target, host=shown,
-        batch_size=program.trace.batch_size, speeds=tuple(speeds_shown),
+        batch_size=size, speeds=tuple(speeds_shown),
         others=tuple(map(device_result, predicted)), caveats=(*caveats, *told),
     )  # fmt: skip
 
@@ -226,17 +230,6 @@ def _step(time_ns: float, result: DeviceResult | None = None) -> Estimate:
     """Return a measured step; with the interval of a result, if it is one."""
     low_ns, high_ns = (result.low_ns, result.high_ns) if result else (time_ns, time_ns)
     return Estimate(value_ns=time_ns, low_ns=low_ns, high_ns=high_ns, source=Source.MEASURED)
-
-
-def _steps_per(program: Program) -> dict[str, float | None]:
-    """Return the number of steps in a ``sample`` and an ``epoch``; None if unknown."""
-    trace = program.trace
-    size, loaders = trace.batch_size, trace.facts.loaders
-    batches = sum(isinstance(one, HostWork) and one.kind == "data" for one in trace.events)
-    epoch = None
-    if len(loaders) == 1 and loaders[0].batch_size:
-        epoch = math.ceil(loaders[0].num_samples / loaders[0].batch_size) / max(1, batches)
-    return {"sample": 1 / size if size else None, "epoch": epoch}
 
 
 def _ensure_unit(judged: SpeedJudgement) -> None:
@@ -285,8 +278,10 @@ def compared(predicted: StepPrediction, measured: Estimate, said: str = "") -> S
     """
     expected = predicted.estimate
     ratio = measured.value_ns / expected.value_ns
-    above = math.hypot(*(math.log(one.high_ns / one.value_ns) for one in (expected, measured)))
-    below = math.hypot(*(math.log(one.value_ns / one.low_ns) for one in (expected, measured)))
+    # A ratio is lowest with the least numerator and the largest denominator.
+    ups = [math.log(one.high_ns / one.value_ns) for one in (measured, expected)]
+    downs = [math.log(one.value_ns / one.low_ns) for one in (measured, expected)]
+    above, below = math.hypot(downs[0], ups[1]), math.hypot(ups[0], downs[1])
     pace = Pace.NORMAL
     if math.log(ratio) > above:
         pace = Pace.SLOW
@@ -320,7 +315,9 @@ def added_times(
     yield SlowCause.HOST, _FACTORS * host_ns - longer_ns
     yield SlowCause.DEVICE, _FACTORS * device_ns - longer_ns
     yield SlowCause.SYNC, _WAIT_SHARES * min(host_ns, device_ns)
-    yield SlowCause.LOADER, _LOADER_FACTORS * (predicted.loader_ns + alone_ns)
+    # The expected step already contains the loader's time here; workers load while it runs.
+    beyond_ns = np.maximum(_FACTORS * predicted.loader_ns - predicted.estimate.value_ns, 0.0)
+    yield SlowCause.LOADER, beyond_ns + (_FACTORS - 1) * alone_ns
     in_full = replace(program.trace.settings, autocast_dtype="")
     no_tf32 = replace(in_full, allow_tf32_matmul=False, allow_tf32_convolution=False)
     for cause, dtypes, changes in (

@@ -32,6 +32,8 @@ def kept(comment: str) -> tuple[tuple[Diagnosis, ...], list[str]]:
         "  # breakeven: ignore",
         "  #breakeven:ignore",
         "  # breakeven: ignore[SYNC001]",
+        "  # breakeven: ignore [SYNC001]",
+        "  # breakeven: ignore  # noqa: T201",
         "  # breakeven: ignore[sync001, OPT002]",
         "  # noqa: T201  # breakeven: ignore[ SYNC001 ] as a log of each step is wanted",
     ],
@@ -44,13 +46,19 @@ def test_a_comment_ignores_the_findings_of_its_line(comment: str) -> None:
 
 @pytest.mark.parametrize(
     "comment",
-    ["", "  # breakeven: ignored", "  # breakeven: ignore[OPT002]", "  # ignore[SYNC001]",
-     "  # breakeven: ignore[SYNC001"],
-)  # fmt: skip
+    ["", "  # breakeven: ignore[OPT002]", "  # breakeven: ignore [OPT002]", "  # ignore[SYNC001]"],
+)
 def test_other_comments_ignore_nothing(comment: str) -> None:
     found, messages = kept(comment)
     assert [one.finding.line for one in found] == [3, 4]
     assert messages == []
+
+
+@pytest.mark.parametrize("rest", [", SYNC001", " SYNC001", "d", "[SYNC001", ": a log is wanted"])
+def test_a_comment_of_another_form_ignores_nothing_and_is_named(rest: str) -> None:
+    found, (message,) = kept(f"  # breakeven: ignore{rest}")
+    assert [one.finding.line for one in found] == [3, 4]
+    assert message == f"{FILE}:3 ignores nothing: “{rest.strip()}” is no list of rules in brackets"
 
 
 def test_an_unknown_code_is_named_with_its_place() -> None:

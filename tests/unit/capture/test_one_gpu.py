@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -295,6 +296,20 @@ def test_missing_variables_of_torchrun_are_those_of_one_process(
     assert os.environ.get("RANK", -1) == -1
     assert os.getenv("LOCAL_RANK") is None
     assert "RANK" not in dict(os.environ)
+    assert not {"RANK", "WORLD_SIZE"} & {*os.environ.copy(), *os.environ.keys()}
+    assert os.environ.pop("RANK", None) is None
+    assert os.environ.pop("RANK", default="7") == "7"
+    with pytest.raises(KeyError):
+        os.environ.pop("RANK")
+    with pytest.raises(KeyError):
+        del os.environ["RANK"]
+    show = "import os; print('RANK' in os.environ)"
+    for env in (None, os.environ, {**os.environ}):
+        shown = subprocess.run([sys.executable, "-c", show], env=env, capture_output=True)
+        assert shown.stdout.split() == [b"False"]
+    assert os.environ.setdefault("RANK", "3") == "3"
+    assert os.environ.pop("RANK") == "3"
+    assert "RANK" not in os.environ
     os.environ["WORLD_SIZE"] = "4"
     assert os.environ["WORLD_SIZE"] == os.environ.get("WORLD_SIZE") == "4"
     with pytest.raises(KeyError):

@@ -16,6 +16,7 @@ from breakeven.device import find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.money import (
     Machine,
+    PriceFile,
     PriceSource,
     billed_usd,
     known_prices,
@@ -118,18 +119,40 @@ def test_absent_own_file(tmp_path: Path) -> None:
     assert "--json" in raised.value.hint
 
 
-def test_users_file_replaces_the_lists_of_its_providers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def aws_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, date: str, name: str = "big"
+) -> PriceFile:
+    content = document(provider="aws", name=name)
+    content["sources"][0] |= {"id": "aws", "date": date}
+    old = {"id": "aws-rest", "date": "2026-01-01"}
+    content["sources"].append(content["sources"][0] | old)
+    content["machines"].append(content["machines"][0] | {"provider": "aws-rest", "name": "old"})
+    monkeypatch.setenv("BREAKEVEN_PRICES", str(written(tmp_path, content)))
+    return known_prices()
+
+
+@pytest.mark.parametrize("date", ["2026-11-20", "2026-07-20", ""])
+def test_users_prices_replace_those_that_are_not_newer(
+    date: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert known_prices() == SHIPPED
-    content = document(provider="aws")
-    content["sources"][0]["id"] = "aws"
-    monkeypatch.setenv("BREAKEVEN_PRICES", str(written(tmp_path, content)))
-    known = known_prices()
-    assert [one.name for one in known.machines if one.provider == "aws"] == ["big"]
+    known = aws_prices(tmp_path, monkeypatch, date, name="C5.large")
+    assert [one.name for one in known.machines if one.provider == "aws"] == ["C5.large"]
     assert known.source_of(known.machines[0]).source == "our own"
+    # Machines that only the shipped list has stay, with its date; the file's copy is older.
+    rest = [one for one in known.machines if one.provider == "aws-rest"]
+    names = [one.name for one in SHIPPED.machines if one.provider == "aws"]
+    assert sorted([*(one.name for one in rest), "c5.large"]) == sorted(names)
+    assert {known.source_of(one).date for one in rest} == {"2026-07-20"}
     others = [machine for machine in SHIPPED.machines if machine.provider != "aws"]
-    assert list(known.machines[1:]) == others
+    assert [one for one in known.machines if one.cloud != "aws"] == others
+    assert len({source.id for source in known.sources}) == len(known.sources)
+
+
+def test_shipped_prices_that_are_newer_replace_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert aws_prices(tmp_path, monkeypatch, "2026-07-19") == SHIPPED
 
 
 def test_selection_by_gpu_machine_cpu_and_provider() -> None:

@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from breakeven.device import FOLDER_VARIABLE, find_device
 from breakeven.errors import StoredDataError, UsageError
 from breakeven.report import NormalReport, to_json
 from breakeven.report.normal_report import Pace, SlowCause, SpeedJudgement
-from breakeven.simulate import build_program
-from breakeven.studies.normal import judge, normal_run
+from breakeven.simulate import build_program, predict_steps
+from breakeven.studies.normal import added_times, compared, judge, normal_run
 from breakeven.timing import Source
-from breakeven.trace import StepTrace
+from breakeven.trace import HostWork, StepTrace
 from breakeven.units import NS_PER_MS
+from breakeven.verdict import ProgramFacts, program_of
 from factories import normals
 
 
@@ -64,6 +66,19 @@ def test_the_pace_follows_the_time(log_ratio: float) -> None:
         assert not found.suspects
 
 
+def test_the_interval_of_the_ratio_takes_opposite_ends() -> None:
+    program, exact = build_program(LARGE), normals.said(1.0)
+    (step,) = predict_steps(program, (find_device("A100"),), normals.machines())
+    wide = replace(exact, value_ns=1.2e6, low_ns=0.6e6, high_ns=1.25e6)
+    found = compared(replace(step, estimate=exact), wide)
+    ends = (found.ratio_low, found.ratio, found.ratio_high)
+    assert ends == pytest.approx((0.6, 1.2, 1.25))
+    assert found.pace is Pace.NORMAL
+    # The other way around, the expected step has the interval.
+    found = compared(replace(step, estimate=wide), exact)
+    assert (found.ratio_low, found.ratio_high) == pytest.approx((1 / 1.25, 1 / 0.6))
+
+
 def test_what_is_predicted_is_normal() -> None:
     assert judged(LARGE, LARGE_MS).pace is Pace.NORMAL
     assert judged(SMALL, SMALL_MS).pace is Pace.NORMAL
@@ -87,6 +102,25 @@ def test_a_loader_whose_time_is_the_excess_comes_first() -> None:
     assert first_cause(step, LARGE_MS + 1.1 * loader_ms) is SlowCause.LOADER
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_adds_only_what_the_expected_step_lacks(num_workers: int) -> None:
+    work = HostWork(
+        kind="data", duration_ns=round(0.9e6 * LARGE_MS) * max(1, num_workers),
+        num_workers=num_workers,
+    )  # fmt: skip
+    program = build_program(replace(LARGE, events=(work, *LARGE.events)))
+    device, host = find_device("A100"), normals.machines()
+    (step,) = predict_steps(program, (device,), host)
+    added_ns = dict(added_times(program, device, host, step))[SlowCause.LOADER]
+    four_times_ns = 4 * 0.9e6 * LARGE_MS
+    if num_workers:
+        # Workers load while the step runs.
+        assert added_ns.max() == pytest.approx(four_times_ns - step.estimate.value_ns)
+    else:
+        assert added_ns.max() == pytest.approx(0.75 * four_times_ns)
+    assert added_ns.min() >= 0
+
+
 @pytest.mark.parametrize(
     ("dtype", "cause"),
     [("float64", SlowCause.FLOAT64), ("float32", SlowCause.NO_TENSOR_CORES)],
@@ -102,9 +136,11 @@ def test_an_excess_beyond_all_causes_is_said_to_be_unexplained() -> None:
     assert not judged(SMALL, 100 * SMALL_MS).is_explained
 
 
-def stored(tmp_path: Path, step: StepTrace) -> Path:
-    path = tmp_path / "run.json"
-    path.write_bytes(to_json(normals.stored_run(step), with_recording=True))
+def stored(tmp_path: Path, step: StepTrace, steps_per_epoch: float | None = None) -> Path:
+    path, run = tmp_path / "run.json", normals.stored_run(step)
+    facts = ProgramFacts(steps_per_epoch=steps_per_epoch)
+    run = replace(run, program=program_of(run.verdict, run.results, facts))
+    path.write_bytes(to_json(run, with_recording=True))
     return path
 
 
@@ -131,9 +167,9 @@ def test_an_earlier_speed_of_the_script_does_not_hide_that_it_is_slow(tmp_path: 
 
 
 def test_speeds_by_epoch_and_in_other_kinds_of_machines(tmp_path: Path) -> None:
-    path = stored(tmp_path, normals.loading_step(0.1))
-    # 640 samples in batches of 32 are 20 steps.
-    report = answered(path, "colab T4: 2 s/epoch", "windows RTX 3060 12GB: 160 samples/s")
+    path = stored(tmp_path, normals.loading_step(0.1), steps_per_epoch=15.0)
+    # Only the stored run knows its sampler: 20 steps would be 640 samples in batches of 32.
+    report = answered(path, "colab T4: 1.5 s/epoch", "windows RTX 3060 12GB: 160 samples/s")
     assert [one.measured.value_ns for one in report.speeds] == [1e8, 2e8]
     assert [one.fed_by for one in report.speeds] == [
         "container of a hosted notebook", "Windows desktop or laptop, WSL2 included",

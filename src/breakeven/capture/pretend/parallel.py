@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -57,7 +58,7 @@ class ShardedModelError(NotImplementedError):
 class _FirstOfOne(os._Environ):  # type: ignore[type-arg]
     """The environment of a script that ``torchrun`` would start as the only process.
 
-    ``get`` and ``in`` find only what is set: a script that asks trains without a group.
+    Only a plain read finds what is not set: a script that asks first trains without a group.
     """
 
     def __getitem__(self, key: Any) -> Any:
@@ -70,6 +71,10 @@ class _FirstOfOne(os._Environ):  # type: ignore[type-arg]
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(key, default) if key in self else default
+
+    def pop(self, key: Any, *default: Any, **named: Any) -> Any:
+        # Its own `pop` reads a missing name, and then cannot delete it.
+        return (super() if key in self else UserDict[Any, Any]()).pop(key, *default, **named)
 
 
 def offer_torchrun_variables() -> None:
