@@ -101,7 +101,7 @@ def _sarif(placed: Sequence[tuple[Finding, str]]) -> dict[str, Any]:
 
 
 def _sarif_location(path: str, line: int) -> dict[str, Any]:
-    artifact = {"uri": quote(path, errors="surrogateescape"), "uriBaseId": "%SRCROOT%"}
+    artifact = {"uri": quote(path, errors="surrogatepass"), "uriBaseId": "%SRCROOT%"}
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line}}}
 
 
