@@ -230,7 +230,11 @@ def _table(report: CostReport) -> Table:
                 is_number=True,
             ),
             Column("bound", bounds, page_header="limited by", optional=1),
-            Column("batch", batches, page_header="largest batch", is_number=True, optional=2),
+            *(
+                [Column("batch", batches, page_header="largest batch", is_number=True, optional=2)]
+                if any(batches)
+                else []
+            ),
             Column("kWh", energies, is_number=True, optional=3),
             Column("kg CO₂", emissions, is_number=True, optional=4),
         ),
