@@ -174,8 +174,8 @@ def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
         case Bound.LAUNCH:
             return (
                 f"Launching {detail.num_kernels} kernels takes "
-                f"{_about(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below "
-                f"that, and {done}."
+                f"{_about(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below that "
+                f"without a CUDA graph, and {done}."
             )
         case Bound.SYNC:
             return (

@@ -158,7 +158,8 @@ LAUNCH_BOUND = tuple(op(10_000, host_ns=1_000_000) for _ in range(4))
         (
             LAUNCH_BOUND,
             Bound.LAUNCH,
-            "Launching 4 kernels takes 4 ms, the arithmetic 40 µs: no GPU can go below that, and "
+            "Launching 4 kernels takes 4 ms, the arithmetic 40 µs: no GPU can go below that "
+            "without a CUDA graph, and "
             "CPU is done in 100 µs.",
         ),
         (
