@@ -31,7 +31,7 @@ from torch import nn
 from breakeven.cost import StepCosts, era_of, load_efficiencies, load_step_effects, reference_host
 from breakeven.device import find_device
 from breakeven.errors import BreakevenError
-from breakeven.money.energy import POWER_FIT, activity_of, power_terms
+from breakeven.money.energy import POWER_FIT, kernel_work, power_terms
 from breakeven.simulate import build_program, predict_steps
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads import trace_cases
@@ -185,9 +185,10 @@ def terms_of(rows: list[dict[str, str]]) -> tuple[Floats, Floats]:
         num_samples = WORKLOADS[row["dataset"]][2]
         measured_ns = float(row["time_per_epoch"]) * 1e9 * size / num_samples
         fed_ns = measured_ns if row["dataset"] == _FED_BY_HOST else 0.0
+        (work,) = kernel_work(program, [device])
         for kept, least_ns in zip(terms, (fed_ns, 0.0), strict=True):
             step_ns = max(step.estimate.value_ns, least_ns)
-            kept.append(power_terms(device, activity_of(program, device, step_ns)))
+            kept.append(power_terms(device, work.during(step_ns)))
     return np.array(terms[0]), np.array(terms[1])
 
 

@@ -194,8 +194,6 @@ def run(args: argparse.Namespace) -> int:
         keeps_global_batch=not args.batch_per_gpu,
         setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
     )
-    # Refuse a wrong name before the script runs.
-    request.chosen()
     if is_stored_run(args.target) and not args.is_module:
         if args.script_arguments and not args.format:
             raise UsageError(
@@ -203,10 +201,6 @@ def run(args: argparse.Namespace) -> int:
             )
         report = cost_run(args.target, request)
     else:
-        if args.steps is None and args.epochs is None:
-            raise UsageError(
-                "the length of the training is unknown", hint="pass --steps N or --epochs N"
-            )
         with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
             report = cost_target(args.target, request, progress=progress, **run_options(args))
     if args.format:
@@ -255,13 +249,14 @@ def _until_s(text: str) -> float:
     """Return the seconds until a time of day, today or tomorrow, or until a date and time."""
     now = datetime.datetime.now()
     try:
-        if "T" in text or " " in text:
+        is_date = "T" in text or " " in text
+        if is_date:
             end = datetime.datetime.fromisoformat(text)
         else:
             end = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(text))
         if end.tzinfo is not None:
             end = end.astimezone().replace(tzinfo=None)
-        if "T" not in text and " " not in text:
+        if not is_date:
             end += datetime.timedelta(days=end <= now)
     except ValueError:
         raise argparse.ArgumentTypeError(

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from breakeven.money.energy import POWER_FIT as POWER_FIT
     from breakeven.money.energy import Activity as Activity
     from breakeven.money.energy import PowerFit as PowerFit
-    from breakeven.money.energy import activity_of as activity_of
     from breakeven.money.energy import board_watts as board_watts
     from breakeven.money.energy import co2_kg as co2_kg
     from breakeven.money.energy import energy_kwh as energy_kwh
+    from breakeven.money.energy import kernel_work as kernel_work
     from breakeven.money.interval import Interval as Interval
     from breakeven.money.machines import PRICES_VERSION as PRICES_VERSION
     from breakeven.money.machines import REST as REST

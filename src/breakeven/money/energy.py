@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -55,22 +56,41 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     recurrent_fraction: float = 0.0
 
 
-def activity_of(program: Program, device: DeviceSpec, step_ns: float) -> Activity:
-    """Return what a GPU does during a step.
+class KernelWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernels of a step do on a GPU, whatever the step takes.
+
+    Args:
+        work_ns: Time in which kernels compute or move data; their start is not included.
+        recurrent_fraction: Part of it in recurrent layers.
+    """
+
+    work_ns: float
+    recurrent_fraction: float
+
+    def during(self, step_ns: float) -> Activity:
+        """Return what the GPU does during a step of ``step_ns``."""
+        return Activity(
+            working_fraction=min(self.work_ns / step_ns, 1.0),
+            recurrent_fraction=self.recurrent_fraction,
+        )
+
+
+def kernel_work(program: Program, devices: Sequence[DeviceSpec]) -> tuple[KernelWork, ...]:
+    """Return what the kernels of a step do on each GPU.
 
     Args:
         program: The step.
-        device: The GPU.
-        step_ns: Time of the step on it.
+        devices: The GPUs.
     """
     kernels = program.kernels
-    times = program.costs.kernel_times(kernels, [device])
-    work_ns = np.maximum(times.time_ns - times.floor_ns, 0.0)[:, 0]
+    times = program.costs.kernel_times(kernels, devices)
+    work_ns = np.maximum(times.time_ns - times.floor_ns, 0.0)
     is_recurrent = np.array([kernel.family is Family.RECURRENT for kernel in kernels], dtype=bool)
-    total_ns = float(work_ns.sum())
-    return Activity(
-        working_fraction=min(total_ns / step_ns, 1.0),
-        recurrent_fraction=float(work_ns[is_recurrent].sum()) / total_ns if total_ns else 0.0,
+    return tuple(
+        KernelWork(work_ns=total_ns, recurrent_fraction=part_ns / total_ns if total_ns else 0.0)
+        for total_ns, part_ns in zip(
+            work_ns.sum(axis=0).tolist(), work_ns[is_recurrent].sum(axis=0).tolist(), strict=True
+        )
     )
 
 
@@ -150,20 +170,19 @@ def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None 
         training_ns: Time of the training.
         machine: Its machine; one without a provider has no building. The processors of one
             without GPUs are busy; those of another are between idle and busy.
-        boards: Mean power of its GPUs, from `board_watts`.
+        boards: Power of all its GPUs together, from `board_watts`.
     """
     idle, full = next(watts for name, watts in _VCPU_WATTS.items() if name in machine.cpu)
     half = (idle + full) / 2
     vcpu = (idle, half, full) if machine.num_gpus else (half, full, full)
     more_bytes = max(machine.memory_bytes - machine.num_vcpus * _BYTES_PER_VCPU, 0.0)
-    num_boards = machine.num_gpus if boards else 0.0
     gpu = boards or Interval(value=0.0, low=0.0, high=0.0)
     pue = (_PUE_ENDS[0], _PUE.get(machine.cloud, _OTHER_PUE), _PUE_ENDS[1])
     if not machine.provider:
         pue = (1.0, 1.0, 1.0)
     low, value, high = (
         building
-        * (machine.num_vcpus * processor + more_bytes * _WATTS_PER_BYTE + num_boards * board)
+        * (machine.num_vcpus * processor + more_bytes * _WATTS_PER_BYTE + board)
         * (time / NS_PER_S / J_PER_KWH)
         for building, processor, board, time in zip(
             pue, vcpu, _ends(gpu), _ends(training_ns), strict=True

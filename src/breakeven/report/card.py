@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from breakeven.report.cost import CLEARLY_FASTER, faster_choices, machine_text, time_text, usd_text
+from breakeven.report.cost import (
+    CLEARLY_FASTER,
+    faster_choices,
+    machine_text,
+    own_row,
+    time_text,
+    usd_text,
+)
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import plain
 from breakeven.report.kinds import kind_of
@@ -48,14 +55,13 @@ def card_rows(rows: Sequence[CostRow]) -> list[CostRow]:
     If no machine is clearly faster, the second is the cheapest GPU. If no GPU is clearly faster
     than that one, the third is the next cheapest GPU.
     """
-    here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
     gpus = [r for r in rows if r.kind is DeviceKind.GPU and not r.is_here and r.fits is not False]
     gpus.sort(key=lambda row: row.usd.value)
     second = (faster_choices(rows) or gpus)[:1]
     others = [row for row in gpus if all(row.device != one.device for one in second)]
     longest_ns = second[0].time_ns.value / CLEARLY_FASTER if second else 0.0
     others.sort(key=lambda row: row.time_ns.value > longest_ns)
-    return [here, *second, *others[:1]]
+    return [own_row(rows), *second, *others[:1]]
 
 
 def _cells(row: CostRow, report: CostReport) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         rows: All machines, those that meet the limits first, then by money.
         prices: The lists of their prices.
     """
-    here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
+    here = own_row(rows)
     late = "" if here.meets_limits else ", which may miss the limits"
     own = (
         f"this {here.kind.upper()}: {format_time(here.time_ns.value)}, "
@@ -105,12 +105,17 @@ def cheapest_figure(report: CostReport) -> Figure:
     return Figure(f"{text} on {row.provider} {row.machine}", row.usd.low, row.usd.high)
 
 
+def own_row(rows: Sequence[CostRow]) -> CostRow:
+    """Return the faster row of this machine: of its CPU, or of its GPU."""
+    return min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
+
+
 def faster_choices(rows: Sequence[CostRow]) -> list[CostRow]:
     """Return the rented machines within the limits that are clearly faster than this one.
 
     If this one is not within the limits, all rented ones that are.
     """
-    here = min((row for row in rows if row.is_here), key=lambda row: row.time_ns.value)
+    here = own_row(rows)
     longest_ns = here.time_ns.value / CLEARLY_FASTER if here.meets_limits else math.inf
     usable = (row for row in rows if row.meets_limits and not row.is_here)
     return [row for row in usable if row.time_ns.value < longest_ns]

@@ -191,12 +191,10 @@ def predict_on_gpus(
     num_gpus: int,
     *,
     keeps_global_batch: bool,
-    strategy: Strategy = Strategy.DDP,
     has_peer_access: bool | None = None,
-    has_bridge: bool = False,
     costs: CostModel | None = None,
 ) -> MultiGpuPrediction:
-    """Return the prediction of a step on one or several GPUs of one machine.
+    """Return the prediction of a step on one or several GPUs of one machine, by DDP.
 
     Args:
         step: The recorded step. One process of a distributed script stands for all of them.
@@ -205,9 +203,7 @@ def predict_on_gpus(
         num_gpus: Number of GPUs.
         keeps_global_batch: Whether the GPUs divide the batch of the script (strong scaling);
             otherwise each has a batch of that size (weak scaling).
-        strategy: Way of sharing.
         has_peer_access: As in `MultiGpuSetup`.
-        has_bridge: As in `MultiGpuSetup`.
         costs: The cost model; the shipped one by default.
 
     Raises:
@@ -225,9 +221,8 @@ def predict_on_gpus(
         message = f"Predicted as if {num_gpus} GPUs were in one machine, on one link."
         caveats += (Caveat(code="assumed-one-machine", message=message),)
     setup = MultiGpuSetup(
-        strategy=strategy, num_devices=num_gpus,
-        has_peer_access=has_peer_access, has_bridge=has_bridge,
-    )  # fmt: skip
+        strategy=Strategy.DDP, num_devices=num_gpus, has_peer_access=has_peer_access
+    )
     (single,) = predict_steps(trace, [device], host, costs=costs)
     if num_gpus > 1:
         shared = predict_multi_gpu(trace, device, host, setup, single=single, costs=costs)
@@ -243,8 +238,7 @@ def _with_part_of_batch(
     step: StepTrace | ScaledTrace, trace: StepTrace, num_gpus: int
 ) -> tuple[StepTrace, tuple[Caveat, ...]]:
     """Return the step with the batch of the slowest GPU, and a caveat if others have less."""
-    num_processes = 1 if trace.group is msgspec.UNSET else trace.group.num_processes
-    whole = (trace.batch_size or 0) * num_processes
+    whole = (trace.batch_size or 0) * trace.num_processes
     part = math.ceil(whole / num_gpus)
     because = ""
     if not whole:

@@ -243,7 +243,7 @@ def _report(
     diagnosed = diagnose(case)
     edits = {one.finding.code: one.match.edit for one in diagnosed}
     found, of_findings = kept_findings(diagnosed, case)
-    loader, generated = step.as_set.loader, step.as_set.generated
+    generated, per_epoch = step.as_set.generated, facts.steps_per_epoch
     return CheckReport(
         schema_version=SCHEMA_VERSION,
         target=target,
@@ -259,7 +259,7 @@ def _report(
             compared.host,
             here,
             told,
-            (*caveats, *length.caveats(loader), *of_findings),
+            (*caveats, *length.caveats(per_epoch), *of_findings),
         ),
         curves=sizes.curves,
         generated=generated and generated_step(generated, compared.results[0].step_ns),
@@ -275,6 +275,9 @@ def _report(
             here=costs,
         ),
         program=program_of(
-            compared.verdict, (*compared.results, *absent_cpus), facts, length.steps(loader)
+            compared.verdict,
+            (*compared.results, *absent_cpus),
+            facts,
+            length.steps(per_epoch),
         ),
     )

@@ -10,31 +10,23 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from breakeven.calibrate import host_called, in_measured_machines
 from breakeven.device import (
-    DeviceSpec,
-    FeedingHost,
-    HostSpec,
     find_device,
     find_host_cpu,
-    find_host_kind,
-    find_kind,
     known_device,
 )
-from breakeven.errors import BreakevenError, Caveat, UsageError
+from breakeven.errors import Caveat, UsageError
 from breakeven.money import (
-    Activity,
     Interval,
     Machine,
     PriceFile,
-    activity_of,
     billed_usd,
     board_watts,
     co2_kg,
     energy_kwh,
+    kernel_work,
     known_prices,
     price_caveats,
     select_machines,
@@ -42,21 +34,15 @@ from breakeven.money import (
 from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer, pareto_front
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport, CostRow
 from breakeven.simulate import (
-    Edit,
     Program,
-    StepPrediction,
     build_program,
-    largest_batch,
-    predict_on_gpus,
-    predict_steps,
-    scaled_host,
 )
 from breakeven.studies.check import check_target
 from breakeven.studies.comparison import predict_absent_cpus
-from breakeven.studies.measured_step import TrainingLength
+from breakeven.studies.measured_step import UNKNOWN_LENGTH, TrainingLength
+from breakeven.studies.rented_gpus import rented_steps
 from breakeven.studies.study import read_recorded
-from breakeven.timing import Estimate, Source
-from breakeven.trace import Phase, ScaledTrace, ScalingError, scaled_from_one
+from breakeven.timing import Source
 from breakeven.units import NS_PER_S
 from breakeven.verdict import (
     BetweenTime,
@@ -74,16 +60,6 @@ SETUP_S = Interval(value=240.0, low=90.0, high=600.0)
 # HF Jobs does not publish its CPUs: a server's core of 2021.
 _ASSUMED_CPU = "Xeon Platinum 8375C"
 _HERE = "this machine"
-_PARTS_TRIED = (2, 4, 8, 16, 32, 64)
-_PARTS = Caveat(
-    code="accumulated",
-    message="the batch does not fit: it is split into parts whose gradients accumulate, which "
-    "changes batch normalization",
-)
-_PART_OF_GPU = Caveat(
-    code="part-of-gpu",
-    message="the machine has a part of the GPU; its share of memory and rates is assumed",
-)
 _CPU_ASSUMED = Caveat(
     code="assumed-cpu",
     message=f"the provider does not publish the CPU; assumed is a {_ASSUMED_CPU}",
@@ -164,6 +140,10 @@ def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport
         BreakevenError: If the target gives no answer, or its length is unknown.
     """
     gpus = sorted({machine.gpu for machine in request.chosen() if machine.gpu})
+    if request.length == UNKNOWN_LENGTH:
+        raise UsageError(
+            "the length of the training is unknown", hint="pass --steps N or --epochs N"
+        )
     report = check_target(
         target,
         devices=tuple(find_device(gpu).name for gpu in gpus),
@@ -198,11 +178,11 @@ def _cost(
     request: CostRequest,
 ) -> CostReport:
     machines, num_steps = request.chosen(), _num_steps(report, request.length)
-    group, facts = recording.trace.group, report.program and facts_of(report.program)
+    facts = report.program and facts_of(report.program)
     training = _Training(
         facts=facts or ProgramFacts(),
         num_steps=num_steps,
-        num_processes=1 if group is UNSET else group.num_processes,
+        num_processes=recording.trace.num_processes,
         own=report.results[0],
         request=request,
     )
@@ -252,17 +232,16 @@ def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> i
         UsageError: If it is unknown.
     """
     stored = report.program
-    if length.num_steps is not None:
-        return length.num_steps
-    if length.num_epochs is not None and stored is not None and stored.steps_per_epoch:
-        return max(1, round(length.num_epochs * stored.steps_per_epoch))
-    if length.num_epochs is None and stored is not None and stored.num_steps:
-        return stored.num_steps
+    num_steps = length.steps(stored and stored.steps_per_epoch)
+    if num_steps is not None:
+        return max(1, num_steps)
     if length.num_epochs is not None:
         raise UsageError(
             "the length of an epoch is unknown: no DataLoader of known length feeds the steps",
             hint="pass --steps N",
         )
+    if stored is not None and stored.num_steps:
+        return stored.num_steps
     raise UsageError("the length of the training is unknown", hint="pass --steps N")
 
 
@@ -300,7 +279,7 @@ class _Training:
         Args:
             result: The step on its device.
             machine: The machine; without a provider, this one.
-            boards: Mean power of its GPUs, in watts; None without one.
+            boards: Power of all its GPUs together, in watts; None without one.
             num_gpus: GPUs that share the training; 0 for a CPU, and for this machine.
             num_parts: Parts of each batch.
             largest: The largest batch that fits.
@@ -408,7 +387,7 @@ def _own_rows(
         boards, caveats = None, ()
         if kind is DeviceKind.GPU:
             gpu = known_device(best.device)
-            boards = gpu and board_watts(gpu, activity_of(program, gpu, best.step_ns))
+            boards = gpu and board_watts(gpu, kernel_work(program, [gpu])[0].during(best.step_ns))
             caveats = () if gpu else (_UNKNOWN_BOARD,)
         yield training.row(best, machine, boards=boards, caveats=caveats)
 
@@ -417,141 +396,28 @@ def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> tuple[list[CostRow], list[Caveat]]:
     """Return the training on the machines with GPUs, and why some numbers of GPUs are left out."""
-    scaled, request = _scaled(recording), training.request
-    rows: list[CostRow] = []
-    undivided: list[Caveat] = []
-    by_kind: dict[str, list[Machine]] = {}
-    for machine in machines:
-        if machine.gpu:
-            kind = find_host_kind(machine.cloud) or find_kind("cloud")
-            by_kind.setdefault(kind.id, []).append(machine)
-    for kind_id, rented in by_kind.items():
-        host = _rented_host(kind_id, recording.host)
-        devices = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in rented}
-        alone = dict(
-            zip(devices, predict_steps(program, tuple(devices.values()), host), strict=True)
+    request = training.request
+    steps, undivided = rented_steps(
+        program,
+        recording,
+        [machine for machine in machines if machine.gpu],
+        request.num_gpus,
+        keeps_global_batch=request.keeps_global_batch,
+    )
+    rows = [
+        training.row(
+            device_result(rented.step),
+            machine,
+            boards=rented.boards_watts(machine),
+            num_gpus=rented.num_gpus,
+            num_parts=rented.num_parts,
+            largest=rented.largest_batch,
+            caveats=rented.caveats,
         )
-        for (part, num_gpus), some in _by_gpus(rented, request.num_gpus).items():
-            device, num_parts = devices[part], 1
-            # The recorded process has its part of the batch.
-            own_ns_factor = num_gpus / training.num_processes if request.keeps_global_batch else 1
-            if num_gpus == training.num_processes == 1:
-                step, num_parts = _fitting(alone[part], program, scaled, host)
-            else:
-                try:
-                    step = predict_on_gpus(
-                        scaled or program.trace,
-                        device,
-                        host,
-                        num_gpus,
-                        keeps_global_batch=request.keeps_global_batch,
-                    ).step
-                except BreakevenError as error:
-                    message = f"{error.message}; try --batch-per-gpu"
-                    undivided.append(Caveat(code="batch-not-divided", message=message))
-                    continue
-            own_ns = step.estimate.value_ns * own_ns_factor
-            busy = board_watts(device, activity_of(program, device, own_ns))
-            idle = board_watts(device, Activity(working_fraction=0.0))
-            caveats = [_PART_OF_GPU] if part[1] < 1 else []
-            caveats += [_PARTS] if num_parts > 1 else []
-            largest = largest_batch(scaled, device)
-            if largest and request.keeps_global_batch:
-                largest *= num_gpus
-            for machine in some:
-                boards = busy.times(num_gpus).plus(idle.times(machine.num_gpus - num_gpus))
-                row = training.row(
-                    device_result(step),
-                    machine,
-                    num_gpus=num_gpus,
-                    boards=boards.times(1 / machine.num_gpus),
-                    num_parts=num_parts,
-                    largest=largest,
-                    caveats=caveats,
-                )
-                rows.append(row)
+        for rented in steps
+        for machine in rented.machines
+    ]
     return rows, undivided
-
-
-def _by_gpus(
-    machines: Sequence[Machine], numbers: Sequence[int]
-) -> Mapping[tuple[tuple[str, float], int], list[Machine]]:
-    """Return the machines by GPU, its fraction, and the number of GPUs to train on."""
-    found: dict[tuple[tuple[str, float], int], list[Machine]] = {}
-    for machine in machines:
-        for number in numbers:
-            if number <= machine.num_gpus:
-                found.setdefault(((machine.gpu, machine.gpu_fraction), number), []).append(machine)
-    return found
-
-
-def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
-    """Return the host of GPUs in a kind of machine, with the factors that the step showed."""
-    rented = recorded.data_center
-    seen = rented if isinstance(rented, FeedingHost) else recorded
-    host = in_measured_machines(host_called(kind_id, recorded))
-    assert isinstance(host, FeedingHost), "a kind gives a feeding host"
-    return FeedingHost.of(scaled_host(host, seen, seen), host.kind)
-
-
-def _part_of(gpu: str, fraction: float) -> DeviceSpec:
-    """Return a GPU, or a part of it with that share of its memory and rates."""
-    device = find_device(gpu)
-    if fraction == 1:
-        return device
-    peaks = {name: rate * fraction for name, rate in device.peak_flop_per_s.items()}
-    return replace(
-        device,
-        name=f"1/{round(1 / fraction)} {device.name}",
-        num_sms=max(1, round(device.num_sms * fraction)),
-        memory_bytes=round(device.memory_bytes * fraction),
-        memory_bytes_per_s=device.memory_bytes_per_s * fraction,
-        peak_flop_per_s=peaks,
-        tdp_watts=device.tdp_watts * fraction,
-    )
-
-
-def _scaled(recording: RecordedStep) -> ScaledTrace | None:
-    """Return the step at every batch size; None if it is known at one only."""
-    try:
-        if recording.other_size is not None:
-            return ScaledTrace(recording.trace, recording.other_size)
-        return scaled_from_one(recording.trace)
-    except ScalingError:
-        return None
-
-
-def _fitting(
-    step: StepPrediction, program: Program, scaled: ScaledTrace | None, host: HostSpec
-) -> tuple[StepPrediction, int]:
-    """Return the step, in as many parts of the batch as its memory needs, and their number.
-
-    All parts but one have no update: their gradients accumulate.
-    """
-    size = program.trace.batch_size
-    if step.fits or scaled is None or size is None:
-        return step, 1
-    most = largest_batch(scaled, step.device)
-    num_parts = next((n for n in _PARTS_TRIED if most and size % n == 0 and size // n <= most), 0)
-    if not num_parts:
-        return step, 1
-    part = build_program(scaled.at(size // num_parts))
-    events = enumerate(part.trace.events)
-    updates = {i: () for i, event in events if getattr(event, "phase", None) is Phase.OPTIMIZER}
-    whole, bare = (
-        predict_steps(each, [step.device], host)[0]
-        for each in (part, part.edited(Edit(replaced=updates)))
-    )
-    ratio = 1 + (num_parts - 1) * bare.estimate.value_ns / whole.estimate.value_ns
-    one = whole.estimate
-    return replace(
-        whole,
-        batch_size=size,
-        estimate=Estimate.predicted(
-            *(ratio * ns for ns in (one.value_ns, one.low_ns, one.high_ns))
-        ),
-        device_busy_ns=whole.device_busy_ns + (num_parts - 1) * bare.device_busy_ns,
-    ), num_parts
 
 
 def _cpu_rows(
@@ -566,21 +432,17 @@ def _cpu_rows(
         return [], ()
     if recording.here is None:
         return [], (_NO_RATES,)
-    cpus = {
-        machine.name: replace(
-            find_host_cpu(machine.cpu or _ASSUMED_CPU),
-            num_cores=machine.num_cores,
-        )
+    cpus = [
+        replace(find_host_cpu(machine.cpu or _ASSUMED_CPU), num_cores=machine.num_cores)
         for machine in rented
-    }
-    distinct = list(dict.fromkeys(cpus.values()))
+    ]
+    distinct = list(dict.fromkeys(cpus))
     results, unpredicted = predict_absent_cpus(program, training.own, recording.here, distinct)
     by_cpu = dict(zip(distinct, results, strict=False))
     peak_bytes = training.own.peak_memory_bytes
     rows: list[CostRow] = []
-    for machine in rented:
-        result = by_cpu.get(cpus[machine.name])
-        if result is not None:
+    for machine, cpu in zip(rented, cpus, strict=True):
+        if (result := by_cpu.get(cpu)) is not None:
             fits = peak_bytes is None or peak_bytes <= machine.memory_bytes
             result = replace(result, fits=fits, peak_memory_bytes=peak_bytes)
             caveats = () if machine.cpu else (_CPU_ASSUMED,)

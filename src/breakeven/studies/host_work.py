@@ -132,6 +132,23 @@ def host_for_prediction(
     return changed(host)
 
 
+def with_factors_of(seen: HostSpec, host: FeedingHost) -> FeedingHost:
+    """Return a host whose machines have the factors that a recorded step showed.
+
+    The script's own work takes other machines as long as the recorded one, relatively. Measured
+    machines have their own factors.
+
+    Args:
+        seen: The recorded host.
+        host: The other one.
+    """
+    return host.each(
+        lambda one: (
+            one if one.is_measured else FeedingHost.of(scaled_host(one, seen, seen), one.kind)
+        )
+    )
+
+
 def is_other_path(program: Program, plain: PlainRun, here: HostSpec) -> bool:
     """Return whether the recorded step cannot be the timed one.
 

@@ -287,24 +287,23 @@ class TrainingLength(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int | None = None
     num_epochs: int | None = None
 
-    def steps(self, loader: LoaderUse | None) -> int | None:
+    def steps(self, per_epoch: float | None) -> int | None:
         """Return the number of steps; None if unknown.
 
         Args:
-            loader: The DataLoader that feeds the steps.
+            per_epoch: Steps in a pass over the data, from `steps_per_epoch`.
         """
-        per_epoch = steps_per_epoch(loader)
         if self.num_epochs is None or per_epoch is None:
             return self.num_steps
         return round(self.num_epochs * per_epoch)
 
-    def caveats(self, loader: LoaderUse | None) -> tuple[Caveat, ...]:
+    def caveats(self, per_epoch: float | None) -> tuple[Caveat, ...]:
         """Return a caveat if epochs cannot be converted into steps.
 
         Args:
-            loader: The DataLoader that feeds the steps.
+            per_epoch: Steps in a pass over the data, from `steps_per_epoch`.
         """
-        if self.num_epochs is None or self.steps(loader) is not None:
+        if self.num_epochs is None or self.steps(per_epoch) is not None:
             return ()
         message = (
             "no DataLoader of known length feeds the steps, so the length of an epoch is unknown: "

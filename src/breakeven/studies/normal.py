@@ -38,15 +38,14 @@ from breakeven.simulate import (
     compile_mode_of,
     compiled_step,
     predict_steps,
-    scaled_host,
 )
-from breakeven.studies.host_work import host_for_prediction
+from breakeven.studies.host_work import host_for_prediction, with_factors_of
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
 from breakeven.studies.study import read_recorded, start_study
 from breakeven.timing import Estimate, Source
 from breakeven.trace import HostWork
 from breakeven.units import format_duration
-from breakeven.verdict import DeviceKind, DeviceResult, HostSummary, device_result
+from breakeven.verdict import DeviceKind, DeviceResult, HostSummary, device_result, estimate_of
 
 # A step counts as fast below the interval widened by this power, since a fast step is no reason to
 # search. Chosen, like the prior, on one half of the sources of `benchmarks/normal.py`, which shows
@@ -148,13 +147,9 @@ def normal_run(
     own, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
     host = with_kinds(own, own, kinds)
     assert isinstance(host, FeedingHost)
-    # The script's own work takes other machines as long as the recorded one, relatively.
-    host = host.each(
-        lambda one: one if one.is_measured else FeedingHost.of(scaled_host(one, own, own), one.kind)
-    )
     return _judge_all(
-        program, host, speeds, report.results, select_devices(devices), target=report.target,
-        shown=report.host,
+        program, with_factors_of(own, host), speeds, report.results, select_devices(devices),
+        target=report.target, shown=report.host,
         steps_per_epoch=report.program.steps_per_epoch if report.program else None,
         caveats=tuple(one for one in report.caveats if one.code != "measured-speed"),
     )  # fmt: skip
@@ -195,7 +190,7 @@ def _judge_all(
     for result in results:
         device = known_device(result.device)
         if result.kind is DeviceKind.GPU and result.source is Source.MEASURED and device:
-            judged.append(judge(ran, device, typical, _step(result.step_ns, result)))
+            judged.append(judge(ran, device, typical, estimate_of(result)))
     for said, speed in speeds.items():
         num_steps = counts.get(speed.per, 1.0)
         if not num_steps:
@@ -203,7 +198,8 @@ def _judge_all(
                 f"--measured {said!r}: the steps per {speed.per} are unknown",
                 hint="say it per step: it/s or ms",
             )
-        step = _step(speed.time_ns / num_steps)
+        ns = speed.time_ns / num_steps
+        step = Estimate(value_ns=ns, low_ns=ns, high_ns=ns, source=Source.MEASURED)
         judged.append(judge(ran, speed.device, typical, step, said))
         _ensure_unit(judged[-1])
         kind = typical.kind_for(speed.device)
@@ -224,12 +220,6 @@ def _judge_all(
         batch_size=size, speeds=tuple(speeds_shown),
         others=tuple(map(device_result, predicted)), caveats=(*caveats, *told),
     )  # fmt: skip
-
-
-def _step(time_ns: float, result: DeviceResult | None = None) -> Estimate:
-    """Return a measured step; with the interval of a result, if it is one."""
-    low_ns, high_ns = (result.low_ns, result.high_ns) if result else (time_ns, time_ns)
-    return Estimate(value_ns=time_ns, low_ns=low_ns, high_ns=high_ns, source=Source.MEASURED)
 
 
 def _ensure_unit(judged: SpeedJudgement) -> None:

@@ -29,7 +29,7 @@ from breakeven.report import (
 )
 from breakeven.simulate import Program, build_program
 from breakeven.studies.host_work import host_for_prediction
-from breakeven.studies.measured_step import MeasuredStep, TrainingLength
+from breakeven.studies.measured_step import MeasuredStep, TrainingLength, steps_per_epoch
 from breakeven.studies.runner import Runner
 
 
@@ -137,8 +137,9 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
     host = in_measured_machines(study.host)
     if not study.speeds:
         return host, ()
-    size, epoch = step.program.trace.batch_size, TrainingLength(num_epochs=1)
-    counts = {"sample": size and 1 / size, "epoch": epoch.steps(step.as_set.loader)}
+    size, per_epoch = step.program.trace.batch_size, steps_per_epoch(step.as_set.loader)
+    epoch = TrainingLength(num_epochs=1)
+    counts = {"sample": size and 1 / size, "epoch": epoch.steps(per_epoch)}
     seen = host_for_prediction(step.program, step.plain, host, study.here)
     new, told = anchors_of(study.speeds, step.program, seen, study.target.label, counts)
     return in_measured_machines(study.host, new), told

@@ -328,6 +328,11 @@ class StepTrace(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     frames: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
     group: ProcessGroup | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def num_processes(self) -> int:
+        """Return the number of processes that share the step; it is the step of one of them."""
+        return 1 if isinstance(self.group, msgspec.UnsetType) else self.group.num_processes
+
     @cached_property
     def ops(self) -> tuple[Op, ...]:
         """Return the operators alone."""

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.cost import Family, Kernel
-from breakeven.device import find_device
+from breakeven.device import DeviceSpec, find_device
 from breakeven.money.energy import (
     GRID_KG_PER_KWH,
     Activity,
     PowerFit,
-    activity_of,
     board_watts,
     co2_kg,
     energy_kwh,
+    kernel_work,
 )
 from breakeven.money.interval import Interval
 from breakeven.money.machines import Machine, shipped_prices
@@ -94,6 +94,11 @@ def _program() -> Program:
     return build_program(StepTrace(events=(event,), batch_size=1))
 
 
+def activity_of(program: Program, device: DeviceSpec, step_ns: float) -> Activity:
+    (work,) = kernel_work(program, [device])
+    return work.during(step_ns)
+
+
 def test_activity_is_the_work_of_the_kernels_without_their_start() -> None:
     program, device = _program(), find_device("A40")
     times = program.costs.kernel_times(program.kernels, [device])
@@ -137,13 +142,15 @@ def test_energy_of_boards_and_memory() -> None:
     boards = Interval(value=300.0, low=200.0, high=400.0)
     whole = machine(gpu="a40", num_gpus=2, memory_bytes=117_500_000_000, provider="gcp")
 
-    kwh = energy_kwh(HOUR, whole, boards)
+    kwh = energy_kwh(HOUR, whole, boards.times(2))
 
     # Half load of an unknown processor; 100 GB more than ten processors have.
     assert kwh.value == pytest.approx((10 * 2.325 + 100 * 0.392 + 600) / 1000 * 1.10)
     # The power of a part of a GPU is that of the part.
     half = machine(gpu="a40", num_gpus=2, memory_bytes=0, gpu_fraction=0.5, provider="gcp")
-    assert energy_kwh(HOUR, half, boards).value == pytest.approx((23.25 + 600) / 1000 * 1.10)
+    assert energy_kwh(HOUR, half, boards.times(2)).value == pytest.approx(
+        (23.25 + 600) / 1000 * 1.10
+    )
 
 
 def test_co2_follows_the_grid_if_it_is_known() -> None:

@@ -12,6 +12,7 @@ from breakeven.studies.measured_step import (
     MeasuredStep,
     TrainingLength,
     measure_target,
+    steps_per_epoch,
     upper_bound_if_disturbed,
 )
 from breakeven.studies.runner import Change, Runner
@@ -186,5 +187,5 @@ def test_trials_that_are_not_believed_either_are_no_better() -> None:
 def test_epochs_tell_the_steps_where_the_length_of_the_data_is_known(
     length: TrainingLength, loader: LoaderUse | None, num_steps: int | None, num_caveats: int
 ) -> None:
-    assert length.steps(loader) == num_steps
-    assert len(length.caveats(loader)) == num_caveats
+    assert length.steps(steps_per_epoch(loader)) == num_steps
+    assert len(length.caveats(steps_per_epoch(loader))) == num_caveats
