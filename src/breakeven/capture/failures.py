@@ -25,7 +25,7 @@ from breakeven.capture.location import (
 from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.trace import FileWrites, Location, WriteProtection
+from breakeven.trace import FileWrites, Location, WriteProtection, line_text
 
 _FOLDER = Path(__file__).resolve().parents[2]
 # The end of a traceback matters most, and the start of a message: torch's may list all backends.
@@ -232,6 +232,8 @@ def script_error(
         function = processes.function or "path.py:function"
         elsewhere = f"train in the script's own process, or name the training function: {function}"
         hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
+    if target.skipped:
+        hint += f"; {target.caveats[0].message}"
     return ScriptError(
         message,
         hint=hint,
@@ -300,7 +302,7 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
 def _place(location: Location, source: str) -> str:
     path, here = Path(location.file), _here()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown}:{location.line}" + (f": `{source}`" if source else "")
+    return f"{shown}{line_text(location.file, location.line)}" + (f": `{source}`" if source else "")
 
 
 def _here() -> Path:
@@ -317,4 +319,5 @@ def _command_of(target: Target) -> str:
         name = target.function
         return f'python -c "from {Path(target.path).stem} import {name}; {name}()"'
     option = ("-m",) if target.kind is TargetKind.MODULE else ()
-    return " ".join(("python", *option, target.label, *target.arguments))
+    program = ("jupyter", "execute") if target.is_notebook else ("python", *option)
+    return " ".join((*program, target.label, *target.arguments))

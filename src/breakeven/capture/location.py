@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import linecache
 import sys
 import sysconfig
+import tokenize
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
 from breakeven.capture.target import as_text
-from breakeven.trace import Location
+from breakeven.trace import Location, is_notebook
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 # breakeven runs these shipped training scripts like any user's script: reports name their lines,
 # even if the package is installed among the libraries.
 _OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
+
+# No handwritten file is larger; parsing generated ones takes seconds.
+_MAX_SOURCE_BYTES = 1_000_000
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 # In an editable installation, both packages are in the same folder.
@@ -120,6 +125,22 @@ def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameTyp
 def location_of(file: str, line: int, function: str = "") -> Location:
     """Return a location that can be shown and encoded, even if the file's name is not UTF-8."""
     return Location(file=as_text(file), line=line, function=function)
+
+
+def text_of(name: str) -> str:
+    """Return the text of a Python file; empty if it is missing, unreadable or too large."""
+    # The text of a notebook, and of its cells, is not in a file: Python keeps it for tracebacks.
+    if not is_notebook(name):
+        try:
+            if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
+                return ""
+            with tokenize.open(name) as file:
+                return file.read()
+        except (SyntaxError, UnicodeDecodeError):  # the file declares a wrong encoding
+            return Path(name).read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            pass
+    return "".join(linecache.getlines(name))
 
 
 def file_digest(path: str) -> str | None:

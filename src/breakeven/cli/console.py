@@ -12,6 +12,7 @@ from rich.text import Text
 
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.report import printable
+from breakeven.trace import line_text
 
 # Invisible trailing whitespace; colours of table cells are kept.
 _UNSEEN = re.compile(r"[ \t]+(?=\n|\Z)")
@@ -73,7 +74,7 @@ def show_error(error: BreakevenError, console: Console | None = None) -> None:
         if error.file is not None:
             place = printable(error.file, None)
             if error.line is not None:
-                place += f":{error.line}"
+                place += line_text(error.file, error.line)
             lines.append(Text(f"  at {place}"))
         last_lines = deque(error.output.splitlines(), maxlen=_NUM_OUTPUT_LINES)
         if last_lines:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from breakeven.calibrate import (
     Speed,
     anchors_of,
@@ -109,6 +111,7 @@ def start_study(
     with nullcontext(launcher) if launcher else Launcher(keep) as processes:
         progress.begin("starting torch")
         ready = processes.ready()
+        ready = replace(ready, caveats=(*ready.caveats, *found.caveats))
         kinds = {one.device.id: one.kind for one in speeds.values() if one.kind}
         fed_by, here = find_hosts(host, processes, kinds)
         yield Study(
