@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from breakeven.report import CheckReport as CheckReport
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
+    from breakeven.studies import Report as Report
     from breakeven.studies import check_step as check_step
     from breakeven.studies import check_target as check_target
     from faststep import fast_sb3 as fast_sb3

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from breakeven.report.devices import hosts_document as hosts_document
     from breakeven.report.devices import stored_devices as stored_devices
     from breakeven.report.devices import stored_hosts as stored_hosts
+    from breakeven.report.document import plain as plain
     from breakeven.report.explain_report import DEVICE_TRACK as DEVICE_TRACK
     from breakeven.report.explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
     from breakeven.report.explain_report import HOST_TRACK as HOST_TRACK
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from breakeven.report.explain_report import TimelineSpan as TimelineSpan
     from breakeven.report.job import JOB_CLOUDS as JOB_CLOUDS
     from breakeven.report.job import job_text as job_text
+    from breakeven.report.kinds import KINDS as KINDS
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
     from breakeven.report.normal_report import NormalReport as NormalReport
     from breakeven.report.prices import cheapest_machines as cheapest_machines
@@ -69,7 +71,9 @@ if TYPE_CHECKING:
     from breakeven.report.rules import rules_document as rules_document
     from breakeven.report.rules import stored_rules as stored_rules
     from breakeven.report.shown import chart_document as chart_document
+    from breakeven.report.shown import documents_of as documents_of
     from breakeven.report.shown import ensure_can_chart as ensure_can_chart
+    from breakeven.report.shown import html_part as html_part
     from breakeven.report.shown import json_schema as json_schema
     from breakeven.report.shown import show as show
     from breakeven.report.shown import to_json as to_json

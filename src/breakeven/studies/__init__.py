@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.studies.answer import Report as Report
     from breakeven.studies.batch_sizes import why_not_measured as why_not_measured
     from breakeven.studies.check import check_step as check_step
     from breakeven.studies.check import check_target as check_target

@@ -157,18 +157,20 @@ def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport
     return _cost(report, recording, build_program(recording.trace), request)
 
 
-def cost_run(path: str | os.PathLike[str], request: CostRequest) -> CostReport:
-    """Return the cost of the training in ``path``, a run stored by ``breakeven check -o``.
+def cost_run(
+    run: str | os.PathLike[str] | CheckReport | ExplainReport, request: CostRequest
+) -> CostReport:
+    """Return the cost of the training of a run that ``breakeven check -o`` stored.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         request: The question.
 
     Raises:
         StoredDataError: If the file holds no recorded step.
         BreakevenError: If the length of the training is unknown.
     """
-    return _cost(*read_recorded(path, "cost"), request)
+    return _cost(*read_recorded(run, "cost"), request)
 
 
 def _cost(

@@ -149,19 +149,21 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
 
 
 def read_recorded(
-    path: str | os.PathLike[str], command: str
+    run: str | os.PathLike[str] | CheckReport | ExplainReport, command: str
 ) -> tuple[CheckReport | ExplainReport, RecordedStep, Program]:
     """Return a stored run of ``breakeven check`` or ``explain``, its recording, and its kernels.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         command: The command that reads it, for errors.
 
     Raises:
         StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
             hand, or holds no recorded step.
     """
-    report = read_document(path)
+    is_report = isinstance(run, CheckReport | ExplainReport)
+    report = run if is_report else read_document(run)
+    path = f"the report of {report.target}" if is_report else run
     if not isinstance(report, CheckReport | ExplainReport):
         raise StoredDataError(
             f"{path} is a run of breakeven {report_command(report)}, which records no step",
