@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from breakeven.lazy import exported_on_use, exports
@@ -35,6 +36,11 @@ __version__ = "0.1.0"
 __all__ = [*sorted(exports(__name__)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 __getattr__ = exported_on_use(__name__)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Add the magics of notebooks, at ``%load_ext breakeven``."""
+    import_module("breakeven.notebook").load_ipython_extension(shell)
 
 
 def __dir__() -> list[str]:

@@ -172,6 +172,8 @@ def script_error(
     if num_steps == 0:
         after = "before its first training step"
     hint = "name a function that does one step: path.py:function"
+    if target.is_notebook:
+        hint = "check the cell of the step alone, in the notebook: %%breakeven"
     match failure.kind:
         case FailureKind.INTERNAL:
             *_, last = ("no message", *failure.message.strip().splitlines())
@@ -272,6 +274,8 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             r"has no function|required positional argument", message
         ):
             return "name a function of the file that can be called without arguments"
+        case "AttributeError" if target.is_notebook and "get_ipython" in failure.source:
+            return "get_ipython() is None here: leave the call out, or write it as a magic: %name"
         case "KeyError" | "TypeError" | "ValueError" if re.search(_TORCHRUN_NAMES, words):
             return f"torchrun starts the script: run `{_TORCHRUN} breakeven check ...`"
         case _ if exception == "MemoryError" or any(text in message for text in _OUT_OF_MEMORY):

@@ -7,13 +7,14 @@ import linecache
 import sys
 import sysconfig
 import tokenize
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
 from breakeven.capture.target import as_text
-from breakeven.trace import Location, is_notebook
+from breakeven.trace import CELL_LINES, Location, is_notebook
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 # breakeven runs these shipped training scripts like any user's script: reports name their lines,
@@ -58,6 +59,8 @@ def _installed_beside() -> tuple[str, ...]:
 @cache
 def is_user_file(filename: str) -> bool:
     """Return whether ``filename`` is the user's: not a library's, the interpreter's or ours."""
+    if filename in _cells:
+        return True
     if filename.startswith("<"):
         return False
     try:
@@ -122,8 +125,34 @@ def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameTyp
     return frame
 
 
+# Cells of the notebook in this process, by the names of their code.
+_cells: dict[str, tuple[str, int]] = {}
+
+
+def name_cells(notebook: str, numbers: Mapping[str, int], text: str) -> None:
+    """Let locations name the cells of the notebook in this process.
+
+    Args:
+        notebook: Name of the notebook, ending in ``.ipynb``.
+        numbers: Number of each cell, by the file name of its code.
+        text: The notebook's program, as in `breakeven.source.Notebook`.
+    """
+    _cells.update((name, (notebook, number)) for name, number in numbers.items())
+    keep_text(notebook, text)
+    is_user_file.cache_clear()  # some kernels name cells as generated code
+
+
+def keep_text(name: str, text: str) -> None:
+    """Let Python find the lines of a notebook, for tracebacks and `inspect`."""
+    # Entries without a time of change are never compared with a file.
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+
+
 def location_of(file: str, line: int, function: str = "") -> Location:
     """Return a location that can be shown and encoded, even if the file's name is not UTF-8."""
+    if file in _cells:
+        file, cell = _cells[file]
+        line += cell * CELL_LINES
     return Location(file=as_text(file), line=line, function=function)
 
 

@@ -30,7 +30,9 @@ class CommandConsole(Console):
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False) -> None:
         stream = file or (sys.stderr if stderr else sys.stdout)
-        super().__init__(file=stream if stream.isatty() else cast("TextIO", _Trimmed(stream)))
+        file = stream if stream.isatty() else cast("TextIO", _Trimmed(stream))
+        # In a notebook, rich would ignore the stream.
+        super().__init__(file=file, force_jupyter=False)
 
     def on_broken_pipe(self) -> None:
         """Re-raise the ``BrokenPipeError`` being handled; rich would exit with 1."""

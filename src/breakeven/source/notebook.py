@@ -145,6 +145,11 @@ def notebook_of(cells: dict[int, str], label: str) -> Notebook:
     return Notebook(codes, tuple(skipped))
 
 
+def can_parse(code: str) -> bool:
+    """Return whether code is Python."""
+    return _error_line(code.split("\n")) is None
+
+
 def _remove_magics(lines: list[str]) -> dict[int, str]:
     """Remove the lines that Python does not know, and return their text by line."""
     removed: dict[int, str] = {}

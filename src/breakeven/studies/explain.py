@@ -11,6 +11,7 @@ from breakeven.errors import Caveat
 from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress
 from breakeven.report import (
+    CheckReport,
     ExplainReport,
     record,
 )
@@ -178,14 +179,17 @@ def try_cpu_settings(
 
 
 def explain_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+    path: str | os.PathLike[str] | CheckReport | ExplainReport,
+    *,
+    devices: Sequence[str] = (),
+    rules: Sequence[str] = (),
 ) -> ExplainReport:
     """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
 
     Nothing is run or measured again: the host is that of the stored run.
 
     Args:
-        path: The file.
+        path: The file, or the report itself.
         devices: Names of GPUs; the explanation is for the first. By default those of the stored
             run, with the explanation for the GPU of its verdict.
         rules: Codes or causes of the rules whose findings to report; all by default.

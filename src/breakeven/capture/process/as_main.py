@@ -77,14 +77,12 @@ def _run_cells(path: Path, main: ModuleType) -> None:
 
     import ast
     import asyncio
-    import linecache
 
+    from breakeven.capture.location import keep_text
     from breakeven.source.notebook import read_notebook
 
     notebook, file = read_notebook(path.read_bytes(), path.name), str(path)
-    # Python shows these lines in tracebacks, and `inspect` finds them.
-    text = notebook.text
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    keep_text(file, notebook.text)
     os.environ.setdefault("MPLBACKEND", "agg")  # `show` of a window would wait
     # Outside of IPython, there is no shell, and objects are shown as text.
     show = lambda *objects, **_: print(*objects)  # noqa: E731, T201

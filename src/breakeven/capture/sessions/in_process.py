@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from threading import Event
 
 from msgspec.structs import replace
@@ -90,17 +91,36 @@ def time_step(step: Callable[[], object], *, budget_s: float = 1.0) -> PlainRun:
 def _repeat(
     step: Callable[[], object], kind: type[PlainSession | TracedSession], request: RunRequest
 ) -> PlainRun | TracedRun | None:
-    """Call ``step`` until done; if it updates no weights, each return ends a step."""
+    """Call ``step`` until done; if it updates no weights, each return ends a step.
+
+    A function that loops over many steps is stopped soon after the steps suffice.
+    """
     is_done = Event()
-    with kind(request, is_done.set) as session:
-        step()
-        updates = session.num_steps > 0
-        while True:
-            if not updates:
-                session.mark_call()
-            if is_done.is_set():
-                return session.result()
+    updates_left = count(_MOST_UPDATES, -1)
+
+    def on_step(*_: object) -> None:
+        if is_done.is_set() and not next(updates_left):
+            raise _EnoughSteps
+
+    with kind(request, is_done.set, on_step) as session:
+        with suppress(_EnoughSteps):
             step()
+            updates = session.num_steps > 0
+            while True:
+                if not updates:
+                    session.mark_call()
+                if is_done.is_set():
+                    break
+                step()
+        return session.result()
+
+
+# More updates than one step has, for all its optimizers.
+_MOST_UPDATES = 16
+
+
+class _EnoughSteps(BaseException):
+    """Leaves the loop of the user's function, as an interrupt would."""
 
 
 def _request(label: str, budget_s: float = 1.0) -> RunRequest:
