@@ -145,7 +145,7 @@ def name_cells(notebook: str, numbers: Mapping[str, int], text: str) -> None:
 def keep_text(name: str, text: str) -> None:
     """Let Python find the lines of a notebook, for tracebacks and `inspect`."""
     # Entries without a time of change are never compared with a file.
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    linecache.cache[name] = len(text), None, [f"{line}\n" for line in text.split("\n")], name
 
 
 def location_of(file: str, line: int, function: str = "") -> Location:

@@ -67,15 +67,17 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
     Raises:
         BreakevenError: The cell is no training step, fails, or torch cannot be imported.
     """
-    number = shell.execution_count
+    # Versions of IPython differ in when they count a cell, but not in when they store it.
+    number = len(shell.history_manager.input_hist_raw) - 1
     code = _compiled(shell, number, cell)
     try:
-        # Imported here, since `%load_ext` must not wait for torch.
-        from breakeven.studies import Report, check_step, explain_run
+        import torch  # noqa: F401 - here, since `%load_ext` must not wait for it
     except ImportError as error:
         raise BreakevenError(
             f"torch could not be imported: {error}", hint="run `import torch` to see why"
         ) from None
+    from breakeven.studies import Report, check_step, explain_run
+
     step = _Step(code, shell.user_ns, f"cell {number}")
     try:
         value = check_step(step, devices=options.devices, host=options.host)

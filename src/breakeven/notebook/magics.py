@@ -118,8 +118,10 @@ def _line_of(shell: Any) -> Callable[[str], None] | None:
 
 
 def _text_of(error: BreakevenError) -> str:
-    from breakeven.cli.console import CommandConsole, show_error
+    from rich.console import Console
+
+    from breakeven.cli.console import show_error
 
     text = io.StringIO()
-    show_error(error, CommandConsole(file=text))
+    show_error(error, Console(file=text, force_terminal=False, force_jupyter=False))
     return text.getvalue().rstrip()

@@ -132,7 +132,7 @@ def notebook_of(cells: dict[int, str], label: str) -> Notebook:
     codes: dict[int, str] = {}
     skipped: list[str] = []
     for number, text in cells.items():
-        lines = text.splitlines()
+        lines = text.rstrip("\n").replace("\r\n", "\n").split("\n")
         if len(lines) >= CELL_LINES:
             raise ScriptError(
                 f"cell {number} of {label} has {len(lines):,} lines, and the limit is "
