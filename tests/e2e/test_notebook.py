@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 from check_process import BREAKEVEN, CheckRun
 
 from factories.notebooks import write_notebook
 from factories.processes import is_running, wait_until
-
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
 
 pytestmark = [
     pytest.mark.slow,
@@ -177,6 +175,17 @@ os.kill(kernel, signal.SIGINT)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found by /proc")
+def test_the_example_for_colab_answers(kernel: Kernel) -> None:
+    example = Path(__file__).parents[2] / "examples" / "colab.ipynb"
+    install, *rest = [
+        cell.source for cell in nbformat.read(example, 4).cells if cell.cell_type == "code"
+    ]
+    assert install.startswith("%pip install -q git+https://")
+    (script,), (_, answer) = map(kernel.run, rest)
+    assert script.text == "rnn_stream.py\n"
+    assert answer.data["text/plain"].startswith("Train this on ")
+
+
 def test_an_interrupt_leaves_nothing(kernel: Kernel, tmp_path: Path) -> None:
     kernel.run("%load_ext breakeven")
     (pid,) = kernel.run("import os; print(os.getpid())")

@@ -113,8 +113,15 @@ def _line_of(shell: Any) -> Callable[[str], None] | None:
         return None
     from IPython.display import display
 
-    handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
-    return lambda text: handle.update({"text/plain": text}, raw=True)
+    handles: list[Any] = []
+
+    def draw(text: str) -> None:
+        if handles:
+            handles[0].update({"text/plain": text}, raw=True)
+        elif text:
+            handles.append(display({"text/plain": text}, raw=True, display_id=True))
+
+    return draw
 
 
 def _text_of(error: BreakevenError) -> str:
