@@ -99,7 +99,7 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
     extras = PROJECT["optional-dependencies"]
     optional = {
         _requirement_name(requirement)
-        for extra in ("validate", "plots", "prices", "ray")
+        for extra in ("validate", "notebook", "plots", "prices", "ray")
         for requirement in extras[extra]
     }
     allowed = {*declared, *sys.stdlib_module_names, "breakeven", "faststep"}
