@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from breakeven.studies.normal import normal_target as normal_target
     from breakeven.studies.ray_engine import RayEngine as RayEngine
     from breakeven.studies.runner import Runner as Runner
+    from breakeven.studies.study import StudyOptions as StudyOptions
     from breakeven.studies.sweep import SweepProgress as SweepProgress
     from breakeven.studies.sweep import sweep_target as sweep_target
     from breakeven.studies.sweep_axes import assign_roles as assign_roles

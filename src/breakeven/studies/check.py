@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from msgspec.structs import replace
 
 from breakeven.advise import diagnose, kept_findings
 from breakeven.calibrate import host_called, in_measured_machines
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.device import HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
-from breakeven.progress import Progress
 from breakeven.report import SCHEMA_VERSION, CheckReport, record
 from breakeven.simulate import CompileMode, CpuCosts
 from breakeven.source import Sources
@@ -44,7 +43,7 @@ from breakeven.studies.measured_step import (
     step_caveats,
 )
 from breakeven.studies.runner import is_worth_repeating, less_disturbed
-from breakeven.studies.study import host_as_told, start_study
+from breakeven.studies.study import StudyOptions, host_as_told, start_study
 from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
@@ -64,19 +63,12 @@ _ONE_SIZE = NoCrossover(
 def check_target(
     target: str,
     *,
-    arguments: Sequence[str] = (),
-    is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "auto",
-    measured: Sequence[str] = (),
-    time_limit_s: float = 300.0,
     length: TrainingLength = UNKNOWN_LENGTH,
-    keep: Keep = KEEP_NOTHING,
     tries_generated: bool = True,
     compile_mode: CompileMode | None = None,
     knows_other_cpus: bool = False,
-    progress: Progress | None = None,
-    launcher: Launcher | None = None,
+    **options: Unpack[StudyOptions],
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
 
@@ -85,33 +77,22 @@ def check_target(
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
-        arguments: ``sys.argv[1:]`` of the script.
-        is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs to compare with, six by default, and of absent CPUs to predict.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
-        time_limit_s: Limit of each run, in seconds.
         length: Length of the training; if known, the report has the time on each device.
-        keep: Side effects of the target that are real; by default none.
         tries_generated: Also time a short step with forward, backward and update as generated code,
             as `breakeven.fast_step` does it.
         compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. If the
             script compiles its model, then its own mode is always predicted.
         knows_other_cpus: Also measure this CPU's rates, so that the recorded step can later be
             predicted for other CPUs.
-        progress: Progress callback.
-        launcher: Starts the processes, instead of ``keep``; by default the study has its own.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         BreakevenError: If the target gives no answer, or a device or host is unknown.
     """
     gpus, cpus = split_devices(devices)
     check_absent_cpus(cpus)
-    with start_study(
-        target, arguments=arguments, is_module=is_module, devices=gpus, host=host,
-        measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
-        launcher=launcher,
-    ) as study:  # fmt: skip
+    with start_study(target, devices=gpus, **options) as study:
         step = measure_target(
             study.runner, has_gpu=bool(study.ready.gpu), tries_generated=tries_generated
         )

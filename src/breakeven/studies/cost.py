@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Unpack
 
 from msgspec.structs import replace
 
@@ -41,7 +41,7 @@ from breakeven.studies.check import check_target
 from breakeven.studies.comparison import predict_absent_cpus
 from breakeven.studies.measured_step import UNKNOWN_LENGTH, TrainingLength
 from breakeven.studies.rented_gpus import rented_steps
-from breakeven.studies.study import read_recorded
+from breakeven.studies.study import StudyOptions, read_recorded
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S
 from breakeven.verdict import (
@@ -128,13 +128,13 @@ class CostRequest:
         return machines
 
 
-def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport:
+def cost_target(target: str, request: CostRequest, **options: Unpack[StudyOptions]) -> CostReport:
     """Return the cost of training ``target``, which runs for some steps on this machine.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         request: The question.
-        options: Further arguments of `check_target`.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         BreakevenError: If the target gives no answer, or its length is unknown.
