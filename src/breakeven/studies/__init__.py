@@ -7,6 +7,7 @@ from breakeven.lazy import exported_on_use
 if TYPE_CHECKING:
     from breakeven.studies.answer import Report as Report
     from breakeven.studies.batch_sizes import why_not_measured as why_not_measured
+    from breakeven.studies.check import check_runs as check_runs
     from breakeven.studies.check import check_step as check_step
     from breakeven.studies.check import check_target as check_target
     from breakeven.studies.cost import SETUP_S as SETUP_S

@@ -10,10 +10,7 @@ from breakeven.capture import PlainRun
 from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat
 from breakeven.processor import has_half_hardware
-from breakeven.report import (
-    ExplainReport,
-    record,
-)
+from breakeven.report import CheckReport, ExplainReport, record
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
@@ -160,14 +157,17 @@ def try_cpu_settings(
 
 
 def explain_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+    run: str | os.PathLike[str] | CheckReport | ExplainReport,
+    *,
+    devices: Sequence[str] = (),
+    rules: Sequence[str] = (),
 ) -> ExplainReport:
-    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
+    """Explain a run that ``breakeven check`` or ``explain`` wrote with ``-o``.
 
     Nothing is run or measured again: the host is that of the stored run.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         devices: Names of GPUs; the explanation is for the first. By default those of the stored
             run, with the explanation for the GPU of its verdict.
         rules: Codes or causes of the rules whose findings to report; all by default.
@@ -178,7 +178,7 @@ def explain_run(
             hand, or holds no recorded step.
     """
     wanted = chosen_rules(rules)
-    report, recording, program = read_recorded(path, "explain")
+    report, recording, program = read_recorded(run, "explain")
     predicted = (
         result
         for result in report.results

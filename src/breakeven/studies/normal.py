@@ -21,6 +21,7 @@ from breakeven.device import (
     select_devices,
 )
 from breakeven.errors import Caveat, UsageError
+from breakeven.report import CheckReport, ExplainReport
 from breakeven.report.normal_report import (
     NORMAL_SCHEMA_VERSION,
     NormalReport,
@@ -108,14 +109,17 @@ def normal_target(
 
 
 def normal_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), measured: Sequence[str] = ()
+    run: str | os.PathLike[str] | CheckReport | ExplainReport,
+    *,
+    devices: Sequence[str] = (),
+    measured: Sequence[str] = (),
 ) -> NormalReport:
-    """Judge speeds of the step in ``path``, written by ``breakeven check`` or ``explain``.
+    """Judge speeds of the step of a run that ``breakeven check`` or ``explain`` wrote.
 
     Nothing is run or measured again.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         devices: Names of other GPUs to predict, six by default.
         measured: As for `normal_target`.
 
@@ -125,7 +129,7 @@ def normal_run(
         UsageError: As for `normal_target`.
     """
     speeds = read_speeds(measured)
-    report, recording, program = read_recorded(path, "normal")
+    report, recording, program = read_recorded(run, "normal")
     own, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
     host = with_kinds(own, own, kinds)
     assert isinstance(host, FeedingHost)

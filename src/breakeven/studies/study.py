@@ -177,9 +177,9 @@ def read_recorded(
         StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
             hand, or holds no recorded step.
     """
-    is_report = isinstance(run, CheckReport | ExplainReport)
-    report = run if is_report else read_document(run)
-    path = f"the report of {report.target}" if is_report else run
+    is_file = isinstance(run, str | os.PathLike)
+    report = read_document(run) if is_file else run
+    path = run if is_file else "the report"
     if not isinstance(report, CheckReport | ExplainReport):
         raise StoredDataError(
             f"{path} is a run of breakeven {report_command(report)}, which records no step",
