@@ -17,42 +17,16 @@ from breakeven.units import NS_PER_MS, format_percent
 _ON_GPU = "the training runs on a GPU, and the verdict needs steps on the CPU"
 
 
-class _Watch:
-    """Watches the first steps of a training, and gives their verdict once.
-
-    Args:
-        name: Name of the training.
-        devices: As for `breakeven.ask`.
-        host: As for `breakeven.ask`.
-    """
-
-    def __init__(self, name: str, devices: Sequence[str], host: str) -> None:
-        self._name, self._devices, self._host = name, devices, host
-        self._steps: FirstSteps | None = FirstSteps(name)
-
-    def start(self) -> None:
-        if self._steps is not None:
-            self._steps.start()
-
-    def end_step(self) -> dict[str, Any]:
-        """Return what to log; empty until the steps suffice, and after that."""
-        if self._steps is None:
-            return {}
-        runs = self._steps.end_step()
-        if runs is None:
-            return {}
-        self._steps = None
-        try:
-            report = check_runs(*runs, target=self._name, devices=self._devices, host=self._host)
-        except BreakevenError as error:
-            warnings.warn(f"breakeven has no verdict: {error}", RuntimeWarning, stacklevel=3)
-            return {}
-        return _values(report)
-
-    def close(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
+def _verdict(steps: FirstSteps, name: str, devices: Sequence[str], host: str) -> dict[str, Any]:
+    """Return what to log after a step: empty but for the one that completes the first steps."""
+    runs = steps.end_step()
+    if runs is None:
+        return {}
+    try:
+        return _values(check_runs(*runs, target=name, devices=devices, host=host))
+    except BreakevenError as error:
+        warnings.warn(f"breakeven has no verdict: {error}", RuntimeWarning, stacklevel=3)
+        return {}
 
 
 def _values(report: CheckReport) -> dict[str, Any]:
@@ -90,24 +64,24 @@ def verdict_callback(devices: Sequence[str] = (), host: str = "auto") -> Any:
     lightning = import_optional(package, packages="lightning")
 
     class VerdictCallback(lightning.Callback):
-        _watch: _Watch | None = None
+        _steps: FirstSteps | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             if pl_module.device.type != "cpu":
                 warnings.warn(_ON_GPU, RuntimeWarning, stacklevel=2)
             elif trainer.is_global_zero:
-                self._watch = _Watch(type(pl_module).__name__, devices, host)
-                self._watch.start()
+                self._steps = FirstSteps(type(pl_module).__name__)
 
-        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            if self._watch is not None and (values := self._watch.end_step()):
-                self._watch = None
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            if self._steps is None:
+                return
+            if values := _verdict(self._steps, type(pl_module).__name__, devices, host):
                 for logger in trainer.loggers:
                     _log(logger, values, trainer.global_step)
 
         def teardown(self, *_: Any, **__: Any) -> None:
-            if self._watch is not None:
-                self._watch.close()
+            if self._steps is not None:
+                self._steps.close()
 
     return VerdictCallback()
 
@@ -144,7 +118,7 @@ def verdict_tracker(devices: Sequence[str] = (), host: str = "auto") -> Any:
     class VerdictTracker(tracking.GeneralTracker):
         name = "breakeven"
         requires_logging_directory = False
-        _watch: _Watch | None = None
+        _steps: FirstSteps | None = None
 
         @property
         def tracker(self) -> None:
@@ -154,15 +128,14 @@ def verdict_tracker(devices: Sequence[str] = (), host: str = "auto") -> Any:
             if state.PartialState().device.type != "cpu":
                 warnings.warn(_ON_GPU, RuntimeWarning, stacklevel=2)
             else:
-                self._watch = _Watch("training", devices, host)
-                self._watch.start()
+                self._steps = FirstSteps("training")
 
         def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-            if self._watch is not None and (found := self._watch.end_step()):
-                values.update(found)
+            if self._steps is not None:
+                values.update(_verdict(self._steps, "training", devices, host))
 
         def finish(self) -> None:
-            if self._watch is not None:
-                self._watch.close()
+            if self._steps is not None:
+                self._steps.close()
 
     return VerdictTracker()

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
-import logging
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from breakeven.capture import TrainingLoop
@@ -69,24 +65,17 @@ def _lightning(kind: Any, trainer: Any, rest: list[Any]) -> TrainingLoop:
     def run() -> None:
         # A trainer cannot be copied once it has workers or loggers: make one that trains alike.
         twin = kind(
-            accelerator="cpu",
-            devices=1,
-            precision=trainer.precision,
+            accelerator="cpu", devices=1, precision=trainer.precision,
             accumulate_grad_batches=trainer.accumulate_grad_batches,
             gradient_clip_val=trainer.gradient_clip_val,
             gradient_clip_algorithm=trainer.gradient_clip_algorithm,
-            max_epochs=-1,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+            max_epochs=-1, limit_val_batches=0, num_sanity_val_steps=0, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
         memo = {id(owner): None for owner in (trainer, getattr(module, "_trainer", None)) if owner}
         twin.fit(copy.deepcopy(module, memo), *rest[1:])
 
-    return _quiet(type(module).__name__, run)
+    return TrainingLoop(name=type(module).__name__, run=run)
 
 
 def _transformers(trainer: Any) -> TrainingLoop:
@@ -113,7 +102,7 @@ def _transformers(trainer: Any) -> TrainingLoop:
         twin.create_accelerator_and_postprocess()
         twin.train()
 
-    return _quiet(type(trainer.model).__name__, run)
+    return TrainingLoop(name=type(trainer.model).__name__, run=run)
 
 
 def _stable_baselines(agent: Any) -> TrainingLoop:
@@ -134,7 +123,7 @@ def _stable_baselines(agent: Any) -> TrainingLoop:
         twin.verbose, twin.tensorboard_log, twin._custom_logger = 0, None, False
         twin.learn(_ENDLESS)
 
-    return _quiet(type(agent).__name__, run)
+    return TrainingLoop(name=type(agent).__name__, run=run)
 
 
 def _ensure_cpu(device: Any, option: str) -> None:
@@ -143,24 +132,3 @@ def _ensure_cpu(device: Any, option: str) -> None:
             f"the trainer is on {device}, and a step is measured on the CPU",
             hint=f"make it with {option}",
         )
-
-
-def _quiet(name: str, run: Callable[[], object]) -> TrainingLoop:
-    def run_quietly() -> None:
-        with _silence():
-            run()
-
-    return TrainingLoop(name=name, run=run_quietly)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Suppress log messages and warnings of a framework about its copy."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)

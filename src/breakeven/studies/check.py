@@ -211,18 +211,14 @@ def _ensure_step(step: object) -> None:
             hint="pass the function itself, without calling it",
         )
     try:
-        parameters = inspect.signature(step).parameters.values()
-    except (TypeError, ValueError):  # compiled code need not have a signature
-        return
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [
-        each.name for each in parameters if each.default is each.empty and each.kind not in kinds
-    ]
-    if needed:
+        inspect.signature(step).bind()
+    except TypeError as error:
         raise UsageError(
-            f"the step needs arguments: {', '.join(needed)}",
-            hint=f"pass functools.partial(step, {', '.join(needed)}), which needs none",
-        )
+            f"the step needs arguments ({error})",
+            hint="pass functools.partial(step, ...), which needs none",
+        ) from error
+    except ValueError:  # compiled code need not have a signature
+        pass
 
 
 def _not_generated(step: MeasuredStep) -> tuple[Caveat, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ from breakeven.studies.check import check_target
 from breakeven.studies.comparison import predict_absent_cpus
 from breakeven.studies.measured_step import UNKNOWN_LENGTH, TrainingLength
 from breakeven.studies.rented_gpus import rented_steps
-from breakeven.studies.study import StudyOptions, read_recorded
+from breakeven.studies.study import StoredRun, StudyOptions, read_recorded
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S
 from breakeven.verdict import (
@@ -157,9 +156,7 @@ def cost_target(target: str, request: CostRequest, **options: Unpack[StudyOption
     return _cost(report, recording, build_program(recording.trace), request)
 
 
-def cost_run(
-    run: str | os.PathLike[str] | CheckReport | ExplainReport, request: CostRequest
-) -> CostReport:
+def cost_run(run: StoredRun, request: CostRequest) -> CostReport:
     """Return the cost of the training of a run that ``breakeven check -o`` stored.
 
     Args:

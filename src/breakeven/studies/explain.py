@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -10,14 +9,20 @@ from breakeven.capture import PlainRun
 from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat
 from breakeven.processor import has_half_hardware
-from breakeven.report import CheckReport, ExplainReport, record
+from breakeven.report import ExplainReport, record
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
 from breakeven.studies.runner import Runner
-from breakeven.studies.study import StudyOptions, host_as_told, read_recorded, start_study
+from breakeven.studies.study import (
+    StoredRun,
+    StudyOptions,
+    host_as_told,
+    read_recorded,
+    start_study,
+)
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import (
     Configuration,
@@ -157,10 +162,7 @@ def try_cpu_settings(
 
 
 def explain_run(
-    run: str | os.PathLike[str] | CheckReport | ExplainReport,
-    *,
-    devices: Sequence[str] = (),
-    rules: Sequence[str] = (),
+    run: StoredRun, *, devices: Sequence[str] = (), rules: Sequence[str] = ()
 ) -> ExplainReport:
     """Explain a run that ``breakeven check`` or ``explain`` wrote with ``-o``.
 

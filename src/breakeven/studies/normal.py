@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Unpack
 
@@ -21,7 +20,6 @@ from breakeven.device import (
     select_devices,
 )
 from breakeven.errors import Caveat, UsageError
-from breakeven.report import CheckReport, ExplainReport
 from breakeven.report.normal_report import (
     NORMAL_SCHEMA_VERSION,
     NormalReport,
@@ -41,7 +39,7 @@ from breakeven.simulate import (
 )
 from breakeven.studies.host_work import host_for_prediction, with_factors_of
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
-from breakeven.studies.study import StudyOptions, read_recorded, start_study
+from breakeven.studies.study import StoredRun, StudyOptions, read_recorded, start_study
 from breakeven.timing import Estimate, Source
 from breakeven.trace import HostWork
 from breakeven.units import format_duration
@@ -109,10 +107,7 @@ def normal_target(
 
 
 def normal_run(
-    run: str | os.PathLike[str] | CheckReport | ExplainReport,
-    *,
-    devices: Sequence[str] = (),
-    measured: Sequence[str] = (),
+    run: StoredRun, *, devices: Sequence[str] = (), measured: Sequence[str] = ()
 ) -> NormalReport:
     """Judge speeds of the step of a run that ``breakeven check`` or ``explain`` wrote.
 

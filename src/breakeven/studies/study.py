@@ -115,6 +115,8 @@ def start_study(
             hint="leave torchrun out: RANK=0 LOCAL_RANK=0 WORLD_SIZE=N breakeven ..., with the "
             "number of processes as N",
         )
+    if unknown := options.keys() - StudyOptions.__annotations__.keys():
+        raise TypeError(f"a study has no option {min(unknown)}")
     host = options.get("host", AUTO)
     check_host_name(host)
     speeds = read_speeds(options.get("measured", ()))
@@ -164,8 +166,12 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
     return in_measured_machines(study.host, new), told
 
 
+# The file of a run that check or explain stored, or its report.
+StoredRun = str | os.PathLike[str] | CheckReport | ExplainReport
+
+
 def read_recorded(
-    run: str | os.PathLike[str] | CheckReport | ExplainReport, command: str
+    run: StoredRun, command: str
 ) -> tuple[CheckReport | ExplainReport, RecordedStep, Program]:
     """Return a stored run of ``breakeven check`` or ``explain``, its recording, and its kernels.
 

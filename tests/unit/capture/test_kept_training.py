@@ -102,7 +102,6 @@ def test_first_steps_are_timed_then_recorded_and_change_nothing() -> None:
     model, _, step = training(torch.optim.Adam)
     torch.testing.assert_close(model.state_dict(), start)
     steps = FirstSteps("mine")
-    steps.start()
     found = []
     for _ in range(100):
         step()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -145,7 +147,12 @@ def _run_loop(
     def end() -> NoReturn:
         raise _Enough
 
-    with kind(request, end) as session:
+    with ExitStack() as quiet, kind(request, end) as session:
+        # A framework's messages about a copy would confuse.
+        quiet.callback(logging.disable, logging.root.manager.disable)
+        quiet.enter_context(warnings.catch_warnings())
+        logging.disable(logging.WARNING)
+        warnings.simplefilter("ignore")
         with suppress(_Enough):
             loop.run()
         if (run := session.result()) is None:
@@ -158,7 +165,8 @@ def _run_loop(
 class FirstSteps:
     """Times and then records the first steps of a training that goes on in this process.
 
-    It slows the recorded steps down, and changes no number of the training.
+    It slows the recorded steps down, and changes no number of the training. Make it before the
+    first step.
 
     Args:
         name: Name of the training in reports.
@@ -169,9 +177,6 @@ class FirstSteps:
         self._plain: PlainRun | None = None
         self._is_done = Event()
         self._session: PlainSession | TracedSession | None = None
-
-    def start(self) -> None:
-        """Begin before the first step."""
         self._enter(PlainSession(self._request, self._is_done.set))
 
     def end_step(self) -> tuple[PlainRun, TracedRun] | None:
