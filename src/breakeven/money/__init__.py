@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from breakeven.money.energy import PowerFit as PowerFit
     from breakeven.money.energy import board_watts as board_watts
     from breakeven.money.energy import co2_kg as co2_kg
+    from breakeven.money.energy import counted_watts as counted_watts
     from breakeven.money.energy import energy_kwh as energy_kwh
     from breakeven.money.energy import kernel_work as kernel_work
     from breakeven.money.interval import Interval as Interval
