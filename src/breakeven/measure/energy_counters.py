@@ -68,9 +68,7 @@ class EnergyMeter:
                 self._unread[f"{counter} stands still, as in some virtual machines"] = None
                 continue
             low, high = watts * (1 - error), watts * (1 + error)
-            parts.append(
-                CounterPower(counter=counter, watts=watts, low_watts=low, high_watts=high)
-            )
+            parts.append(CounterPower(counter=counter, watts=watts, low_watts=low, high_watts=high))
         if parts or self._unread:
             self.power = MachinePower(parts=tuple(parts), unread=tuple(self._unread))
 

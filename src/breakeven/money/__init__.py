@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.money.energy import J_PER_KWH as J_PER_KWH
     from breakeven.money.energy import POWER_FIT as POWER_FIT
     from breakeven.money.energy import Activity as Activity
     from breakeven.money.energy import PowerFit as PowerFit

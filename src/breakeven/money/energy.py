@@ -162,14 +162,14 @@ GRID_KG_PER_KWH = {
 J_PER_KWH = 3.6e6
 
 
-def counted_watts(power: MachinePower | None, counter: str) -> Interval | None:
+def counted_watts(power: MachinePower, counter: str) -> Interval | None:
     """Return the power of some parts of this machine together; None if no counter showed it.
 
     Args:
         power: What the counters showed.
         counter: Beginning of their names: ``RAPL`` or ``NVML``.
     """
-    parts = [part for part in power.parts if part.counter.startswith(counter)] if power else []
+    parts = [part for part in power.parts if part.counter.startswith(counter)]
     if not parts:
         return None
     return Interval(
