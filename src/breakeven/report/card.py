@@ -26,7 +26,7 @@ from breakeven.verdict import DeviceKind
 
 _HEADER = "| device | machine | step | training | money |\n|" + " --- |" * 5 + "\n"
 # Characters of a line of the image, by the width of its font.
-_LINE_CHARACTERS, _SMALL_CHARACTERS = 60, 70
+_TITLE_CHARACTERS, _LINE_CHARACTERS, _SMALL_CHARACTERS = 54, 60, 70
 
 
 def card_document(run: msgspec.Struct, cost: CostReport, suffix: str) -> bytes:
@@ -52,7 +52,7 @@ def card_document(run: msgspec.Struct, cost: CostReport, suffix: str) -> bytes:
     if suffix == ".svg":
         return render_template(
             "card.svg.j2",
-            title=f"{shorten(name, 28)}, {length}",
+            title=f"{shorten(name, _TITLE_CHARACTERS - len(length))}, {length}",
             verdict=textwrap.wrap(verdict, _LINE_CHARACTERS),
             rows=rows,
             note=textwrap.wrap(note, _SMALL_CHARACTERS),

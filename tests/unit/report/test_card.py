@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +14,8 @@ from breakeven.report.card import card_document, card_rows
 from breakeven.studies import cost_run
 from breakeven.verdict import DeviceKind
 from unit.studies.test_cost import request, stored
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -58,3 +61,46 @@ def test_names_cannot_break_the_table(tmp_path: Path, cost: CostReport) -> None:
     assert r"a \| b \`c\`" in card
     assert r"rm x; my \<b\>.py" in card
     assert "breakeven cost 'rm x; my <b>.py' --steps 10000" in card
+
+
+def test_golden_image(
+    tmp_path: Path, cost: CostReport, check_golden: Callable[[str, str], None]
+) -> None:
+    card = card_document(read_document(tmp_path / "run.json"), cost, ".svg")
+    check_golden("card.svg", card.decode())
+
+
+def image_of(folder: Path, cost: CostReport) -> ElementTree.Element:
+    return ElementTree.fromstring(card_document(read_document(folder / "run.json"), cost, ".svg"))
+
+
+def test_the_image_shows_what_the_markdown_shows(tmp_path: Path, cost: CostReport) -> None:
+    markdown = card_document(read_document(tmp_path / "run.json"), cost, ".md").decode()
+    texts = [one.text for one in image_of(tmp_path, cost).iter(f"{SVG}text")]
+    for line in markdown.splitlines():
+        if line.startswith("| ") and "---" not in line and "device" not in line:
+            device, machine, step, training, money = line.strip("| ").split(" | ")
+            time, _, ends = training[:-1].partition(" (")
+            for text in (device, time, ends, money, f"{machine} · {step} per step"):
+                assert text in texts
+
+
+def test_names_of_any_length_and_content_stay_within_the_image(
+    tmp_path: Path, cost: CostReport
+) -> None:
+    name = "<script>alert('&')</script>\x1b[31m\u202e" + "W" * 300
+    rows = tuple(replace(row, device=name, machine=name) for row in cost.rows)
+    cost = replace(cost, rows=rows, target=f"{name}.py", num_steps=123_456_789)
+    image = image_of(tmp_path, cost)
+    texts = [one.text or "" for one in image.iter(f"{SVG}text")]
+
+    assert {one.tag.removeprefix(SVG) for one in image.iter()} == {
+        "svg", "title", "desc", "style", "rect", "path", "text",
+    }  # fmt: skip
+    assert max(map(len, texts)) <= 70
+    assert texts[0].endswith(", 123,456,789 steps of 64 samples")
+    assert len(texts[0]) <= 56
+    assert all(text.isprintable() for text in texts)
+    height = float(image.attrib["height"])
+    assert all(float(one.attrib["y"]) < height for one in image.iter(f"{SVG}text"))
+    assert "".join(text for text in texts if "breakeven cost" in text).startswith("breakeven cost")
