@@ -56,7 +56,7 @@ def quantile(shares: dict[str, list[float]]) -> float:
 
 def main() -> None:
     """Print the fit, and the coverage of each source by the fit to the others."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Fit the width of ratios of predictions.")
     parser.add_argument("rows", type=Path)
     shares = used_shares(json.loads(parser.parse_args().rows.read_text())["rows"])
     print(f"{sum(map(len, shares.values()))} pairs: {quantile(shares):.2f}")

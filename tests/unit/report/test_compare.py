@@ -323,10 +323,10 @@ def test_the_command_compares_files(
 
 def _on_t4(step_ns: float, bound: Bound, *, host: str = "cpu") -> CheckReport:
     report = made_up.cpu_wins()
-    result = made_up.gpu("T4", step_ns, step_ns / 1.5, step_ns * 1.5)
+    result = made_up.gpu("T4", step_ns, step_ns / 1.5, step_ns * 1.5, bound)
     return replace(
         report,
-        results=(report.results[0], replace(result, bound=bound)),
+        results=(report.results[0], result),
         host=replace(report.host, name=host),
     )
 
