@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from breakeven.timing import CounterPower, MachinePower
 from breakeven.units import NS_PER_S, format_digits
@@ -92,7 +93,8 @@ class EnergyMeter:
         if not self._gpu:
             return {}
         try:
-            import pynvml
+            # An optional dependency: everything else must work without it, types included.
+            pynvml: Any = importlib.import_module("pynvml")
         except ImportError:
             self._unread["the GPU's energy counter needs `pip install nvidia-ml-py`"] = None
             return {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
     from breakeven.report.calibrate import stored_calibration as stored_calibration
-    from breakeven.report.card import card_text as card_text
+    from breakeven.report.card import card_document as card_document
     from breakeven.report.chart import settings_text as settings_text
     from breakeven.report.check_report import SCHEMA_VERSION as SCHEMA_VERSION
     from breakeven.report.check_report import CheckReport as CheckReport

@@ -137,8 +137,10 @@ def cost_document(report: CostReport) -> Document:
         answers.append(Line(f"{limits}, with 95 % confidence: {held}."))
     size = f", batch size {report.batch_size:,}" if report.batch_size else ""
     sources = (f"{printable(one.name, 40)} {one.date or 'undated copy'}" for one in report.prices)
-    setup, energy = _time_with_ends(report.setup_s.times(NS_PER_S)), _measured_energy(rows)
-    to_do = "start a rented machine, load the software and copy the data"
+    setup, energy = report.setup_s, _measured_energy(rows)
+    setup_text = f"{_time_with_ends(setup.times(NS_PER_S))} assumed"
+    if setup.low == setup.high:  # given by the user
+        setup_text = format_time(setup.value * NS_PER_S) if setup.value else "0 s"
     return Document(
         title=f"What does it cost to train {printable(report.target, 120)}?",
         answers=answers,
@@ -146,7 +148,10 @@ def cost_document(report: CostReport) -> Document:
             Fact("training", f"{plural(report.num_steps, 'step')}{size}"),
             *host_facts(report.host),
             Fact("prices", "; ".join(sources)),
-            Fact("setup", f"{setup} assumed to {to_do}"),
+            Fact(
+                "setup",
+                f"{setup_text} to start a rented machine, load the software and copy the data",
+            ),
             *([Fact("energy here", energy)] if energy else []),
         ),
         blocks=(

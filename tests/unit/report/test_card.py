@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.report import CostReport, read_document
-from breakeven.report.card import card_rows, card_text
+from breakeven.report.card import card_document, card_rows
 from breakeven.studies import cost_run
 from breakeven.verdict import DeviceKind
 from unit.studies.test_cost import request, stored
@@ -23,7 +23,9 @@ def cost(tmp_path: Path) -> CostReport:
 def test_golden_card(
     tmp_path: Path, cost: CostReport, check_golden: Callable[[str, str], None]
 ) -> None:
-    check_golden("card.md", card_text(read_document(tmp_path / "run.json"), cost))
+    check_golden(
+        "card.md", card_document(read_document(tmp_path / "run.json"), cost, ".md").decode()
+    )
 
 
 def test_three_devices_of_which_the_third_is_faster(cost: CostReport) -> None:
@@ -51,9 +53,8 @@ def test_without_a_gpu_that_fits_only_this_machine_is_left(cost: CostReport) -> 
 
 def test_names_cannot_break_the_table(tmp_path: Path, cost: CostReport) -> None:
     rows = tuple(replace(row, device="a | b\n`c`") for row in cost.rows)
-    card = card_text(
-        read_document(tmp_path / "run.json"), replace(cost, rows=rows, target="rm x; my <b>.py")
-    )
+    cost = replace(cost, rows=rows, target="rm x; my <b>.py")
+    card = card_document(read_document(tmp_path / "run.json"), cost, ".md").decode()
     assert r"a \| b \`c\`" in card
     assert r"rm x; my \<b\>.py" in card
     assert "breakeven cost 'rm x; my <b>.py' --steps 10000" in card
