@@ -43,7 +43,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--card",
         action="store_true",
-        help="print times and costs of a run of check or explain as Markdown; with -o FILE.svg, write "
+        help="print times and costs of a run of check or explain as Markdown; -o FILE.svg writes "
         "them as an image",
     )
     parser.add_argument(

@@ -6,6 +6,7 @@ Each device gets a batch of the recorded size. `predict_on_gpus` divides it amon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -135,7 +136,7 @@ def predict_multi_gpu(
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    times = times or phase_times(build_program(trace, costs=costs), device, host)
+    times = times or phase_times(build_program(trace, costs=costs), [device], host)[0]
     shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
     # Add the error of the factor to that of the lone step. If the host limits only the shared step,
@@ -186,19 +187,19 @@ def predict_multi_gpu(
 
 def predict_on_gpus(
     step: StepTrace | ScaledTrace,
-    device: DeviceSpec,
+    devices: Sequence[DeviceSpec],
     host: HostSpec,
     num_gpus: int,
     *,
     keeps_global_batch: bool,
     has_peer_access: bool | None = None,
     costs: CostModel | None = None,
-) -> MultiGpuPrediction:
-    """Return the prediction of a step on one or several GPUs of one machine, by DDP.
+) -> tuple[MultiGpuPrediction, ...]:
+    """Predict a step on one or several GPUs of one machine, by DDP, for each kind of GPU.
 
     Args:
         step: The recorded step. One process of a distributed script stands for all of them.
-        device: Kind of all GPUs; its ``peer_bytes_per_s`` is the link between them.
+        devices: Kinds of GPUs; ``peer_bytes_per_s`` is the link between GPUs of one kind.
         host: Host that issues the work.
         num_gpus: Number of GPUs.
         keeps_global_batch: Whether the GPUs divide the batch of the script (strong scaling);
@@ -223,15 +224,26 @@ def predict_on_gpus(
     setup = MultiGpuSetup(
         strategy=Strategy.DDP, num_devices=num_gpus, has_peer_access=has_peer_access
     )
-    (single,) = predict_steps(trace, [device], host, costs=costs)
-    if num_gpus > 1:
-        shared = predict_multi_gpu(trace, device, host, setup, single=single, costs=costs)
-    else:
-        shared = MultiGpuPrediction(
-            setup=setup, step=single, single=single, communication_ns=0, batch_size=trace.batch_size
-        )
-    stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
-    return msgspec.structs.replace(shared, step=stepped)
+    program = build_program(trace, costs=costs)
+    singles = predict_steps(program, devices, host)
+    times, size = phase_times(program, devices, host), model_size(trace)
+    found: list[MultiGpuPrediction] = []
+    for device, single, own in zip(devices, singles, times, strict=True):
+        if num_gpus > 1:
+            shared = predict_multi_gpu(
+                trace, device, host, setup, single=single, times=own, size=size, costs=costs
+            )
+        else:
+            shared = MultiGpuPrediction(
+                setup=setup,
+                step=single,
+                single=single,
+                communication_ns=0,
+                batch_size=trace.batch_size,
+            )
+        stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
+        found.append(msgspec.structs.replace(shared, step=stepped))
+    return tuple(found)
 
 
 def _with_part_of_batch(

@@ -197,7 +197,8 @@ class Model:
 
     def times(self, place: Place) -> PhaseTimes:
         """Return the times of the step's phases in a place."""
-        return phase_times(self.program.with_costs(place.costs), place.device, place.host)
+        program = self.program.with_costs(place.costs)
+        return phase_times(program, [place.device], place.host)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

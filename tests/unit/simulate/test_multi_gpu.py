@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven.cost import PeerLink, PeerPath
+from breakeven.cost import PeerLink, PeerPath, reference_host
+from breakeven.device import DeviceSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.simulate import (
     Bound,
@@ -221,7 +223,7 @@ def test_model_without_a_backward_pass_exchanges_no_gradients() -> None:
 
 
 def test_phase_times_split_what_happens_once_from_what_every_device_does() -> None:
-    lone = phase_times(build_program(traced(), costs=MadeUpCosts()), GPU, HOST)
+    (lone,) = phase_times(build_program(traced(), costs=MadeUpCosts()), [GPU], HOST)
     assert lone.forward_host_ns == pytest.approx(500)
     assert lone.backward_host_ns == pytest.approx(400)
     # Setting gradients to zero, and the optimizer.
@@ -312,7 +314,8 @@ def scaled_trace(*, group: ProcessGroup | msgspec.UnsetType = msgspec.UNSET) -> 
 
 def on_gpus(step: StepTrace | ScaledTrace, num_gpus: int, **changed: Any) -> MultiGpuPrediction:
     given: dict[str, Any] = {"keeps_global_batch": True, "costs": MadeUpCosts(), **changed}
-    return predict_on_gpus(step, GPU, HOST, num_gpus, **given)
+    (prediction,) = predict_on_gpus(step, [GPU], HOST, num_gpus, **given)
+    return prediction
 
 
 def test_gpus_divide_the_batch_or_each_has_one() -> None:
@@ -326,6 +329,23 @@ def test_gpus_divide_the_batch_or_each_has_one() -> None:
     assert all(later.single.estimate == alone.single.estimate for later in each)
     # A plain trace is enough if no batch is divided.
     assert on_gpus(step.first, 4, keeps_global_batch=False).step == each[2].step
+
+
+@pytest.mark.parametrize("num_gpus", [1, 4])
+def test_devices_at_once_are_predicted_as_each_alone(num_gpus: int) -> None:
+    devices = [find_device(name) for name in ("T4", "A100 SXM4 80GB", "H100 SXM5", "RTX 4090")]
+    host = reference_host()
+
+    def figures(some: list[DeviceSpec]) -> list[float]:
+        predicted = predict_on_gpus(scaled_trace(), some, host, num_gpus, keeps_global_batch=True)
+        times = phase_times(build_program(scaled_trace().first), some, host)
+        ends = [(p.step.estimate.low_ns, p.factor, p.communication_ns) for p in predicted]
+        return [*chain(*ends), *chain(*map(msgspec.structs.astuple, times))]
+
+    alone = [figures([device]) for device in devices]
+    at_once = figures(devices)
+    assert sorted(at_once) == pytest.approx(sorted(chain(*alone)), rel=1e-12)
+    assert at_once[:3] == pytest.approx(alone[0][:3], rel=1e-12)
 
 
 def test_one_process_of_several_has_its_part_of_the_batch() -> None:
