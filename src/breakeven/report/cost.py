@@ -200,37 +200,29 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
 
 def _table(rows: Sequence[CostRow]) -> Table:
     unit, unit_ns = _unit(rows)
-    names: list[tuple[Cell, Cell]] = []
-    figures: list[tuple[str | Cell, ...]] = []
-    for row in rows:
-        place = f"{row.provider} {row.machine.removeprefix('Standard_')}"
-        place, device = "this machine" if row.is_here else place, _device(row)
-        style = "bold" if row.is_on_front else ""
-        names.append(
-            (Cell(shorten(place, 22), style, page=place), Cell(shorten(device, 22), page=device))
-        )
-        in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""
-        time = _with_ends(row.time_ns.times(1 / unit_ns))
-        if row.fits is False:
-            time = Cell("too big", style="red", page="too big for its memory")
-        figures.append(
-            (
-                time,
-                _with_ends(row.usd) if row.usd.value else "free",
-                format_digits(row.energy_kwh.value, 2),
-                format_digits(row.co2_kg.value, 2) if row.co2_kg else "",
-                f"{row.bound.value if row.bound else ''}{in_parts}",
-                f"{row.largest_batch:,}" if row.largest_batch else "",
-            )
-        )
-    places, devices = zip(*names, strict=True)
-    times, usd, energies, emissions, bounds, batches = zip(*figures, strict=True)
+    places = [
+        "this machine" if r.is_here else f"{r.provider} {r.machine.removeprefix('Standard_')}"
+        for r in rows
+    ]
+    styles = ["bold" if r.is_on_front else "" for r in rows]
+    too_big = Cell("too big", style="red", page="too big for its memory")
+    times = [too_big if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
+    money = [_with_ends(r.usd) if r.usd.value else "free" for r in rows]
+    emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
+    parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
+    bounds = [
+        (r.bound.value if r.bound else "") + text for r, text in zip(rows, parts, strict=True)
+    ]
+    batches = [f"{r.largest_batch:,}" if r.largest_batch else "" for r in rows]
     columns = [
-        Column("machine", places),
-        Column("device", devices),
+        Column(
+            "machine",
+            [Cell(shorten(p, 22), s, page=p) for p, s in zip(places, styles, strict=True)],
+        ),
+        Column("device", [Cell(shorten(_device(r), 22), page=_device(r)) for r in rows]),
         Column(unit, times, is_number=True),
-        Column("$", usd, is_number=True),
-        Column("kWh", energies, is_number=True),
+        Column("$", money, is_number=True),
+        Column("kWh", [format_digits(r.energy_kwh.value, 2) for r in rows], is_number=True),
         Column("kg CO₂", emissions, is_number=True),
         Column("bound", bounds, page_header="limited by"),
     ]

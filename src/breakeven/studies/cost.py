@@ -377,35 +377,32 @@ def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> tuple[list[CostRow], list[Caveat]]:
     """Return the training on the machines with GPUs, and why some numbers of GPUs are left out."""
-    request = training.request
+    request, rented = training.request, [machine for machine in machines if machine.gpu]
     steps, undivided = rented_steps(
         program,
         recording,
-        [machine for machine in machines if machine.gpu],
+        rented,
         request.num_gpus,
         keeps_global_batch=request.keeps_global_batch,
     )
     rows = [
         training.row(
-            device_result(rented.step),
+            device_result(one.step),
             machine,
-            boards=rented.boards_watts(machine),
-            num_gpus=rented.num_gpus,
-            num_parts=rented.num_parts,
-            largest=rented.largest_batch,
-            caveats=rented.caveats,
+            boards=one.boards_watts(machine),
+            num_gpus=one.num_gpus,
+            num_parts=one.num_parts,
+            largest=one.largest_batch,
+            caveats=one.caveats,
         )
-        for rented in steps
-        for machine in rented.machines
+        for one in steps
+        for machine in one.machines
     ]
     return rows, undivided
 
 
 def _cpu_rows(
-    training: _Training,
-    program: Program,
-    recording: RecordedStep,
-    machines: Sequence[Machine],
+    training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> tuple[list[CostRow], tuple[Caveat, ...]]:
     """Return the training on the machines without a GPU, or why it cannot be predicted."""
     rented = [machine for machine in machines if not machine.gpu]
@@ -446,11 +443,8 @@ def _in_order(rows: Sequence[CostRow], *, named: set[str]) -> tuple[CostRow, ...
     kept: list[CostRow] = []
     for row in ordered:
         key = (row.provider, row.device, row.num_gpus)
-        is_faster = all(
-            row.time_ns.value < other.time_ns.value
-            for other in kept
-            if (other.provider, other.kind) == (row.provider, row.kind)
-        )
+        alike = [one for one in kept if (one.provider, one.kind) == (row.provider, row.kind)]
+        is_faster = all(row.time_ns.value < one.time_ns.value for one in alike)
         is_new = key not in seen if row.kind is DeviceKind.GPU else is_faster
         if is_new or row.is_here or row.machine.casefold() in named:
             kept.append(row)
