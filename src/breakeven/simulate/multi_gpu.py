@@ -63,14 +63,12 @@ class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
         step: The step, as on one device: its batch size is that of each device.
         single: The step on one device alone.
         communication_ns: Time of the exchange between devices, hidden behind kernels or not.
-        batch_size: Samples of each device, if known.
     """
 
     setup: MultiGpuSetup
     step: StepPrediction
     single: StepPrediction
     communication_ns: float
-    batch_size: int | None = None
 
     @property
     def factor(self) -> float:
@@ -96,47 +94,37 @@ class SharedTimes:
 
 
 def predict_multi_gpu(
-    trace: StepTrace,
-    device: DeviceSpec,
+    single: StepPrediction,
+    times: PhaseTimes,
+    size: ModelSize,
     host: HostSpec,
     setup: MultiGpuSetup,
     *,
-    single: StepPrediction | None = None,
-    times: PhaseTimes | None = None,
-    size: ModelSize | None = None,
     costs: CostModel | None = None,
     table: MultiGpuTable | None = None,
 ) -> MultiGpuPrediction:
     """Return the prediction of a step that several devices share.
 
     Args:
-        trace: The step on one device, with the batch of one device.
-        device: Kind of all devices.
+        single: The step on one device, with the batch of one device.
+        times: Its times by phase.
+        size: The model.
         host: Host that issues the work.
         setup: Number of devices and strategy.
-        single: The step on one device, if already predicted.
-        times: Its times by phase, if already known.
-        size: The model; by default as the trace shows it.
         costs: The cost model; the shipped one by default.
         table: Costs of several devices; the shipped ones by default.
 
     Raises:
         ValueError: There are fewer than two devices.
     """
-    host = host.for_device(device)
-    single = single or predict_steps(trace, [device], host, costs=costs)[0]
-    size, table, costs = (
-        size or model_size(trace),
-        table or load_multi_gpu_table(),
-        costs or shipped_costs(),
-    )
+    device, host = single.device, host.for_device(single.device)
+    table, costs = table or load_multi_gpu_table(), costs or shipped_costs()
     link = peer_link(
         device,
         setup.num_devices,
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    times = times or phase_times(build_program(trace, costs=costs), [device], host)[0]
     shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
     # Add the error of the factor to that of the lone step. If the host limits only the shared step,
@@ -181,7 +169,6 @@ def predict_multi_gpu(
         ),
         single=single,
         communication_ns=shared.communication_ns,
-        batch_size=trace.batch_size,
     )
 
 
@@ -228,19 +215,11 @@ def predict_on_gpus(
     singles = predict_steps(program, devices, host)
     times, size = phase_times(program, devices, host), model_size(trace)
     found: list[MultiGpuPrediction] = []
-    for device, single, own in zip(devices, singles, times, strict=True):
+    for single, own in zip(singles, times, strict=True):
         if num_gpus > 1:
-            shared = predict_multi_gpu(
-                trace, device, host, setup, single=single, times=own, size=size, costs=costs
-            )
+            shared = predict_multi_gpu(single, own, size, host, setup, costs=costs)
         else:
-            shared = MultiGpuPrediction(
-                setup=setup,
-                step=single,
-                single=single,
-                communication_ns=0,
-                batch_size=trace.batch_size,
-            )
+            shared = MultiGpuPrediction(setup=setup, step=single, single=single, communication_ns=0)
         stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
         found.append(msgspec.structs.replace(shared, step=stepped))
     return tuple(found)

@@ -15,7 +15,7 @@ from breakeven.cost import read_shipped
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate.program import Program
-from breakeven.trace import Collective, Copy, Op, Phase, StepTrace, TensorSpec
+from breakeven.trace import Collective, Op, Phase, StepTrace, TensorSpec
 
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
@@ -130,13 +130,7 @@ def phase_times(
     num_runs = {phase: np.zeros(len(kernels)) for phase in Phase}
     num_launches = dict.fromkeys(Phase, 0)
     issue_ns = {feeding: dict.fromkeys(Phase, 0.0) for feeding in hosts}
-    copy_ns = [0.0] * len(devices)
     for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
-        if isinstance(event, Copy) and event.is_to_device:
-            for d, device in enumerate(devices):
-                copy_ns[d] += costs.copy_ns(
-                    event.num_bytes, device=device, is_pinned=event.is_pinned
-                )
         if not isinstance(event, Op) or lowering is None:
             continue
         phase = Phase.OPTIMIZER if is_zeroing(event) else event.phase
@@ -150,7 +144,7 @@ def phase_times(
         times_ns = costs.kernel_times(tuple(kernels), devices).time_ns
     work_ns = {phase: (runs @ times_ns).tolist() for phase, runs in num_runs.items()}
     found: list[PhaseTimes] = []
-    for d, (feeding, launch) in enumerate(zip(hosts, launches, strict=True)):
+    for d, (device, feeding, launch) in enumerate(zip(devices, hosts, launches, strict=True)):
         host_ns = {p: issue_ns[feeding][p] + num_launches[p] * launch.launch_ns for p in Phase}
         device_ns = {p: work_ns[p][d] + num_launches[p] * launch.gap_ns for p in Phase}
         times = PhaseTimes(
@@ -160,7 +154,11 @@ def phase_times(
             forward_device_ns=device_ns[Phase.FORWARD],
             backward_device_ns=device_ns[Phase.BACKWARD],
             other_device_ns=device_ns[Phase.OPTIMIZER] + device_ns[Phase.DATA],
-            copy_ns=copy_ns[d],
+            copy_ns=sum(
+                costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
+                for copy in program.trace.copies
+                if copy.is_to_device
+            ),
         )
         found.append(times)
     return tuple(found)

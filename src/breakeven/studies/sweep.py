@@ -252,10 +252,8 @@ def _predicted_grid(
         for number in shared:
             setup = MultiGpuSetup(strategy=strategy, num_devices=number)
             found[values, number] = tuple(
-                predict_multi_gpu(
-                    step, device, host, setup, single=single, times=own, size=size
-                ).step
-                for device, single, own in zip(devices, found[values, 1], times, strict=True)
+                predict_multi_gpu(single, own, size, host, setup).step
+                for single, own in zip(found[values, 1], times, strict=True)
             )
     return found
 

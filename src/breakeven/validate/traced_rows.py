@@ -154,13 +154,11 @@ class TracedRows:
                     times[key] = model.times(place)
                 setup, assumed = setup_of(row.note, row.num_devices)
                 prediction = predict_multi_gpu(
-                    step,
-                    place.device,
+                    prediction,
+                    times[key],
+                    model.size,
                     place.host,
                     setup,
-                    single=prediction,
-                    times=times[key],
-                    size=model.size,
                     costs=place.costs,
                     table=calibration.multi_gpu,
                 ).step
