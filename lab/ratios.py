@@ -49,9 +49,7 @@ def quantile(shares: dict[str, list[float]]) -> float:
     """Return the share that ``COVERAGE`` of the pairs keep, each source counting alike."""
     values = np.concatenate([np.array(each) for each in shares.values()])
     weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in shares.values()])
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(reached, COVERAGE)])
+    return float(np.quantile(values, COVERAGE, weights=weights, method="inverted_cdf"))
 
 
 def main() -> None:
