@@ -16,7 +16,7 @@ from breakeven.report import (
     KINDS,
     CheckReport,
     ExplainReport,
-    card_text,
+    card_document,
     chart_document,
     documents_of,
     html_part,
@@ -130,7 +130,7 @@ class Report:
         from breakeven.studies.measured_step import UNKNOWN_LENGTH
 
         cost = cost_run(self._value, CostRequest(length=UNKNOWN_LENGTH))
-        return card_text(self._value, cost).encode()
+        return card_document(self._value, cost, ".md")
 
     def _repr_html_(self) -> str:
         return html_part(self._value)
