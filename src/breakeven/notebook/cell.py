@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run the code of this cell as one training step, again and again, and show whether a GPU would be
-faster. It changes the notebook's variables as so many runs of the cell would: create model and
-optimizer again before you train."""
+faster. Then models, optimizers, random numbers and the notebook's names are as before. Other effects
+remain: iterators and schedulers move on."""
 _ALONE = "run the cell without %%breakeven first"
 
 
@@ -78,6 +78,7 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
         ) from None
     from breakeven.studies import Report, check_step, explain_run
 
+    names = dict(shell.user_ns)
     step = _Step(code, shell.user_ns, f"cell {number}")
     try:
         value = check_step(step, devices=options.devices, host=options.host)
@@ -85,9 +86,12 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
             value = explain_run(value, devices=options.devices)
     except _CellError as failed:
         raise _error_of(failed.error, f"cell {number}") from None
+    finally:
+        shell.user_ns.clear()
+        shell.user_ns.update(names)
     return Report(value), (
-        f"cell {number} ran {step.num_runs:,} times and trained the notebook's model: create model "
-        "and optimizer again before you train"
+        f"cell {number} ran {step.num_runs:,} times; models, optimizers, random numbers and names "
+        "are as before, but iterators and schedulers moved on"
     )
 
 

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
     from breakeven.report.calibrate import stored_calibration as stored_calibration
-    from breakeven.report.card import card_text as card_text
+    from breakeven.report.card import card_document as card_document
     from breakeven.report.chart import settings_text as settings_text
     from breakeven.report.check_report import SCHEMA_VERSION as SCHEMA_VERSION
     from breakeven.report.check_report import CheckReport as CheckReport
-    from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
-    from breakeven.report.comparison import Change as Change
-    from breakeven.report.comparison import ComparisonReport as ComparisonReport
-    from breakeven.report.comparison import CrossoverChange as CrossoverChange
-    from breakeven.report.comparison import CrossoverShift as CrossoverShift
-    from breakeven.report.comparison import DeviceChange as DeviceChange
-    from breakeven.report.comparison import PointName as PointName
-    from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
+    from breakeven.report.comparison_report import (
+        COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION,
+    )
+    from breakeven.report.comparison_report import Change as Change
+    from breakeven.report.comparison_report import ComparisonReport as ComparisonReport
+    from breakeven.report.comparison_report import CrossoverChange as CrossoverChange
+    from breakeven.report.comparison_report import CrossoverShift as CrossoverShift
+    from breakeven.report.comparison_report import DeviceChange as DeviceChange
+    from breakeven.report.comparison_report import PointName as PointName
+    from breakeven.report.comparison_report import TimeChange as TimeChange
     from breakeven.report.conditions import Condition as Condition
     from breakeven.report.conditions import Figure as Figure
     from breakeven.report.conditions import Figures as Figures

@@ -14,7 +14,7 @@ from breakeven.report.calibrate import CALIBRATION_SCHEMA_VERSION, CalibrationDo
 from breakeven.report.check import check_document
 from breakeven.report.check_report import SCHEMA_VERSION, CheckReport
 from breakeven.report.compare import comparison_document
-from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION, ComparisonReport
+from breakeven.report.comparison_report import COMPARISON_SCHEMA_VERSION, ComparisonReport
 from breakeven.report.cost import cost_document
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport
 from breakeven.report.devices import (
@@ -61,7 +61,6 @@ class Kind:
         title: Title, if it is not the report of the command.
         stored: Its type in JSON, if different from the report's.
         write: Converts a report to the stored type.
-        rows: The field with its main table; empty if it has none.
     """
 
     schema: str
@@ -77,7 +76,6 @@ class Kind:
     title: str = ""
     stored: type[msgspec.Struct] = None  # type: ignore[assignment]
     write: Callable[[Any], Any] = lambda report: report
-    rows: str = ""
 
     def __post_init__(self) -> None:
         defaults = {
@@ -107,17 +105,8 @@ KINDS = (
         _OF_A_STEP,
         explain_document,
         key="attribution",
-        rows="results",
     ),
-    Kind(
-        "check",
-        CheckReport,
-        SCHEMA_VERSION,
-        _OF_A_STEP,
-        check_document,
-        key="verdict",
-        rows="results",
-    ),
+    Kind("check", CheckReport, SCHEMA_VERSION, _OF_A_STEP, check_document, key="verdict"),
     Kind(
         "sweep",
         SweepReport,
@@ -125,17 +114,8 @@ KINDS = (
         ". Times are in nanoseconds; low and high bound a 90 % interval.",
         sweep_document,
         key="axes",
-        rows="points",
     ),
-    Kind(
-        "normal",
-        NormalReport,
-        NORMAL_SCHEMA_VERSION,
-        _OF_A_STEP,
-        normal_document,
-        key="speeds",
-        rows="speeds",
-    ),
+    Kind("normal", NormalReport, NORMAL_SCHEMA_VERSION, _OF_A_STEP, normal_document, key="speeds"),
     Kind(
         "workloads",
         SystemsReport,
@@ -156,7 +136,6 @@ KINDS = (
         tune_document,
         key="trials",
         rerun="tune TARGET --json > FILE",
-        rows="trials",
     ),
     Kind(
         "cost",
@@ -166,7 +145,6 @@ KINDS = (
         "interval.",
         cost_document,
         key="setup_s",
-        rows="rows",
     ),
     Kind(
         "compare",
@@ -175,7 +153,6 @@ KINDS = (
         ". Times are in nanoseconds, ratios are those of the second run to the first; low and high "
         "bound a 90 % interval.",
         comparison_document,
-        rows="devices",
     ),
     Kind(
         "validate",

@@ -61,7 +61,7 @@ def render_part(document: Document) -> str:
 
 
 def _page(document: Document, style: str, **values: object) -> bytes:
-    return _render(
+    return render_template(
         "page.html.j2",
         document=document,
         terminal=Medium.TERMINAL,
@@ -94,7 +94,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
     style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
     style = re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
-    return _render(
+    return render_template(
         "charts.svg.j2",
         heading=shorten(heading, 100),
         places=places,
@@ -106,7 +106,13 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     )
 
 
-def _render(template: str, **values: object) -> bytes:
+def render_template(template: str, **values: object) -> bytes:
+    """Return a template of this package in UTF-8, with every text escaped.
+
+    Args:
+        template: Its file name.
+        values: What it shows.
+    """
     # Create it on use: commands without a page must not wait for it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

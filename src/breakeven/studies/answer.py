@@ -16,7 +16,7 @@ from breakeven.report import (
     KINDS,
     CheckReport,
     ExplainReport,
-    card_text,
+    card_document,
     chart_document,
     documents_of,
     html_part,
@@ -28,14 +28,14 @@ from breakeven.report import (
 from breakeven.store import ensure_writable, write_document
 
 _MAX_CHARACTERS = 200
+# The fields with the main table of each kind; no kind has two of them.
+_TABLES = ("results", "points", "trials", "rows", "speeds", "devices")
 _FRAMES = ("pandas", "polars")
 
 
 @final
 class Report:
     """A report of any command, to show, save or tabulate.
-
-    It compares equal to a report with the same value.
 
     Args:
         value: What a study returned or `read_document` read, such as a ``CheckReport``.
@@ -99,10 +99,13 @@ class Report:
             UsageError: If the report has no such table.
             BreakevenError: If neither pandas nor polars is installed.
         """
-        if not self._kind.rows:
+        table = next(
+            (getattr(self._value, name) for name in _TABLES if hasattr(self._value, name)), None
+        )
+        if table is None:
             command = self._kind.command
             raise UsageError(f"a report of breakeven {command} has no table", hint="use .value")
-        rows = [_flat(msgspec.to_builtins(row)) for row in getattr(self._value, self._kind.rows)]
+        rows = [_flat(msgspec.to_builtins(row)) for row in table]
         for name in _FRAMES:
             try:
                 library = importlib.import_module(name)
@@ -127,7 +130,7 @@ class Report:
         from breakeven.studies.measured_step import UNKNOWN_LENGTH
 
         cost = cost_run(self._value, CostRequest(length=UNKNOWN_LENGTH))
-        return card_text(self._value, cost).encode()
+        return card_document(self._value, cost, ".md")
 
     def _repr_html_(self) -> str:
         return html_part(self._value)
@@ -136,11 +139,6 @@ class Report:
         first = documents_of(self._value)[0]
         sentence = plain(first.answers[0].phrase) if first.answers else first.title
         return printable(sentence, _MAX_CHARACTERS)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Report) and self._value == other._value
-
-    __hash__ = None  # type: ignore[assignment]  # a value holds dictionaries
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_saved_json_is_read_back(report: breakeven.Report, tmp_path: Path) -> No
     document = json.loads((tmp_path / "run.json").read_bytes())
     assert document["schema_version"] == report.value.schema_version
     if not isinstance(report.value, type(ALL["compare"]())):
-        assert breakeven.Report(read_document(tmp_path / "run.json")) == report
+        assert read_document(tmp_path / "run.json") == report.value
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.html", b"<!doctype html>"), ("A.SVG", b"<svg")])
@@ -216,8 +216,6 @@ def test_only_a_report_is_wrapped() -> None:
         breakeven.Report(3)  # type: ignore[arg-type]
 
 
-def test_it_is_final_and_compares_by_value() -> None:
-    assert breakeven.Report(reports.cpu_wins()) == breakeven.Report(reports.cpu_wins())
-    assert breakeven.Report(reports.cpu_wins()) != breakeven.Report(reports.gpu_wins())
+def test_it_is_final() -> None:
     assert getattr(breakeven.Report, "__final__", False)
     assert isinstance(breakeven.Report(reports.cpu_wins()).value, msgspec.Struct)
