@@ -87,7 +87,8 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
     except _CellError as failed:
         raise _error_of(failed.error, f"cell {number}") from None
     finally:
-        shell.user_ns.clear()
+        for name in shell.user_ns.keys() - names.keys():
+            del shell.user_ns[name]
         shell.user_ns.update(names)
     return Report(value), (
         f"cell {number} ran {step.num_runs:,} times; models, optimizers, random numbers and names "

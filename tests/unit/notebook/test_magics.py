@@ -53,7 +53,9 @@ def test_a_command_returns_its_report(magic: Magic, monkeypatch: pytest.MonkeyPa
         return 0
 
     monkeypatch.setattr(magics, "run_command", run)
-    assert magic("check 'my train.py' --device T4") == Report(report)
+    answer = magic("check 'my train.py' --device T4")
+    assert isinstance(answer, Report)
+    assert answer.value is report
 
 
 def test_a_command_without_a_report_returns_nothing(
@@ -125,6 +127,14 @@ def test_a_cell_that_is_no_step_is_refused(magic: Magic, line: str, cell: str, t
     with pytest.raises(ShownError) as raised:
         magic(line, cell)
     assert shown(raised.value).startswith(text)
+
+
+def test_names_are_as_before_even_after_an_error() -> None:
+    shell, magic = shell_with()
+    shell.user_ns.update(x=1)
+    with pytest.raises(ShownError, match="division by zero"):
+        magic["breakeven"]("", "x = 2\ny = 3\nx / 0")
+    assert shell.user_ns == {"x": 1}
 
 
 def test_options_of_a_cell() -> None:
