@@ -211,7 +211,7 @@ def _ensure_step(step: object) -> None:
             hint="pass the function itself, without calling it",
         )
     try:
-        inspect.signature(step).bind()
+        inspect.signature(getattr(step, "forward", step)).bind()  # a module's call takes anything
     except TypeError as error:
         raise UsageError(
             f"the step needs arguments ({error})",

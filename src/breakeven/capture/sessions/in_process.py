@@ -108,7 +108,8 @@ def trace_step(step: Callable[[], object] | TrainingLoop) -> TracedRun:
         run = _repeat(step, TracedSession, request)
     if run is None or (isinstance(run, TracedRun) and not run.trace.uses_device):
         run = _repeat(step, TracedSession, replace(request, is_moved=True))
-    assert isinstance(run, TracedRun), "a traced session has a traced run"
+    if not isinstance(run, TracedRun):
+        raise BreakevenError(f"{step_name(step)} ran no operation of torch", hint=_NO_STEP)
     return run
 
 
