@@ -36,6 +36,7 @@ _MAX_MESSAGE = 1_000
 
 # Variables that torchrun sets for the first process.
 _TORCHRUN = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
+_SHELL = r"get_ipython|\.run_\w+_magic|\.magic\("
 _TORCHRUN_NAMES = r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT))\b"
 _NO_SHARDS = (
     "breakeven predicts several GPUs with the whole model on each: wrap it in "
@@ -266,6 +267,8 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             return f"the script needs {missing}{where}: change to its folder, or pass its path"
         case "FileExistsError":
             return "an earlier run may have made it: let the script reuse it, as with exist_ok=True"
+        case "EOFError" if target.is_notebook:
+            return "standard input is empty here: write the input into the cell"
         case "EOFError":
             return "standard input is empty here: pass the input as arguments after `--`"
         case "AttributeError" | "ImportError" if missing:
@@ -274,7 +277,7 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             r"has no function|required positional argument", message
         ):
             return "name a function of the file that can be called without arguments"
-        case "AttributeError" if target.is_notebook and "get_ipython" in failure.source:
+        case "AttributeError" if target.is_notebook and re.search(_SHELL, failure.source):
             return "get_ipython() is None here: leave the call out, or write it as a magic: %name"
         case "KeyError" | "TypeError" | "ValueError" if re.search(_TORCHRUN_NAMES, words):
             return f"torchrun starts the script: run `{_TORCHRUN} breakeven check ...`"

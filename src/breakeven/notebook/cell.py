@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePath
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from breakeven.capture import name_cells
 from breakeven.cli.dispatch import HelpFormatter, Parser
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run the code of this cell as one training step, again and again, and show whether a GPU would be
-faster. Then models, optimizers, random numbers and the notebook's names are as before. Other effects
-remain: iterators and schedulers move on."""
+faster. Then models, optimizers, random numbers and the notebook's names are as before. Other
+effects remain: iterators and schedulers move on."""
 _ALONE = "run the cell without %%breakeven first"
 
 
@@ -76,21 +76,20 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
         raise BreakevenError(
             f"torch could not be imported: {error}", hint="run `import torch` to see why"
         ) from None
-    from breakeven.studies import Report, check_step, explain_run
+    from breakeven.adapters import ask
 
     names = dict(shell.user_ns)
     step = _Step(code, shell.user_ns, f"cell {number}")
     try:
-        value = check_step(step, devices=options.devices, host=options.host)
-        if options.command == "explain":
-            value = explain_run(value, devices=options.devices)
+        shell.user_ns["input"] = _refuse_input
+        report = ask(step, question=options.command, devices=options.devices, host=options.host)
     except _CellError as failed:
         raise _error_of(failed.error, f"cell {number}") from None
     finally:
         for name in shell.user_ns.keys() - names.keys():
             del shell.user_ns[name]
         shell.user_ns.update(names)
-    return Report(value), (
+    return report, (
         f"cell {number} ran {step.num_runs:,} times; models, optimizers, random numbers and names "
         "are as before, but iterators and schedulers moved on"
     )
@@ -126,6 +125,12 @@ def _compiled(shell: Any, number: int, cell: str) -> CodeType:
             f"cell {number} is not a step in Python: {error.msg}", hint=_ALONE, file=name,
             line=error.lineno,
         ) from None  # fmt: skip
+
+
+def _refuse_input(*_: object) -> NoReturn:
+    raise BreakevenError(
+        "the cell asks for input, and runs many times", hint="ask in an earlier cell"
+    )
 
 
 def _error_of(error: Exception, cell: str) -> ScriptError:
@@ -193,5 +198,7 @@ class _Step:
     def _run(self) -> None:
         try:
             exec(self._code, self._variables)
+        except BreakevenError:
+            raise
         except Exception as error:
             raise _CellError(error) from None

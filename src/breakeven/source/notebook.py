@@ -104,7 +104,7 @@ def read_notebook(document: bytes, label: str) -> Notebook:
     """
     try:
         parsed = msgspec.json.decode(document, type=_Document)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ScriptError(
             f"{label} is not a notebook: {error}", hint="open it in Jupyter, and save it again"
         ) from None

@@ -118,6 +118,7 @@ def test_format_3_is_read() -> None:
         (b"import torch", "a.ipynb is not a notebook: JSON is malformed"),
         (b"{}", "a.ipynb is not a notebook: Object missing required field `nbformat`"),
         (b'{"nbformat": 4, "cells": 3}', "a.ipynb is not a notebook: Expected `array`"),
+        (b'{"nbformat": 4, "metadata": {"a": "\xff"}}', "a.ipynb is not a notebook: 'utf-8' codec"),
         (b'{"nbformat": 4}', "a.ipynb has no code cells"),
         (
             b'{"nbformat": 4, "metadata": {"kernelspec": {"language": "julia"}}}',
