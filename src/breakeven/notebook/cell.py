@@ -90,8 +90,8 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
             del shell.user_ns[name]
         shell.user_ns.update(names)
     return report, (
-        f"cell {number} ran {step.num_runs:,} times; models, optimizers, random numbers and names "
-        "are as before, but iterators and schedulers moved on"
+        f"cell {number} ran {step.num_runs:,} times; the model and all names are as before, "
+        "iterators and schedulers are not"
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from breakeven.capture import record_steps, time_step, trace_step
+from breakeven.capture import kept_training, record_steps, time_step, trace_step
 from breakeven.errors import BreakevenError
 from breakeven.measure import own_time_ns
 from breakeven.trace import HostWork, Op, Phase, StepTrace
@@ -401,3 +401,20 @@ def test_a_step_with_several_optimizers_is_never_cut() -> None:
     time_step(step, budget_s=0.01)
     trace_step(step)
     assert set(ends) == {1}
+
+
+def test_a_loop_is_left_while_its_training_is_kept() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = model.weight.detach().clone()
+
+    def train_for_ever() -> None:
+        while True:
+            optimizer.zero_grad()
+            model(torch.randn(BATCH, 4)).square().mean().backward()
+            optimizer.step()
+
+    with kept_training(train_for_ever):
+        assert not torch.equal(model.weight, before)
+    assert torch.equal(model.weight, before)
+    assert not optimizer.state
