@@ -83,8 +83,6 @@ def answer_of_cell(shell: Any, options: argparse.Namespace, cell: str) -> tuple[
     try:
         shell.user_ns["input"] = _refuse_input
         report = ask(step, question=options.command, devices=options.devices, host=options.host)
-    except _CellError as failed:
-        raise _error_of(failed.error, f"cell {number}") from None
     finally:
         for name in shell.user_ns.keys() - names.keys():
             del shell.user_ns[name]
@@ -147,18 +145,6 @@ def _error_of(error: Exception, cell: str) -> ScriptError:
     )
 
 
-class _CellError(Exception):
-    """Carries an exception of the user's code past the sessions.
-
-    Args:
-        error: The exception.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-
 class _Step:
     """A cell as a function that runs it.
 
@@ -178,7 +164,7 @@ class _Step:
         """Run the cell.
 
         Raises:
-            BreakevenError: The first run ends without a backward pass.
+            BreakevenError: The cell fails, or its first run ends without a backward pass.
         """
         self.num_runs += 1
         if self.num_runs > 1:
@@ -201,4 +187,4 @@ class _Step:
         except BreakevenError:
             raise
         except Exception as error:
-            raise _CellError(error) from None
+            raise _error_of(error, self.__qualname__) from None

@@ -8,8 +8,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
-from msgspec.structs import replace
-
 from breakeven.calibrate import (
     Speed,
     anchors_of,
@@ -88,6 +86,11 @@ class Study:
     speeds: Mapping[str, Speed]
     progress: Progress
 
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Return the caveats that are known before any run."""
+        return *self.ready.caveats, *self.target.caveats
+
 
 @contextmanager
 def start_study(
@@ -132,7 +135,6 @@ def start_study(
     with own as processes:
         progress.begin("starting torch")
         ready = processes.ready()
-        ready = replace(ready, caveats=(*ready.caveats, *found.caveats))
         kinds = {one.device.id: one.kind for one in speeds.values() if one.kind}
         fed_by, here = find_hosts(host, processes, kinds)
         yield Study(

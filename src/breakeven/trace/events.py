@@ -45,7 +45,7 @@ def is_notebook(file: str) -> bool:
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of one of the user's files; see `line_text` for those of a notebook."""
+    """A line of one of the user's files; line 2 of a notebook's cell 3 is line 3002."""
 
     file: str
     line: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from breakeven.advise.rule import Match, Matches, RuleInput, once, rule
@@ -222,14 +223,12 @@ def unawaited_work(case: RuleInput) -> Matches:
         if timed.is_awaited or is_long:
             continue
         first, last = timed.work[0], timed.work[-1]
-        path = timed.source.path
-        work = line_words(path, first)
-        work += "" if first == last else f" to {line_words(path, last)}"
+        place = partial(line_words, timed.source.path)
+        work = place(first) if first == last else f"{place(first)} to {place(last)}"
         yield Match(
             title="the clock is read while the GPU is still at work",
             fix="call torch.cuda.synchronize() before both readings of the clock",
-            evidence=f"work of {work} is timed from {line_words(path, timed.start)}, and nothing "
-            "waits for it",
+            evidence=f"work of {work} is timed from {place(timed.start)}, and nothing waits for it",
             location=timed.location,
             is_error=True,
         )
