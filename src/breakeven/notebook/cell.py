@@ -126,9 +126,7 @@ def _compiled(shell: Any, number: int, cell: str) -> CodeType:
 
 
 def _refuse_input(*_: object) -> NoReturn:
-    raise BreakevenError(
-        "the cell asks for input, and runs many times", hint="ask in an earlier cell"
-    )
+    raise BreakevenError("the cell asks for input in each run", hint="ask in an earlier cell")
 
 
 def _error_of(error: Exception, cell: str) -> ScriptError:

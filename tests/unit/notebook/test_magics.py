@@ -115,7 +115,7 @@ def test_a_bug_keeps_its_traceback(magic: Magic, monkeypatch: pytest.MonkeyPatch
         ("", "x = (", "error: cell 2 is not a step in Python: '(' was never closed\n  at notebook"),
         ("", "!ls", "error: a step is Python alone, and this is not: cell 2, line 2: `!ls`"),
         ("", "await f()", "error: cell 2 is not a step in Python: 'await' outside function"),
-        ("", "x = input()", "error: the cell asks for input, and runs many times\nhint:"),
+        ("", "x = input()", "error: the cell asks for input in each run\nhint:"),
         ("", "x = 1", "error: cell 2 is no training step: it ran without a backward pass\nhint:"),
         (
             "",
