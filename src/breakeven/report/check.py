@@ -55,6 +55,7 @@ from breakeven.report.text import (
     shorten,
 )
 from breakeven.timing import Source
+from breakeven.trace import is_notebook
 from breakeven.units import (
     NS_PER_S,
     format_bytes,
@@ -202,8 +203,9 @@ def _at_best_sentences(report: CheckReport) -> Iterator[str]:
             f"With forward, backward and update as generated code, a step takes "
             f"{format_duration(step.step_ns, 2)} on this CPU, {format_duration(step.kept_ns, 2)} "
             f"of that for the rest of the loop: {ratio_alone(step.speedup)} as fast as now"
-            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. To train so, use "
-            "breakeven tune and breakeven run, or call breakeven.fast_step in the loop."
+            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. To train so, "
+            f"{'' if is_notebook(report.target) else 'use breakeven tune and breakeven run, or '}"
+            "call breakeven.fast_step in the loop."
         )
     if report.captured is None:
         return
