@@ -17,7 +17,14 @@ from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
-from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
+from breakeven.report.text import (
+    duration_with_interval,
+    listed,
+    plural,
+    printable,
+    ratio_alone,
+    shorten,
+)
 from breakeven.units import (
     NS_PER_S,
     format_digits,
@@ -285,9 +292,11 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         point = ChartPoint(
             x=row.usd.value,
             row=number,
+            value=time_ns.value,
+            low=time_ns.low,
+            high=time_ns.high,
             step_ns=time_ns.value,
-            low_ns=time_ns.low,
-            high_ns=time_ns.high,
+            text=duration_with_interval(time_ns.value, time_ns.low, time_ns.high),
             source=row.source,
         )
         groups.setdefault(row.kind, []).append(point)

@@ -70,7 +70,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     """
     places: list[tuple[float, SvgChart]] = []
     height = 40.0
-    for view in map(SvgChart, charts):
+    for view in (SvgChart(chart.shown) for chart in charts):
         places.append((height, view))
         num_rows = -(-len(view.legend) // _KEY_COLUMNS)
         height += _TITLE_HEIGHT + view.height + 6 + num_rows * _KEY_HEIGHT + 20

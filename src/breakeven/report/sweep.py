@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
@@ -11,15 +10,10 @@ from breakeven.errors import Caveat
 from breakeven.report.answer_text import SOURCE_MARKS, sample_legend
 from breakeven.report.chart import (
     Chart,
-    ChartPoint,
     Scale,
     axis_word,
-    category_axis,
-    chart_point,
     crossover_interval,
     settings_text,
-    size_axis,
-    step_chart,
     value_text,
 )
 from breakeven.report.document import (
@@ -39,6 +33,13 @@ from breakeven.report.run_text import (
     caveat_section,
     host_facts,
     side_effect_facts,
+)
+from breakeven.report.speed_chart import (
+    Timed,
+    TimedLine,
+    chosen_gpus,
+    is_timed,
+    speed_chart,
 )
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import Source
@@ -281,7 +282,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
         if all(point.settings.get(axis.name) in axis.values for axis in report.axes):
             key = tuple(point.settings[axis.name] for axis in held_axes)
             groups.setdefault(key, []).append(point)
-    charts: list[Chart] = []
+    charts: list[Chart | None] = []
     for values, points in groups.items():
         held = dict(zip((axis.name for axis in held_axes), values, strict=True))
         places = [point.settings[first.name] for point in points]
@@ -299,7 +300,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
         ):
             places = [point.num_parameters for point in points]
             charts.append(_sweep_chart(report, NUM_PARAMETERS, held, points, places))
-    return tuple(charts)
+    return tuple(chart for chart in charts if chart is not None)
 
 
 def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool:
@@ -313,8 +314,8 @@ def _sweep_chart(
     held: dict[str, AxisValue],
     points: Sequence[SweepPoint],
     places: Sequence[AxisValue],
-) -> Chart:
-    """Return the chart along one axis.
+) -> Chart | None:
+    """Return the chart along one axis; None if there is no CPU to compare with.
 
     Args:
         report: The sweep.
@@ -328,46 +329,68 @@ def _sweep_chart(
         note = "; ".join(filter(None, (note, "each GPU adds a batch to the step")))
     values = first.values if axis == first.name else sorted(set(places), key=float)
     along = [value for value in values if value in places]
-    if any(isinstance(value, str) for value in along):
-        x = category_axis(word, [value_text(value) for value in along])
-        numbers = [float(row) for row in range(len(along))]
-    else:
+    if not any(isinstance(value, str) for value in along):
         along = sorted(along, key=float)
-        numbers = [float(value) for value in along]
-        x = size_axis(word, numbers)
+    cpus = {point.hardware for point in report.points if point.kind is DeviceKind.CPU}
+    rival = "this CPU" if cpus == {report.host.name} else "the CPU"
     # A GPU prediction does not depend on the CPU's threads: draw it once. Along threads, the CPU is
     # still one device.
     threads = next((one.name for one in report.axes[1:] if one.role is AxisRole.THREADS), None)
-    by_device: dict[tuple[str, DeviceKind], dict[AxisValue | None, dict[int, ChartPoint]]] = {}
+    shares = [one.name for one in report.axes if one.role is AxisRole.NUM_DEVICES]
+    lines: dict[tuple[str, DeviceKind], dict[int, SweepPoint]] = {}
+    rivals: dict[int, Timed] = {}
+    batches: dict[int, int] = {}
     for point, value in zip(points, places, strict=True):
         row = along.index(value)
-        device = point.hardware if first.role is AxisRole.THREADS else point.device
-        curves = by_device.setdefault((device, point.kind), {})
-        curve = curves.setdefault(None if threads is None else point.settings.get(threads), {})
-        curve.setdefault(row, chart_point(point, numbers[row], row))
-    series: list[tuple[str, DeviceKind, tuple[ChartPoint, ...]]] = []
-    for (device, kind), curves in by_device.items():
-        distinct = {
-            num: tuple(curve[row] for row in sorted(curve)) for num, curve in curves.items()
-        }
-        if len(set(distinct.values())) == 1:
-            distinct = {None: next(iter(distinct.values()))}
-        for num_threads, chart_points in distinct.items():
-            suffix = "" if num_threads is None else f", threads {value_text(num_threads)}"
-            series.append((device + suffix, kind, chart_points))
-    return step_chart(
-        title=f"Step time along the {'number of parameters' if axis == NUM_PARAMETERS else word}",
+        name = point.hardware if first.role is AxisRole.THREADS else point.device
+        if point.kind is DeviceKind.CPU:
+            # The name may hold the threads already.
+            if threads is not None and point.device == point.hardware:
+                name += f", threads {value_text(point.settings[threads])}"
+            name = name.replace(point.hardware, rival, 1)
+            if point.fits is not False and is_timed(point):
+                rivals[row] = min(point, rivals.get(row, point), key=lambda one: one.step_ns)
+        elif shares:
+            batches[row] = int(point.settings[shares[0]])
+        lines.setdefault((name, point.kind), {}).setdefault(row, point)
+    outcomes = [
+        one for one in report.crossovers if one.outcome.axis == axis and _agree(one.held, held)
+    ]
+    # Compare GPUs at the largest value with a time of the CPU.
+    last = max(rivals, default=0)
+    times_ns = {
+        name: own[last].step_ns
+        for (name, kind), own in lines.items()
+        if kind is DeviceKind.GPU and last in own and own[last].fits is not False
+    }
+    starts = {one.device: _start_of(one) for one in sorted(outcomes, key=_start_of, reverse=True)}
+    best = min(times_ns, key=lambda name: (starts.get(name, math.inf), times_ns[name]), default="")
+    is_first = 0 < starts.get(best, math.inf) < math.inf
+    chosen = chosen_gpus(times_ns, best, "first to pay off" if is_first else "fastest")
+    return speed_chart(
+        title=f"Speed against {rival} along the {_word(axis)}",
         note=note,
-        x=x,
-        x_labels=map(value_text, along),
-        series=series,
+        word=word,
+        places=[float(value) for value in along if not isinstance(value, str)] or None,
+        x_labels=[value_text(value) for value in along],
+        lines=[
+            TimedLine(
+                name=name,
+                kind=kind,
+                times=own,
+                remark=chosen.get(name, ""),
+                is_extra=kind is DeviceKind.GPU and name not in chosen,
+                batches=batches if kind is DeviceKind.GPU else {},
+            )
+            for (name, kind), own in lines.items()
+        ],
+        rival=rival,
+        rivals=rivals,
         # Each crossover with the settings that distinguish it within the chart.
         crossovers=[
             (settings_text({k: v for k, v in one.held.items() if k not in held}), one.outcome)
-            for one in report.crossovers
+            for one in outcomes
             if isinstance(one.outcome, Crossover)
-            and one.outcome.axis == axis
-            and _agree(one.held, held)
         ],
     )
 
@@ -380,7 +403,6 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
     is_predicted = any(point.source is Source.PREDICTED for point in report.points)
     legend = sample_legend(samples, is_predicted=is_predicted)
     for chart in along[:_MAX_BLOCKS]:
-        chart = _with_short_names(report, chart)
         is_curve = chart.x.scale is not Scale.CATEGORY and len(chart.x_labels) > 1
         title = chart.title + (f", {chart.note}" if chart.note else "")
         blocks = (_step_table(chart, legend), *([chart] if is_curve else []))
@@ -389,23 +411,6 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
     if num_hidden > 0:
         more = Line(f"and {plural(num_hidden, 'more setting')}, listed by --json", "dim")
         yield Section("", (more,), only=Medium.TERMINAL)
-
-
-def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
-    """Return the chart with the CPU's name replaced by "CPU", if there is only one kind."""
-    cpus = [point for point in report.points if point.kind is DeviceKind.CPU]
-    names, kinds = {point.device for point in cpus}, {point.hardware for point in cpus}
-    if len(kinds) != 1:
-        return chart
-    (long_name,) = names if len(names) == 1 else kinds
-    long_name = printable(long_name, 60)
-    series = tuple(
-        dataclasses.replace(one, name="CPU" + one.name.removeprefix(long_name))
-        if one.kind is DeviceKind.CPU and one.name.startswith(long_name)
-        else one
-        for one in chart.series
-    )
-    return dataclasses.replace(chart, series=series)
 
 
 def _step_table(chart: Chart, legend: str) -> Table:
