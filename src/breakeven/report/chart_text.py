@@ -44,11 +44,10 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     if values := [point.value for points in curves for point in points]:
         # A terminal has no room for intervals.
         y = chart.y
-        y = (
-            speed_axis(chart.rival, values)
-            if chart.rival
-            else value_axis(y.label, values, y.as_text)
-        )
+        if chart.rival:
+            y = speed_axis(chart.rival, values)
+        else:
+            y = value_axis(y.label, values, y.as_text, y.unit)
         chart = dataclasses.replace(chart, y=y)
     across, down = (1, 1) if is_ascii else (2, 4)
     ticks: dict[int, str] = {}
