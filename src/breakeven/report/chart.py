@@ -200,6 +200,11 @@ class Chart:
     is_by_device: bool = False
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no device has a value, so that there is nothing to draw."""
+        return not any(one.curve for one in self.series)
+
+    @property
     def shown(self) -> Chart:
         """The chart without what is drawn on request only."""
         return replace(self, series=tuple(one for one in self.series if not one.is_extra))

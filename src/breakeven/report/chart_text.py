@@ -87,7 +87,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
                 last, row = column(point.x), dot(point.x, point.value)[1] // down
                 is_measured = point.source is Source.MEASURED
                 letters[row, last] = (letter.upper() if is_measured else letter, style)
-    for series, (_, letter, style) in zip(chart.series, drawn, strict=False):
+    for series, (_, _, style) in zip(chart.series, drawn, strict=False):
         for point in series.too_big:
             letters.setdefault((num_rows - 1, column(point.x)), ("!", f"bold {style}"))
     cross, bold, light = ("X", "=", "-") if is_ascii else ("╳", "━", "─")
@@ -137,7 +137,10 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     if chart.crossovers:
         interval = f" crossover, {bold} its interval on the axis"
         legend.append(Text.assemble((cross, "bold"), (interval, "dim")))
-    return Text("\n").join([*lines, *_flowing(legend, num_columns)])
+    text = Text("\n").join([*lines, *_flowing(legend, num_columns)])
+    if is_ascii:
+        text.plain = text.plain.replace("×", "x")
+    return text
 
 
 def _flowing(entries: Iterable[Text], width: int) -> list[Text]:

@@ -105,8 +105,8 @@ def speed_chart(
     crossovers: Iterable[tuple[str, Crossover]] = (),
     note: str = "",
     is_by_device: bool = False,
-) -> Chart | None:
-    """Return the chart of speeds against a CPU; None if no device can be compared with it.
+) -> Chart:
+    """Return the chart of speeds against a CPU; it is empty if the CPU has no time.
 
     Args:
         title: Title of the chart.
@@ -143,9 +143,13 @@ def speed_chart(
                 is_extra=line.is_extra,
             )
         )
-    ends = [end for one in series for point in one.curve for end in (point.low, point.high)]
-    if not ends:
-        return None
+    # Devices on request must not widen the axis by their intervals.
+    ends = [
+        end
+        for one in series
+        for point in one.curve
+        for end in ((point.value,) if one.is_extra else (point.low, point.high))
+    ]
     styles = {line.name: style for style, line in enumerate(ordered) if not line.is_extra}
     marks = [
         CrossoverMark(
@@ -165,7 +169,7 @@ def speed_chart(
         # Leave out sizes without a speed.
         x=category_axis(word, x_labels)
         if places is None
-        else size_axis(word, {places[row] for row in rivals}),
+        else size_axis(word, {places[row] for row in rivals} or places),
         y=speed_axis(rival, ends),
         x_labels=tuple(x_labels),
         series=tuple(series),

@@ -85,7 +85,7 @@ def sweep_document(report: SweepReport) -> Document:
         warnings=sweep_warnings(report),
         facts=tuple(sweep_facts(report)),
         blocks=tuple(sweep_sections(report)),
-        charts=sweep_charts(report),
+        charts=tuple(chart for chart in sweep_charts(report) if not chart.is_empty),
     )
 
 
@@ -282,7 +282,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
         if all(point.settings.get(axis.name) in axis.values for axis in report.axes):
             key = tuple(point.settings[axis.name] for axis in held_axes)
             groups.setdefault(key, []).append(point)
-    charts: list[Chart | None] = []
+    charts: list[Chart] = []
     for values, points in groups.items():
         held = dict(zip((axis.name for axis in held_axes), values, strict=True))
         places = [point.settings[first.name] for point in points]
@@ -300,7 +300,7 @@ def sweep_charts(report: SweepReport) -> tuple[Chart, ...]:
         ):
             places = [point.num_parameters for point in points]
             charts.append(_sweep_chart(report, NUM_PARAMETERS, held, points, places))
-    return tuple(chart for chart in charts if chart is not None)
+    return tuple(charts)
 
 
 def _agree(one: Mapping[str, AxisValue], other: Mapping[str, AxisValue]) -> bool:
@@ -314,8 +314,8 @@ def _sweep_chart(
     held: dict[str, AxisValue],
     points: Sequence[SweepPoint],
     places: Sequence[AxisValue],
-) -> Chart | None:
-    """Return the chart along one axis; None if there is no CPU to compare with.
+) -> Chart:
+    """Return the chart along one axis.
 
     Args:
         report: The sweep.
@@ -404,7 +404,9 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
     legend = sample_legend(samples, is_predicted=is_predicted)
     for chart in along[:_MAX_BLOCKS]:
         is_curve = chart.x.scale is not Scale.CATEGORY and len(chart.x_labels) > 1
-        title = chart.title + (f", {chart.note}" if chart.note else "")
+        is_curve = is_curve and not chart.is_empty
+        title = chart.title.replace("Speed", "Step time and speed", 1)
+        title += f", {chart.note}" if chart.note else ""
         blocks = (_step_table(chart, legend), *([chart] if is_curve else []))
         yield Section(title, blocks, only=Medium.TERMINAL)
     num_hidden = len(along) - _MAX_BLOCKS
@@ -438,7 +440,7 @@ def _step_table(chart: Chart, legend: str) -> Table:
                 time = format_duration(point.step_ns, 2, keeps_zeros=True)
                 style = "bold" if point.step_ns == shortest_ns[row] else ""
                 cells.append(Cell((SOURCE_MARKS[point.source], " ", (time, style))))
-        columns.append(Column(series.name, cells, is_number=True))
+        columns.append(Column(series.name.removeprefix("this "), cells, is_number=True))
     num_rows = len(chart.x_labels)
     cut = f"\n{len(rows)} of {num_rows} sizes; all by --json" if len(rows) < num_rows else ""
     return Table(columns, legend=legend + cut)
