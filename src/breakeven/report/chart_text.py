@@ -50,18 +50,21 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
             y = value_axis(y.label, values, y.as_text, y.unit)
         chart = dataclasses.replace(chart, y=y)
     across, down = (1, 1) if is_ascii else (2, 4)
+
+    def dot_row(value: float) -> int:
+        return round((1 - chart.y.position(value)) * (num_rows * down - 1))
+
     ticks: dict[int, str] = {}
     # The speed 1 keeps its label if others are too close to it.
     for tick in sorted(chart.y.ticks, key=lambda tick: abs(math.log(tick.value or 1.0))):
-        row = round((1 - chart.y.position(tick.value)) * (num_rows - 1))
+        row = dot_row(tick.value) // down
         if not {row - 1, row, row + 1} & ticks.keys():
             ticks[row] = printable(tick.label)
     margin = max(map(len, ticks.values()), default=0)
     width = max(num_columns - margin - 2, 8)
 
     def dot(x: float, value: float) -> tuple[int, int]:
-        x_share, y_share = chart.x.position(x), 1 - chart.y.position(value)
-        return round(x_share * (width * across - 1)), round(y_share * (num_rows * down - 1))
+        return round(chart.x.position(x) * (width * across - 1)), dot_row(value)
 
     def column(x: float) -> int:
         return round(chart.x.position(x) * (width - 1))
@@ -84,14 +87,14 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         last = -_LETTER_GAP
         for point in points:
             if column(point.x) - last >= _LETTER_GAP or point is points[-1]:
-                last, row = column(point.x), dot(point.x, point.value)[1] // down
+                last, row = column(point.x), dot_row(point.value) // down
                 is_measured = point.source is Source.MEASURED
                 letters[row, last] = (letter.upper() if is_measured else letter, style)
     for series, (_, _, style) in zip(chart.series, drawn, strict=False):
         for point in series.too_big:
             letters.setdefault((num_rows - 1, column(point.x)), ("!", f"bold {style}"))
     cross, bold, light = ("X", "=", "-") if is_ascii else ("╳", "━", "─")
-    rival_row = dot(chart.x.low, 1.0)[1] // down if chart.rival else num_rows
+    rival_row = dot_row(1.0) // down if chart.rival else num_rows
     for mark in chart.crossovers:
         letters[rival_row, column(mark.x)] = (cross, "bold")
 

@@ -131,7 +131,12 @@ def _size_chart(report: CheckReport) -> Chart | None:
         {point.size for curve in curves for point in curve.points}
         | ({own_size} if forms and own_size is not None else set())
     )
-    gpus = _gpu_times(report.results)
+    drawn = {curve.device for curve in curves}
+    gpus = {
+        one.device: one.step_ns
+        for one in report.results
+        if one.kind is DeviceKind.GPU and one.fits is not False and one.device in drawn
+    }
     crossover = report.crossover if isinstance(report.crossover, Crossover) else None
     best = min(gpus, key=gpus.__getitem__, default="") if crossover is None else crossover.device
     chosen = chosen_gpus(gpus, best)
@@ -176,15 +181,6 @@ def _variants(report: CheckReport) -> Iterator[DeviceResult]:
     yield from filter(None, (_generated_result(report), report.captured and report.captured.result))
     yield from _compiled_results(report)
     yield from report.absent_cpus
-
-
-def _gpu_times(results: Sequence[DeviceResult]) -> dict[str, float]:
-    """Return the step time of each GPU that the step fits."""
-    return {
-        one.device: one.step_ns
-        for one in results
-        if one.kind is DeviceKind.GPU and one.fits is not False
-    }
 
 
 def _generated_result(report: CheckReport) -> DeviceResult | None:

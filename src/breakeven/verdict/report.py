@@ -160,7 +160,7 @@ def host_summary(
     )
 
 
-class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step time of one device at one size.
 
     Args:
@@ -169,7 +169,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
         source: Measured here, or predicted.
-        fits: Whether the device has the memory; null if unknown, and in older reports.
+        fits: Whether the device has the memory; absent if unknown.
     """
 
     size: int

@@ -30,7 +30,7 @@ def test_curves_go_from_the_first_to_the_last_size() -> None:
     drawn = lines(made_up.batch_sizes())
     (corner,) = [line for line in drawn if "└" in line]
     # The CPU is the line at 1×; a GPU's speed grows, so its last point is the highest.
-    (at_one,) = [line for line in drawn if line.startswith(" 1× ")]
+    (at_one,) = [line for line in drawn if line.split("┤")[0].strip() == "1×"]
     assert at_one.split("┤")[1].count("━") > 40
     assert column(at_one, "A") == corner.index("┴")
     assert at_one.rindex("A") == corner.rindex("┴")
