@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -23,7 +22,6 @@ from breakeven.report.document import (
     Cell,
     Column,
     Document,
-    Interval,
     Line,
     Medium,
     Section,
@@ -72,7 +70,6 @@ from breakeven.verdict import (
 )
 
 # A shorter axis would exaggerate: a difference of 5 % would look like one of 500 %.
-_SHORTEST_AXIS = 10.0
 _MAX_FINDINGS = 8
 # A fix that saves a smaller share of the step is not worth reading about.
 _LEAST_GAIN = 0.005
@@ -319,30 +316,18 @@ def _crossover_sentences(report: CheckReport) -> Iterator[str]:
                 pass
 
 
-def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
-    """Return the ends of an axis that contains every interval and spans at least a decade."""
-    low = min(max(result.low_ns, 1.0) for result in results)
-    high = max(max(result.high_ns, 1.0) for result in results)
-    stretch = math.sqrt(max(_SHORTEST_AXIS / (high / low), 1.0))
-    return low / stretch, high * stretch
-
-
 def _result_table(report: CheckReport) -> Table:
     others = tuple(_variants(report))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
-    axis = (*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0))
     names: list[Cell] = []
-    intervals: list[Interval] = []
     bounds: list[Cell | str] = []
     marks: list[str] = []
     for one in results:
         label, device = device_label(one), printable(one.device)
         page = label if label == device else f"{label} ({device})"
         names.append(Cell((SOURCE_MARKS[one.source], f" {shorten(label, 32)}"), page=page))
-        low, value, high = (max(ns, 1.0) for ns in (one.low_ns, one.step_ns, one.high_ns))
-        intervals.append(Interval(low, value, high, axis, *SOURCE_MARKS[one.source]))
         if one.fits is False:
             bounds.append(Cell("too big", style="red", page="too big for its memory"))
             marks.append("out")
@@ -358,7 +343,6 @@ def _result_table(report: CheckReport) -> Table:
         Column("  device", names, page_header="device"),
         Column("source", sources, only=Medium.PAGE),
         Column("step time", times, page_header="step time (90 % interval)"),
-        Column("faster → slower", intervals, only=Medium.TERMINAL, optional=2),
     ]
     if report.step.batch_size is not None:
         per_s = report.step.batch_size * NS_PER_S

@@ -18,7 +18,7 @@ _FOLDER = "html"
 _SCOPE = "breakeven-report"
 _MAX_WORD_CHARACTERS = 28
 _TITLE_HEIGHT = 46
-_KEY_COLUMNS, _KEY_HEIGHT = 3, 20
+_KEY_COLUMNS, _KEY_HEIGHT = 2, 20
 _IMAGE_CSS = """\
 .paper { fill: var(--paper); }
 .heading { font-weight: 600; }

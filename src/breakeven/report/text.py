@@ -46,13 +46,15 @@ def place_text(file: str | None, line: int | None, room: int | None = None) -> s
     """Return ``file:line`` unbroken, so that terminals link it; empty without a file.
 
     Args:
-        file: Path of the file.
+        file: Path of the file; of an absolute one, only the name is kept.
         line: Line number, never cut; None for the whole file.
         room: Maximum length in characters.
     """
     if file is None:
         return ""
-    path, end = printable(file, None), "" if line is None else f":{line}"
+    name = file.replace("\\", "/").rpartition("/")[2]
+    is_absolute = file.startswith("/") or file[1:3] in (":\\", ":/")
+    path, end = printable(name if is_absolute else file, None), "" if line is None else f":{line}"
     return (path if room is None else shorten(path, max(room - len(end), 8))) + end
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from breakeven.errors import Caveat
 from breakeven.report import CheckReport, chart_document, show
-from breakeven.report.check import log_axis
 from breakeven.simulate import GraphBreak
 from breakeven.timing import BUSY_MACHINE, EMULATED_ON_CPU, Estimate, Source
 from breakeven.trace import Location
@@ -177,14 +176,6 @@ def test_findings_that_gain_too_little_to_list_are_said_to_do_so() -> None:
     text = flat(shown(msgspec.structs.replace(report, findings=(little,) * 6)))
     assert "no known fix saves much; 6 findings listed by --json" in text
     assert "more finding" not in text
-
-
-def test_axis_is_at_least_a_decade() -> None:
-    low, high = log_axis(
-        [made_up.gpu("T4", 2e6, 2e6, 2e6, Bound.LAUNCH), made_up.cpu(2e6, 2e6, 2e6)]
-    )
-    assert high / low == pytest.approx(10.0)
-    assert low * high == pytest.approx(4e12)
 
 
 def measured(ns: float) -> Estimate:
