@@ -43,6 +43,7 @@ from breakeven.report.speed_chart import (
 )
 from breakeven.report.text import (
     duration_with_interval,
+    listed,
     place_text,
     plural,
     printable,
@@ -50,6 +51,7 @@ from breakeven.report.text import (
     ratio_with_interval,
     shorten,
 )
+from breakeven.simulate import Finding
 from breakeven.timing import Source
 from breakeven.units import (
     NS_PER_S,
@@ -69,7 +71,6 @@ from breakeven.verdict import (
     cpu_result,
 )
 
-# A shorter axis would exaggerate: a difference of 5 % would look like one of 500 %.
 _MAX_FINDINGS = 8
 # A fix that saves a smaller share of the step is not worth reading about.
 _LEAST_GAIN = 0.005
@@ -428,32 +429,39 @@ def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section
 
 def _finding_section(report: CheckReport) -> Iterator[Section]:
     """Yield the findings; a terminal shows those whose fix saves a noticeable amount."""
-    findings = report.findings
+    # The same fault on several lines is one finding.
+    lines_of: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in report.findings:
+        lines_of.setdefault((one.code, one.title, one.fix), []).append(one)
+    findings = [max(own, key=lambda one: one.gain_fraction) for own in lines_of.values()]
     if not findings:
         return
+
     # A finding without a share of time is not only about time.
-    is_small = [
-        (one.share_fraction > 0 or one.gain_fraction > 0) and one.gain_fraction < _LEAST_GAIN
-        for one in findings
-    ]
-    num_shown = min(is_small.count(False), _MAX_FINDINGS)
-    ordered = [
-        findings[number] for number in sorted(range(len(findings)), key=is_small.__getitem__)
-    ]
+    def is_small(one: Finding) -> bool:
+        return max(one.share_fraction, one.gain_fraction) > 0 and one.gain_fraction < _LEAST_GAIN
+
+    findings.sort(key=is_small)
+    num_small = sum(map(is_small, findings))
+    num_shown = min(len(findings) - num_small, _MAX_FINDINGS)
     lines: list[Line] = []
-    for number, (finding, fix) in enumerate(zip(ordered, fix_texts(ordered), strict=True)):
+    for number, (finding, fix) in enumerate(zip(findings, fix_texts(findings), strict=True)):
         only = Medium.PAGE if number >= num_shown else None
-        code, title = printable(finding.code, 20), printable(finding.title)
-        facts = (
-            place_text(finding.file, finding.line, 72),
-            f"{format_percent(finding.share_fraction)} of the step"
-            if finding.share_fraction > 0
-            else "",
-            f"the fix saves {format_percent(finding.gain_fraction)}"
-            if finding.gain_fraction > 0
-            else "",
+        own = lines_of[finding.code, finding.title, finding.fix]
+        places = list(filter(None, dict.fromkeys(place_text(f.file, f.line, 72) for f in own)))
+        share, gain = (
+            format_percent(part) if part > 0 else ""
+            for part in (finding.share_fraction, finding.gain_fraction)
         )
-        lines.append(Line(((code, "bold magenta"), f"  {title}"), indent=2, only=only))
+        where = f"{plural(len(places), 'line')}: " if len(places) > 1 else ""
+        each = "of one saves up to" if where else "saves"
+        facts = (
+            where + listed(places, 3),
+            f"{share} of the step" if share and not where else "",
+            f"the fix {each} {gain}" if gain else "",
+        )
+        head = ((printable(finding.code, 20), "bold magenta"), f"  {printable(finding.title)}")
+        lines.append(Line(head, indent=2, only=only))
         if any(facts):
             lines.append(Line(" · ".join(filter(None, facts)), "dim", 4, only))
         lines.append(Line((("fix: ", "green"), fix), indent=4, only=only))

@@ -65,6 +65,7 @@ def _page(document: Document, style: str, **values: object) -> bytes:
         "page.html.j2",
         document=document,
         terminal=Medium.TERMINAL,
+        page_only=Medium.PAGE,
         style=_Verbatim(style),
         has_long_word=_has_long_word,
         page_text=lambda cell: cell_text(cell, Medium.PAGE),

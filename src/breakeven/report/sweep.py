@@ -202,7 +202,14 @@ def _is_always(kind: DeviceKind, crossover: SweepCrossover) -> bool:
 
 
 def sweep_sections(report: SweepReport) -> Iterator[Section]:
-    """Yield crossovers, step times, failures and caveats."""
+    """Yield charts, crossovers, step times, failures and caveats."""
+    charts = sweep_charts(report)
+    shown = charts[:_MAX_CHARTS]
+    cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
+    more = [Line(cut)] if len(shown) < len(charts) else []
+    if charts:
+        title = f"From which {_word(report.axes[0].name)} on a GPU pays off"
+        yield Section(title, (*shown, *more), only=Medium.PAGE)
     groups: dict[str, list[SweepCrossover]] = {axis.name: [] for axis in report.axes}
     for crossover in report.crossovers:
         groups.setdefault(crossover.outcome.axis, []).append(crossover)
@@ -212,13 +219,7 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
         title = f"From which {along} on a GPU is faster, for all larger ones{up_to}"
         yield Section(title, (_crossover_table(group),))
-    charts = sweep_charts(report)
     yield from _step_sections(report, charts)
-    shown = charts[:_MAX_CHARTS]
-    cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
-    more = [Line(cut)] if len(shown) < len(charts) else []
-    if charts:
-        yield Section("Step time", (*shown, *more), only=Medium.PAGE)
     yield from _failure_section(report)
     yield from caveat_section(_caveats(report))
 

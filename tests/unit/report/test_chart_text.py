@@ -64,7 +64,7 @@ def test_ticks_of_doubling_sizes_are_sizes_and_of_speeds_ratios() -> None:
     drawn = lines(made_up.batch_sizes())
     assert drawn[16].split() == ["16", "64", "256", "1,024", "4,096", "16,384", "65,536"]
     ticks = [line.split("┤")[0].strip() for line in drawn if "┤" in line]
-    assert ticks == ["50×", "20×", "5×", "1×", "0.5×", "0.2×"]
+    assert ticks == ["50×", "20×", "5×", "2×", "1×", "0.2×"]
 
 
 @pytest.mark.parametrize("name", ["batch_sizes", "widths", "grid", "large"])
