@@ -131,9 +131,9 @@ def _size_chart(report: CheckReport) -> Chart | None:
     )
     drawn = {curve.device for curve in curves}
     gpus = {
-        one.device: one.step_ns
+        one.device: math.inf if one.fits is False else one.step_ns
         for one in report.results
-        if one.kind is DeviceKind.GPU and one.fits is not False and one.device in drawn
+        if one.kind is DeviceKind.GPU and one.device in drawn
     }
     crossover = report.crossover if isinstance(report.crossover, Crossover) else None
     best = min(gpus, key=gpus.__getitem__, default="") if crossover is None else crossover.device

@@ -71,11 +71,11 @@ def chosen_gpus(
     without a known price is not the cheapest.
 
     Args:
-        times_ns: Step time of each GPU that fits, in the order of the report.
+        times_ns: Step time of each GPU, in the order of the report; infinite if it does not fit.
         best: The GPU of the answer; empty for none.
         remark: What it is.
     """
-    chosen = {best: remark} if best else {}
+    chosen = {best: remark} if math.isfinite(times_ns.get(best, math.inf)) else {}
     prices = {name: gpu_usd_per_hour(name) for name in times_ns}
     as_fast = [
         (price, name)

@@ -218,13 +218,13 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
         up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
         title = f"From which {along} on a GPU is faster, for all larger ones{up_to}"
-        yield Section(title, (_crossover_table(group),))
+        yield Section(title, (_crossover_table(group, title),))
     yield from _step_sections(report, charts)
     yield from _failure_section(report)
     yield from caveat_section(_caveats(report))
 
 
-def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
+def _crossover_table(group: Sequence[SweepCrossover], caption: str) -> Table:
     """Return one sentence for each GPU, or one row for each setting of the other axes."""
     settings = _held_settings(group)
     if len(settings) == 1:
@@ -232,11 +232,11 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
         names = [shorten(printable(crossover.device), 24) for crossover in ordered]
         sentences = [Cell(_crossover_phrase(crossover)) for crossover in ordered]
         columns = (Column("GPU", names), Column("from", sentences, least=12))
-        return Table(columns, has_header=False)
+        return Table(columns, caption=caption, has_header=False)
     shown = evenly_spread(range(len(settings)), _MAX_CROSSOVERS)
     texts = dict.fromkeys(c.device for c in group)
     names = [printable(settings_text(settings[number]), 60) for number in shown]
-    columns = [Column("", names, least=8)]
+    columns = [Column("", names, page_header="settings", least=8)]
     for device in texts:
         found = {settings.index(c.held): c.outcome for c in group if c.device == device}
         cells: list[str] = []
@@ -251,7 +251,7 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
         columns.append(Column(printable(device), cells, is_number=True))
     is_cut = len(shown) < len(settings)
     cut = f"{len(shown)} of {len(settings):,} settings; all by --json" if is_cut else ""
-    return Table(columns, legend=cut)
+    return Table(columns, caption=caption, legend=cut)
 
 
 def _crossover_phrase(crossover: SweepCrossover) -> Phrase:
@@ -360,9 +360,9 @@ def _sweep_chart(
     # Compare GPUs at the largest value with a time of the CPU.
     last = max(rivals, default=0)
     times_ns = {
-        name: own[last].step_ns
+        name: own[last].step_ns if last in own and own[last].fits is not False else math.inf
         for (name, kind), own in lines.items()
-        if kind is DeviceKind.GPU and last in own and own[last].fits is not False
+        if kind is DeviceKind.GPU
     }
     starts = {one.device: _start_of(one) for one in sorted(outcomes, key=_start_of, reverse=True)}
     best = min(times_ns, key=lambda name: (starts.get(name, math.inf), times_ns[name]), default="")

@@ -75,6 +75,20 @@ def test_the_page_is_well_formed_and_says_what_it_is(page: bytes) -> None:
         )
 
 
+def test_charts_and_frames_have_names_of_their_own(page: bytes) -> None:
+    reader = Reader(page)
+    frames = [one for _, one in reader.elements if one.get("role") == "region"]
+    labels = [frame["aria-label"] for frame in frames]
+    assert all(labels)
+    assert len(labels) == len(set(labels))
+    assert all(frame.get("tabindex") == "0" for frame in frames)
+    drawn = [one for one in reader.all("svg") if one.get("aria-hidden") != "true"]
+    assert all(one.get("role") == "img" for one in drawn)
+    assert len(reader.all("desc")) == len(drawn)
+    assert all(reader.text("desc"))
+    assert all(text.strip() for text in reader.text("th"))
+
+
 def test_nothing_is_fetched_and_the_policy_forbids_it(page: bytes) -> None:
     reader = Reader(page)
     text = page.decode()
