@@ -333,7 +333,7 @@ def _result_table(report: CheckReport) -> Table:
             bounds.append(Cell("too big", style="red", page="too big for its memory"))
             marks.append("out")
         else:
-            bounds.append("" if one.bound is None else one.bound.value)
+            bounds.append("" if one.bound is None else one.bound.word)
             marks.append("chosen" if one.device == chosen and one not in others else "")
     sources = [
         f"{one.source} ({one.num_samples:,} steps)" if one.num_samples else f"{one.source}"

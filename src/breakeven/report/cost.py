@@ -211,7 +211,7 @@ def _table(rows: Sequence[CostRow]) -> Table:
     emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
     parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
     bounds = [
-        (r.bound.value if r.bound else "") + text for r, text in zip(rows, parts, strict=True)
+        (r.bound.word if r.bound else "") + text for r, text in zip(rows, parts, strict=True)
     ]
     batches = [f"{r.largest_batch:,}" if r.largest_batch else "" for r in rows]
     columns = [
