@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from breakeven.report.text import printable, ratio_alone
+from breakeven.report.text import listed, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import format_count, format_digits
 from breakeven.verdict import (
@@ -203,6 +203,12 @@ class Chart:
     def is_empty(self) -> bool:
         """Whether no device has a value, so that there is nothing to draw."""
         return not any(one.curve for one in self.series)
+
+    @property
+    def too_big_for(self) -> str:
+        """The devices whose memory some sizes exceed, for readers without colour; may be empty."""
+        names = [one.name for one in self.series if one.too_big]
+        return f"too big for {listed(names, 3)}" if names else ""
 
     @property
     def shown(self) -> Chart:

@@ -76,8 +76,8 @@ class SvgChart:
         if not chart.is_by_device:
             self.legend += [(series.label, series, "series") for series in chart.series]
         self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
-        if any(series.too_big for series in chart.series):
-            self.legend.append(("too big for its memory", None, "big"))
+        if chart.too_big_for:
+            self.legend.append((chart.too_big_for, None, "big"))
         self.legend.append(("bands and bars: 90 % interval", None, ""))
         # A description for screen readers.
         marks = [mark.label for mark in self.strip]

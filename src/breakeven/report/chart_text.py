@@ -135,8 +135,8 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     ]
     if len({point.source for points in curves for point in points}) > 1:
         legend.append(Text("CAPITAL measured, small predicted", style="dim"))
-    if any(series.too_big for series in chart.series):
-        legend.append(Text("! too big for its memory", style="dim"))
+    if chart.too_big_for:
+        legend.append(Text(f"! {chart.too_big_for}", style="dim"))
     if chart.crossovers:
         interval = f" crossover, {bold} its interval on the axis"
         legend.append(Text.assemble((cross, "bold"), (interval, "dim")))

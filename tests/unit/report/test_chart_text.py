@@ -84,4 +84,4 @@ def test_a_size_that_does_not_fit_is_marked_and_has_no_speed() -> None:
     assert not any("b" in line for line in plot[1:15])
     assert any("A" in line for line in plot[1:15])
     assert plot[14].count("!") == 13
-    assert any("! too big for its memory" in line for line in plot[17:])
+    assert any("! too big for T4" in line for line in plot[17:])
