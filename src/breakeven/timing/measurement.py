@@ -76,13 +76,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         They are the undisturbed samples after the warm-up, or all samples after the warm-up if
         too few are undisturbed.
         """
-        calm = self._calm_ns()
-        return self._warm_ns if len(calm) < self._least_calm else calm
+        return tuple(max(1, self.samples_ns[index]) for index in self.steady)
+
+    @property
+    def steady(self) -> tuple[int, ...]:
+        """Return the indices of the samples that count, from 0."""
+        calm = self._calm()
+        if len(calm) < self._least_calm:
+            return tuple(range(self.num_warmup, len(self.samples_ns)))
+        return calm
 
     @property
     def is_disturbed(self) -> bool:
         """Return whether too many samples were disturbed, so that they are only a bound."""
-        return self.is_bound or len(self._calm_ns()) < self._least_calm
+        return self.is_bound or len(self._calm()) < self._least_calm
 
     @property
     def other(self) -> Estimate | None:
@@ -139,14 +146,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def _least_calm(self) -> int:
         return min(_LEAST_CALM, len(self.samples_ns) - self.num_warmup)
 
-    def _calm_ns(self) -> tuple[int, ...]:
-        if not self.waited_ns:
-            return self._warm_ns
-        waited_ns = self.waited_ns[self.num_warmup :]
+    def _calm(self) -> tuple[int, ...]:
+        waited_ns = self.waited_ns or (0,) * len(self.samples_ns)
         return tuple(
-            sample
-            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
-            if waited <= _CALM_FRACTION * sample
+            index
+            for index in range(self.num_warmup, len(self.samples_ns))
+            if waited_ns[index] <= _CALM_FRACTION * max(1, self.samples_ns[index])
         )
 
     @property

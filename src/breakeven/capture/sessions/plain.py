@@ -139,8 +139,9 @@ class PlainSession(UpdateSession):
         clock = GpuClock(self._gpu) if self._gpu else self._host_clock
         self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
-        # In runs that take turns, each run delays the other's threads.
-        self._pool = None if self._gpu or turns else PoolWaits()
+        # The clock leaves the calling thread's waits out; short turns have no other thread.
+        has_pool = not self._gpu and request.turns is not TurnKind.SHORT
+        self._pool = PoolWaits() if has_pool else None
         self._timer = StepTimer(
             self._clock,
             request.budget_s,
@@ -312,7 +313,7 @@ class PlainSession(UpdateSession):
             if self._timed is None or not self._begin_trials(self._timed):
                 self._begin_generated()
         elif self._turns is not None:
-            self._turns.end_step(self._load)
+            self._turns.end_step(self._load, self._pool)
 
     def _begin_trials(self, timed: PlainRun) -> bool:
         """Start trials on fewer threads or without workers; return whether any trial is useful."""
