@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from math import inf
+from statistics import median
 
 import pytest
 from msgspec.structs import replace
@@ -17,11 +16,11 @@ from breakeven.tune.runs import TrialRuns
 from factories.runs import SCRIPT, ScriptedLauncher, plain_run
 
 _FAST = Configuration(fast_step=True)
-# Steps of several threads, and of generated code on one: nine times as fast.
-_BASE_NS, _OWN_NS = 4_500_000.0, 500_000.0
-_TRUTH = _BASE_NS / _OWN_NS
+_BASE_NS = 9_000_000.0
 _TURN_NS, _RUN_NS = 60_000_000.0, 1_200_000_000.0
 _NUM_PAIRS = 4
+# Duration and wait in nanoseconds, and turn.
+_Step = tuple[int, int, int]
 
 
 class BusyMachine:
@@ -32,12 +31,16 @@ class BusyMachine:
 
     Args:
         seed: Seed of the bursts and of all noise.
+        gain: The gain of the generated step on the quiet machine.
         off_s: Longest pause between two bursts, in seconds; 0 for load without a pause.
         shows_waits: Whether the system counts how long threads waited for a processor.
     """
 
-    def __init__(self, seed: int, *, off_s: float = 3.0, shows_waits: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, gain: float = 9.0, off_s: float = 3.0, shows_waits: bool = True
+    ) -> None:
         self._random = random.Random(seed)
+        self._gain = gain
         self._off_s = off_s
         self._shows_waits = shows_waits
         self._now_ns = self._next_ns = 0.0
@@ -45,8 +48,9 @@ class BusyMachine:
 
     def pair(self) -> tuple[PlainRun, PlainRun]:
         """Return runs of the unchanged script and of the generated step, which took turns."""
-        steps = ([], [])
-        typical_ns = [ns * self._random.lognormvariate(0, 0.02) for ns in (_BASE_NS, _OWN_NS)]
+        steps: tuple[list[_Step], list[_Step]] = ([], [])
+        step_ns = (_BASE_NS, _BASE_NS / self._gain)
+        typical_ns = [ns * self._random.lognormvariate(0, 0.02) for ns in step_ns]
         spent_ns = [0.0, 0.0]
         for turn in range(1, 200):
             for side in (0, 1):
@@ -76,7 +80,7 @@ class BusyMachine:
         # What is counted may miss some of the wait, or add that of a second thread.
         return own_ns + waited_ns, waited_ns * self._random.uniform(0.9, 1.2)
 
-    def _run(self, steps: list[tuple[int, int, int]]) -> PlainRun:
+    def _run(self, steps: list[_Step]) -> PlainRun:
         samples_ns, waited_ns, turns = zip(*steps, strict=True)
         measurement = Measurement(
             samples_ns=samples_ns,
@@ -86,24 +90,47 @@ class BusyMachine:
         return replace(plain_run(), measurement=measurement, turns=turns, load_fraction=0.5)
 
 
-def gain(machine: BusyMachine, num_pairs: int = _NUM_PAIRS) -> Speedup:
-    """Return the gain of the generated step, with a 90 % interval, on a loaded machine."""
-    pairs = [machine.pair() for _ in range(num_pairs)]
+def compared(machine: BusyMachine) -> Comparison:
+    """Return a comparison of the generated step with the script, on a loaded machine."""
+    pairs = [machine.pair() for _ in range(_NUM_PAIRS)]
     # The launchers change their roles from pair to pair.
     orders = [pair[:: -1 if number % 2 else 1] for number, pair in enumerate(pairs)]
-    first, second = (ScriptedLauncher(list(answers)) for answers in zip(*orders, strict=True))
+    first, second = (ScriptedLauncher(answers) for answers in zip(*orders, strict=True))
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
     runs = TrialRuns(first, request, lambda *_: None, second=second, num_threads=2)
-    comparison = Comparison(base=Configuration(), configuration=_FAST)
+    comparison = Comparison(base=Configuration(), configuration=Configuration(fast_step=True))
     for _ in pairs:
         comparison.run_pair(runs)
-    return comparison.speedup(0.90)
+    return comparison
 
 
-def gains(num_seeds: int, **options: float | bool) -> Iterator[Speedup]:
-    for seed in range(num_seeds):
-        yield gain(BusyMachine(seed, **options))
+def intervals(gain: float, off_s: float, num_seeds: int = 20) -> list[Speedup]:
+    """Return the 90 % intervals of many loaded machines."""
+    machines = (BusyMachine(seed, gain=gain, off_s=off_s) for seed in range(num_seeds))
+    return [compared(machine).speedup(0.90) for machine in machines]
 
 
-def coverage(found: list[Speedup]) -> float:
-    return sum(each.low <= _TRUTH <= each.high for each in found) / len(found)
+def coverage(found: list[Speedup], gain: float) -> float:
+    return sum(each.low <= gain <= each.high for each in found) / len(found)
+
+
+@pytest.mark.parametrize("gain", [1.0, 9.0])
+def test_bursts_of_load_stay_out_of_the_gain(gain: float) -> None:
+    found = intervals(gain, off_s=3.0)
+    assert coverage(found, gain) >= 0.85
+    assert median(each.high / each.low for each in found) < 1.5
+
+
+@pytest.mark.parametrize("gain", [1.0, 9.0])
+def test_load_without_a_pause_gives_a_range_that_holds_the_gain(gain: float) -> None:
+    found = intervals(gain, off_s=0.0)
+    assert coverage(found, gain) >= 0.85
+    # What the machine showed, 30 to 300 times, is within it.
+    assert all(each.high > 4 * each.low for each in found)
+
+
+def test_disturbed_runs_do_not_count_as_steps_of_the_script() -> None:
+    loaded, quiet = BusyMachine(1, off_s=0.0), BusyMachine(1, off_s=3.0)
+    assert compared(loaded).own_runs[0].bounds_ns is None
+    assert all(run.bounds_ns is not None for run in compared(loaded).base_runs)
+    assert compared(quiet).base_step_ns == pytest.approx(_BASE_NS, rel=0.1)
