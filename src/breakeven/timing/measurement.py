@@ -47,7 +47,7 @@ _MUCH_OF_TIME = 0.1
 _WIDE = 1.5
 _LEAST_MIXED = 20
 # Standard deviations of a normal distribution that hold 90 % of it.
-_NORMAL_90 = 1.645
+NORMAL_90 = 1.645
 # One sample does not show its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
@@ -211,7 +211,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         mean_ns = float(single_ns.mean())
         # Kinds come in runs; one run is as informative as one sample.
         num_runs = 1 + int(np.count_nonzero(np.diff(single_ns > mean_ns)))
-        off_ns = _NORMAL_90 * float(single_ns.std()) / num_runs**0.5
+        off_ns = NORMAL_90 * float(single_ns.std()) / num_runs**0.5
         low_ns = max(mean_ns - off_ns, float(single_ns.min()))
         return Estimate(
             value_ns=mean_ns, low_ns=low_ns, high_ns=mean_ns + off_ns, source=Source.MEASURED
@@ -237,7 +237,7 @@ def _count_error(durations_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> 
     if not count:
         return 0.0
     spread = float(durations_ns.std() / durations_ns.mean())
-    return 1 / count + _NORMAL_90 * spread / count**0.5
+    return 1 / count + NORMAL_90 * spread / count**0.5
 
 
 @cache

@@ -105,7 +105,7 @@ _EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0
 # A spread above the expected one also occurs by chance. Beyond the 95 % quantile of chance, the
 # expectation is wrong.
 _CHANCE = 0.95
-# Constant load slows both sides alike; fluctuating load is assumed to be a tenth of it.
+# Load also spoils caches and slows one side more: assume a tenth of it as spread.
 _LOAD_SPREAD = 0.1
 # If a stall hits one run of a pair throughout, the pair is an outlier. It lies farther from the
 # others than this multiple of their spread, and than the spread of a noisy machine.
@@ -157,7 +157,7 @@ def compare_pairs(
         num_looks: How often the interval may be inspected to decide on another pair. All
             inspections together are wrong as rarely as ``confidence`` says.
         load_fraction: Fraction of the machine that other processes used, 0 to 1; widens the
-            interval of runs that did not take turns.
+            interval of runs that did not share one processor in short turns.
 
     Source: Student's t; order statistics; for looks, Bonferroni's inequality.
     """
@@ -169,7 +169,7 @@ def compare_pairs(
     tail = (1.0 - confidence) / num_looks / 2.0
     least = LEAST_SPREAD
     expected = sqrt(fmean(_expected_variance(pair, load_fraction) for pair in pairs))
-    if any(pair.turns is TurnKind.NONE for pair in pairs):
+    if any(pair.turns is not TurnKind.SHORT for pair in pairs):
         least += _LOAD_SPREAD * load_fraction
     low, middle, high = _interval(ratios, tail, least, expected)
     bounds = [pair.bounds for pair in pairs if pair.bounds is not None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from math import inf, log
+from math import hypot, inf, log
 from statistics import fmean, median
 
 from msgspec.structs import replace
@@ -196,6 +196,10 @@ class Comparison:
             ratio = compare_turns(base.turns_ns, own_turns_ns, own.turns) or compare_runs(
                 base.step_ns, own.step_ns / self.samples
             )
+            if ratio.turns is TurnKind.NONE and base.turns_ns and own.turns_ns:
+                # Load or the end of the script left few turns in common: compare all their steps.
+                error = hypot(base.error, own.error)
+                ratio = replace(ratio, turns=own.turns, error=error)
             if base.bounds_ns or own.bounds_ns:
                 base_low, base_high = base.bounds_ns or (base.step_ns, base.step_ns)
                 own_low, own_high = own.bounds_ns or (own.step_ns, own.step_ns)

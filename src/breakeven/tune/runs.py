@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, inf, log
 from statistics import median
 from time import monotonic
 
@@ -20,7 +20,7 @@ from breakeven.capture import (
     RunRequest,
     alternate,
 )
-from breakeven.timing import TurnKind
+from breakeven.timing import NORMAL_90, TurnKind
 from breakeven.trace import Configuration
 from breakeven.units import BYTES_PER_MIB, NS_PER_S
 from breakeven.verdict import Numerics, Outcome
@@ -58,6 +58,7 @@ class RunResult:
         turns: How it was interleaved with another run.
         turns_ns: Median steady step of each turn, by its number; empty without turns, or if every
             step was disturbed.
+        error: Standard error of the logarithm of ``step_ns`` within the run.
         bounds_ns: Least and greatest time of a step without other load, if that disturbed every
             step; None otherwise.
     """
@@ -71,6 +72,7 @@ class RunResult:
     effects: Mapping[str, int] = field(default_factory=dict)
     turns: TurnKind = TurnKind.NONE
     turns_ns: Mapping[int, float] = field(default_factory=dict)
+    error: float = 0.0
     bounds_ns: tuple[float, float] | None = None
 
     def takes_too_much_memory(self, baseline: RunResult) -> bool:
@@ -246,6 +248,7 @@ class TrialRuns:
             effects=answer.effects,
             turns=request.turns,
             turns_ns={turn: float(median(steps_ns)) for turn, steps_ns in by_turn.items()},
+            error=log(estimate.high_ns / estimate.low_ns) / (2 * NORMAL_90),
             bounds_ns=(estimate.low_ns, estimate.high_ns) if is_disturbed else None,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from statistics import median
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -33,15 +34,17 @@ class BusyMachine:
         seed: Seed of the bursts and of all noise.
         gain: The gain of the generated step on the quiet machine.
         off_s: Longest pause between two bursts, in seconds; 0 for load without a pause.
+        num_steps: Steps of a run of the script.
         shows_waits: Whether the system counts how long threads waited for a processor.
     """
 
     def __init__(
-        self, seed: int, *, gain: float = 9.0, off_s: float = 3.0, shows_waits: bool = True
-    ) -> None:
+        self, seed: int, *, gain: float = 9.0, off_s: float = 3.0, num_steps: int = 10_000,
+        shows_waits: bool = True,
+    ) -> None:  # fmt: skip
         self._random = random.Random(seed)
         self._gain = gain
-        self._off_s = off_s
+        self._off_s, self._num_steps = off_s, num_steps
         self._shows_waits = shows_waits
         self._now_ns = self._next_ns = 0.0
         self._is_loaded, self._factor = False, 1.0
@@ -54,10 +57,11 @@ class BusyMachine:
         spent_ns = [0.0, 0.0]
         for turn in range(1, 200):
             for side in (0, 1):
-                if spent_ns[side] >= _RUN_NS and len(steps[side]) >= 16:
+                is_over = spent_ns[side] >= _RUN_NS and len(steps[side]) >= 16
+                if is_over or len(steps[side]) == self._num_steps:
                     continue
                 begun_ns = self._now_ns
-                while self._now_ns - begun_ns < _TURN_NS:
+                while self._now_ns - begun_ns < _TURN_NS and len(steps[side]) < self._num_steps:
                     step_ns, waited_ns = self._step(typical_ns[side], is_pooled=side == 0)
                     self._now_ns += step_ns
                     steps[side].append((round(step_ns), round(waited_ns), turn))
@@ -97,16 +101,16 @@ def compared(machine: BusyMachine) -> Comparison:
     orders = [pair[:: -1 if number % 2 else 1] for number, pair in enumerate(pairs)]
     first, second = (ScriptedLauncher(answers) for answers in zip(*orders, strict=True))
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)
-    runs = TrialRuns(first, request, lambda *_: None, second=second, num_threads=2)
+    runs = TrialRuns(first, request, lambda *_: None, second=second, num_threads=2)  # type: ignore[arg-type]
     comparison = Comparison(base=Configuration(), configuration=Configuration(fast_step=True))
     for _ in pairs:
         comparison.run_pair(runs)
     return comparison
 
 
-def intervals(gain: float, off_s: float, num_seeds: int = 20) -> list[Speedup]:
+def intervals(gain: float, num_seeds: int = 20, **options: Any) -> list[Speedup]:
     """Return the 90 % intervals of many loaded machines."""
-    machines = (BusyMachine(seed, gain=gain, off_s=off_s) for seed in range(num_seeds))
+    machines = (BusyMachine(seed, gain=gain, **options) for seed in range(num_seeds))
     return [compared(machine).speedup(0.90) for machine in machines]
 
 
@@ -114,9 +118,9 @@ def coverage(found: list[Speedup], gain: float) -> float:
     return sum(each.low <= gain <= each.high for each in found) / len(found)
 
 
-@pytest.mark.parametrize("gain", [1.0, 9.0])
-def test_bursts_of_load_stay_out_of_the_gain(gain: float) -> None:
-    found = intervals(gain, off_s=3.0)
+@pytest.mark.parametrize(("gain", "num_steps"), [(1.0, 10_000), (9.0, 10_000), (9.0, 400)])
+def test_bursts_of_load_stay_out_of_the_gain(gain: float, num_steps: int) -> None:
+    found = intervals(gain, off_s=3.0, num_steps=num_steps)
     assert coverage(found, gain) >= 0.85
     assert median(each.high / each.low for each in found) < 1.5
 

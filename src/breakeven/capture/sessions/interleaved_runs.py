@@ -58,7 +58,10 @@ def stay_on_one_processor() -> set[int]:
 
 
 def can_take_long_turns() -> bool:
-    """Return whether idle threads of this process's OpenMP pool sleep within milliseconds.
+    """Return whether runs of several threads can take turns.
+
+    The system must count the waits of threads: load delays several threads more than one. Idle
+    threads of this process's OpenMP pool must sleep within milliseconds.
 
     GNU's runtime, in torch's own builds for Linux, lets them sleep unless ``OMP_WAIT_POLICY``
     forbids it. LLVM's and Intel's make them spin for 200 ms, throughout the other run's turn.
@@ -70,7 +73,8 @@ def can_take_long_turns() -> bool:
     except OSError:  # macOS, where the runtime is LLVM's
         return False
     is_gnu = "libgomp" in loaded and not any(name in loaded for name in ("libomp", "libiomp"))
-    return is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
+    is_counted = Path("/proc/self/schedstat").exists()
+    return is_counted and is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
 
 
 class Turns:
