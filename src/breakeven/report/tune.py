@@ -80,9 +80,9 @@ def headline(report: TuneReport) -> str:
     before = format_duration(report.baseline_step_ns)
     if report.configuration.changes and report.high > _TELLING_RANGE * report.low:
         gain = f"between {ratio_alone(report.low)} and {ratio_alone(report.high)}"
-        if busy_warnings(report.caveats):
-            return f"Faster, but the machine is too busy to tell by how much: {gain}."
-        return f"Faster, but runs differ too much to tell by how much: {gain}."
+        is_busy = busy_warnings(report.caveats)
+        why = "the machine is too busy" if is_busy else "runs differ too much"
+        return f"Faster, but {why} to tell by how much: {gain}."
     if report.configuration.changes:
         ratio, _, interval = ratio_with_interval(report.speedup, report.low, report.high).partition(
             " "

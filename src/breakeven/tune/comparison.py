@@ -198,8 +198,7 @@ class Comparison:
             )
             if ratio.turns is TurnKind.NONE and base.turns_ns and own.turns_ns:
                 # Load or the end of the script left few turns in common: compare all their steps.
-                error = hypot(base.error, own.error)
-                ratio = replace(ratio, turns=own.turns, error=error)
+                ratio = replace(ratio, turns=own.turns, error=hypot(base.error, own.error))
             if base.bounds_ns or own.bounds_ns:
                 base_low, base_high = base.bounds_ns or (base.step_ns, base.step_ns)
                 own_low, own_high = own.bounds_ns or (own.step_ns, own.step_ns)

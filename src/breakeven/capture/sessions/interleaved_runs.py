@@ -69,12 +69,12 @@ def can_take_long_turns() -> bool:
     Source: GCC's libgomp manual, GOMP_SPINCOUNT; LLVM's OpenMP documentation, KMP_BLOCKTIME.
     """
     try:
+        Path("/proc/self/schedstat").stat()
         loaded = Path("/proc/self/maps").read_text()
-    except OSError:  # macOS, where the runtime is LLVM's
+    except OSError:  # such as macOS, where the runtime is LLVM's
         return False
     is_gnu = "libgomp" in loaded and not any(name in loaded for name in ("libomp", "libiomp"))
-    is_counted = Path("/proc/self/schedstat").exists()
-    return is_counted and is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
+    return is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
 
 
 class Turns:

@@ -152,6 +152,8 @@ class PlainSession(UpdateSession):
             pool=self._pool,
             rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
+        if turns:  # further pairs come at other moments
+            self._timer.stop_waiting()
         # A device runs on after the host's call, and compiled code must not see our code.
         self._phases: PhaseWatch | None = None
         if not self._gpu and turns is None and not request.compiles:
