@@ -32,8 +32,9 @@ from breakeven.units import format_duration, format_ratio, parse_speed
 # Log error of steps on one machine whose factor is known: 0.14 to 0.22 for the eager steps of
 # three, 0.21 to 0.35 for compiled ones (`benchmarks/host_kinds.py`).
 STEP_LOG_SIGMA = 0.2
-# The same if the factors of the backward pass and of the rest are known: 0.15 for 78 launch-bound
-# steps of three desktops, predicted by a calibration without their source and the similar one.
+# The same of eager steps, if the backward pass has a factor of its own: 0.147 for 78 launch-bound
+# steps of three desktops in no row of the calibration. Of 870 pairs on an H200, one step measured,
+# the 90 % interval holds 90 % of the other (`benchmarks/host_kinds.py`).
 PASS_LOG_SIGMA = 0.15
 # Half of the host's work in a training step of a convolutional network is in the backward pass.
 _BACKWARD_FRACTION = 0.5
@@ -166,9 +167,9 @@ def combined(
 ) -> tuple[float, float]:
     """Return the factor of a machine over its kind's, and its logarithm's standard deviation.
 
-    Python issues the forward pass and the optimizer, autograd's own thread the backward pass. Each
-    of both has a factor of its own, and a step mixes them by its work. So a measured step shows
-    more of a step with a like mix.
+    Python issues the forward pass and the optimizer, and autograd's thread the backward pass. Each
+    thread has its own factor. A step mixes the two by its work, so a measured step shows most
+    about steps with a similar mix.
 
     Args:
         kind: The kind without measurements; its spread is that of steps with equal halves.
@@ -229,9 +230,12 @@ def in_measured_machines(
         host: The host of the GPUs.
         new: Measurements to add to the stored ones.
         without: A script whose measurements are left out.
-        program: The step to predict; by default half of its work is in the backward pass.
+        program: The step to predict; without it, half of the work is in the backward pass.
     """
-    backward = backward_fraction(program, host) if program else _BACKWARD_FRACTION
+    backward, is_eager = _BACKWARD_FRACTION, False
+    if program:
+        backward = backward_fraction(program, host)
+        is_eager = not compile_mode_of(program.trace)
 
     def changed(one: FeedingHost) -> FeedingHost:
         kind = find_host_kind(one.kind.id) if isinstance(one.kind, HostKind) else None
@@ -239,14 +243,14 @@ def in_measured_machines(
             return one
         told = (new or {}).get(kind.id, ())
         after = as_measured(kind, told, without=without, backward=backward)
-        is_known = after.log_sigma != kind.log_sigma
+        is_known = is_eager and after.log_sigma != kind.log_sigma
         return replace(with_known_passes(one) if is_known else one, kind=after)
 
     return host.each(changed) if isinstance(host, FeedingHost) else host
 
 
 def with_known_passes(host: FeedingHost) -> FeedingHost:
-    """Return a host with the smaller error of steps of which another one was measured."""
+    """Return a host with the smaller error of eager steps if another step was measured there."""
     less = STEP_LOG_SIGMA**2 - PASS_LOG_SIGMA**2
     return replace(host, log_sigma=math.sqrt(max(host.log_sigma**2 - less, PASS_LOG_SIGMA**2)))
 
@@ -262,7 +266,8 @@ def anchors_of(
     Args:
         speeds: Speeds of the step on GPUs, by the user's words.
         program: The step.
-        host: The host of the GPUs, including the work that the step on this CPU shows.
+        host: The host of the GPUs without measurements, including the work that the step on this
+            CPU shows.
         target: The script.
         counts: Number of steps in a ``sample`` and an ``epoch``; None if unknown.
 
@@ -270,11 +275,12 @@ def anchors_of(
         UsageError: If a speed has an unknown unit of steps, if its GPU is in no kind of machine, or
             if it is far from the prediction.
     """
+    known = host
     if mode := compile_mode_of(program.trace):  # the GPU ran the step that the script compiles
         program = program.edited(compiled_step(program, mode).edit)
-    known, backward = host, backward_fraction(program, host)
-    if isinstance(host, FeedingHost):
+    elif isinstance(host, FeedingHost):
         known = host.each(with_known_passes)
+    backward = backward_fraction(program, host)
     new: Anchors = {}
     messages: dict[str, tuple[str, str]] = {}
     for said, speed in speeds.items():
