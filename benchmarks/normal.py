@@ -11,8 +11,8 @@ is a test.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import math
 import random
 import sys
 from collections import Counter, defaultdict
@@ -84,7 +84,7 @@ class Case:
 
     @cached_property
     def backward_fraction(self) -> float:
-        """Share of the backward pass in the host's work."""
+        """Return the share of the backward pass in the host's work."""
         return backward_fraction(self.program, self.place.host)
 
     def fed_by(self, kind: HostKind) -> FeedingHost:
@@ -201,14 +201,25 @@ def figures(cases: Sequence[Case]) -> dict[str, dict[str, float | int]]:
         for case in same
         if len(others := [one for one in same if one.row.workload != case.row.workload]) >= 3
     ]
-    for case, others in chance.sample(groups, min(_MOST, len(groups))):
-        for num_known in (1, 3):
-            predicted = anchored(case, others[:num_known])
-            known = f"launch-bound, {num_known} other steps of the machine known"
-            pace = case.pace(case.row.value_ns, predicted)
-            answers[f"{known}, unchanged: normal"].append(pace is Pace.NORMAL)
-            pace = case.pace(2 * case.row.value_ns, predicted)
-            answers[f"{known}, 2 times as long: slow"].append(pace is Pace.SLOW)
+    tests = [
+        (f"{num_known} other steps of the machine known", case, others[:num_known])
+        for case, others in chance.sample(groups, min(_MOST, len(groups)))
+        for num_known in (1, 3)
+    ]
+    training = [
+        ("a training step, another of the machine known", case, (other,))
+        for same in launching.values()
+        for case, other in itertools.permutations(same, 2)
+        if case.backward_fraction and other.backward_fraction
+        and case.row.workload != other.row.workload
+    ]  # fmt: skip
+    tests += chance.sample(training, min(_MOST, len(training)))
+    for name, case, others in tests:
+        predicted = anchored(case, others)
+        pace = case.pace(case.row.value_ns, predicted)
+        answers[f"launch-bound, {name}, unchanged: normal"].append(pace is Pace.NORMAL)
+        pace = case.pace(2 * case.row.value_ns, predicted)
+        answers[f"launch-bound, {name}, 2 times as long: slow"].append(pace is Pace.SLOW)
     for name, case, slow_ns, cause in planted(cases):
         suspects = case.suspects(slow_ns)
         answers[f"{name}: slow"].append(suspects is not None)

@@ -162,9 +162,7 @@ def as_measured(
     return replace(kind, name=name, factor=ratio * kind.factor, log_sigma=log_sigma)
 
 
-def combined(
-    kind: HostKind, anchors: Sequence[HostAnchor], backward: float
-) -> tuple[float, float]:
+def combined(kind: HostKind, anchors: Sequence[HostAnchor], backward: float) -> tuple[float, float]:
     """Return the factor of a machine over its kind's, and its logarithm's standard deviation.
 
     Python issues the forward pass and the optimizer, and autograd's thread the backward pass. Each
