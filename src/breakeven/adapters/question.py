@@ -109,7 +109,9 @@ def ask(
     return Report(study(run, **of_device, **options))
 
 
-def _itself(run: Any) -> Any:
+def _itself(run: Any, **options: Any) -> Any:
+    if options:
+        raise TypeError(f"a check of this has no option {min(options)}")
     return run
 
 
@@ -120,7 +122,7 @@ def _checked_here(what: object, options: dict[str, Any], *chosen: dict[str, Any]
     step: Any = training_loop(what) or what
     if step is what and not callable(what):
         raise UsageError(
-            f"a {type(what).__name__} is no training",
+            f"an object of type {type(what).__name__} is no training",
             hint="pass a script's path, a function that does one step, or a trainer",
         )
     budget = {"budget_s": options.pop("budget_s")} if "budget_s" in options else {}

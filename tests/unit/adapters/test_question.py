@@ -98,9 +98,9 @@ def test_stored_run_and_its_report_answer_alike(tmp_path: Path, calls: Calls) ->
         ("train.py", {"devices": "T4"}, "devices is the text 'T4'"),
         (step, {"batch_sizes": [2]}, "batch_sizes is for a check of a script"),
         ("run.json", {}, "cannot read run.json"),
-        (3, {}, "a int is no training"),
-        (torch.ones(1), {}, "a Tensor is no training"),
-        ((step, step), {}, "a tuple is no training"),
+        (3, {}, "an object of type int is no training"),
+        (torch.ones(1), {}, "type Tensor is no training"),
+        ((step, step), {}, "type tuple is no training"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -144,3 +144,10 @@ def test_step_with_arguments_is_refused_before_it_is_called() -> None:
         breakeven.ask(needs)
     assert caught.value.hint
     assert "functools.partial(step, ...)" in caught.value.hint
+
+
+def test_what_is_no_step_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs arguments"):
+        breakeven.ask(torch.nn.Linear(2, 2))
+    with pytest.raises(BreakevenError, match="<lambda> ran no operation of torch"):
+        breakeven.ask(lambda: 1)
