@@ -45,6 +45,8 @@ examples:
   breakeven cost run.json --steps 1000000 --machines T4,g5.xlarge
   breakeven cost run.json --epochs 10 --clouds hf --until 07:30
   breakeven cost train.py --epochs 10 --format hf -- --lr 0.1"""
+# More dollars are a typing error, and would overflow.
+_MOST_AMOUNT = 1e9
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +64,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--deadline", metavar="TIME", type=duration_s, help="it must end within TIME: 8h, 1h30m"
+        "--deadline",
+        metavar="TIME",
+        type=duration_s,
+        help="the training must end within TIME: 8h, 1h30m",
     )
     limit.add_argument(
         "--until",
@@ -219,10 +224,11 @@ def _amount(text: str, *, may_be_zero: bool = False) -> float:
         value = float(text.removeprefix("$"))
     except ValueError:
         value = math.nan
-    if not (0 < value < math.inf or (may_be_zero and value == 0)):
+    if not (0 < value <= _MOST_AMOUNT or (may_be_zero and value == 0)):
         least = "of at least 0" if may_be_zero else "above 0"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number {least}")
-    return value
+        most = f"{_MOST_AMOUNT:,.0f}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {least}, up to {most}")
+    return abs(value)  # -0 is 0
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -239,10 +245,11 @@ def _until_s(text: str) -> float:
         if "T" in text or " " in text:
             end = datetime.datetime.fromisoformat(text).astimezone()
         else:
-            time = datetime.time.fromisoformat(text)
-            end = datetime.datetime.combine(now.date(), time).astimezone()
-            end += datetime.timedelta(days=end <= now)
-    except ValueError:
+            time, today = datetime.time.fromisoformat(text), now.date()
+            days = (today, today + datetime.timedelta(days=1))
+            ends = (datetime.datetime.combine(day, time).astimezone() for day in days)
+            end = next(end for end in ends if end > now)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time, such as 07:30 or 2026-03-01T07:30"
         ) from None

@@ -47,6 +47,7 @@ class EnergyMeter:
     def __init__(self, gpu: str = "", folder: Path = _POWERCAP) -> None:
         self._gpu, self._folder = gpu, folder
         self._unread: dict[str, None] = {}
+        self._lacks_package = False
         self._start = {**self._packages(), **self._board()}
         # None before `stop`, and on a machine without counters.
         self.power: MachinePower | None = None
@@ -59,17 +60,21 @@ class EnergyMeter:
                 continue
             seconds = (end.at_ns - start.at_ns) / NS_PER_S
             error = end.update_s / seconds
-            if error > _MOST_ERROR or seconds * _MOST_WATTS > end.range_j:
-                span = f"{format_digits(seconds, 2)} s of steps"
-                self._unread[f"{counter} cannot show the power over {span}"] = None
-                continue
             # The counter returns to 0 at the end of its range.
             watts = (end.joules - start.joules) % end.range_j / seconds
-            if not watts:
-                self._unread[f"{counter} stands still, as in some virtual machines"] = None
+            why = ""
+            if error > _MOST_ERROR or seconds * _MOST_WATTS > end.range_j:
+                why = f"cannot show the power over {format_digits(seconds, 2)} s of steps"
+            elif not watts:
+                why = "stands still, as in some virtual machines"
+            if why:
+                self._unread[f"{counter} {why}"] = None
+                self._lacks_package |= counter.startswith("RAPL")
                 continue
             low, high = watts * (1 - error), watts * (1 + error)
             parts.append(CounterPower(counter=counter, watts=watts, low_watts=low, high_watts=high))
+        if self._lacks_package:  # the others would pass for all processors
+            parts = [part for part in parts if not part.counter.startswith("RAPL")]
         if parts or self._unread:
             self.power = MachinePower(parts=tuple(parts), unread=tuple(self._unread))
 
@@ -84,8 +89,9 @@ class EnergyMeter:
                     count = _Count(joules, perf_counter_ns(), range_j, _RAPL_UPDATE_S)
                     found[f"RAPL {name}"] = count
             except PermissionError:
-                self._unread[_NOT_PERMITTED] = None
+                self._lacks_package, self._unread[_NOT_PERMITTED] = True, None
             except (OSError, ValueError) as error:
+                self._lacks_package = True
                 self._unread[f"{zone.name} cannot be read: {error}"] = None
         return found
 

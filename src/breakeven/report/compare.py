@@ -73,7 +73,7 @@ def comparison_document(
         before=(
             Line(f"A: {before}", "dim"),
             Line(f"B: {after}", "dim"),
-            *_list_section("More than the answers differs:", facts, "yellow"),
+            *_list_section("The runs also differ in:", facts, "yellow"),
         ),
         answers=[Line(line, "bold") for line in _headline(report)],
         blocks=(

@@ -174,7 +174,7 @@ def _measured_energy(rows: Sequence[CostRow]) -> str:
                 row.kind is DeviceKind.GPU and len({one[:4] for one in row.energy_counters}) < 2
             )
             rest = ", the rest predicted" if is_part else ""
-            texts.append(f"{_device(row)} {format_digits(watts, 2)} W, measured ({counters}{rest})")
+            texts.append(f"{_device(row)} {format_digits(watts, 2)} W ({counters} measured{rest})")
     return f"{'; '.join(texts)}, with idle power and other processes" if texts else ""
 
 

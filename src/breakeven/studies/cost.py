@@ -113,9 +113,9 @@ class CostRequest:
         """
         machines = select_machines(self.prices, self.machines, self.clouds, self.usd_per_hour)
         most = max((machine.num_gpus for machine in machines), default=0)
-        if min(self.num_gpus) > max(most, 1):
+        if max(self.num_gpus) > max(most, 1):
             raise UsageError(
-                f"no chosen machine has {min(self.num_gpus)} GPUs",
+                f"no chosen machine has {max(self.num_gpus)} GPUs",
                 hint="choose from breakeven prices",
             )
         return machines

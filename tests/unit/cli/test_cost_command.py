@@ -55,6 +55,8 @@ def test_an_own_price_replaces_the_listed_one(
         (["--steps", "5", "--price", "g5.xlarge"], "is not NAME=USD"),
         (["--steps", "5", "--price", "g9.xlarge=1"], "g9.xlarge"),
         (["--steps", "5", "--budget", "nan"], "is not a number above 0"),
+        (["--steps", "5", "--price", "g5.xlarge=1e308"], "above 0, up to 1,000,000,000"),
+        (["--steps", "5", "--until", "9999-12-31T23:59-14:00"], "is not a time"),
         (["--steps", "5", "--deadline", "0h"], "is not a time above 0"),
         (["--steps", "5", "--setup", "-1"], "is not a time of at least 0"),
         (["--steps", "5", "--power-price", "-1"], "is not a number of at least 0"),

@@ -142,6 +142,20 @@ def test_a_damaged_counter_is_named(tmp_path: Path, pass_time: Callable[[float],
     assert meter.power.unread[0].startswith("intel-rapl:0 cannot be read: invalid literal")
 
 
+@pytest.mark.parametrize("used_uj", [0, None])
+def test_one_package_of_two_does_not_pass_for_both(
+    tmp_path: Path, pass_time: Callable[[float], None], used_uj: int | None
+) -> None:
+    files = [zone(tmp_path, number, f"package-{number}", 7) for number in "01"]
+    meter = EnergyMeter(folder=tmp_path)
+    pass_time(1.0)
+    files[0].write_text(str(7 + 30_000_000))
+    files[1].write_text("" if used_uj is None else str(7 + used_uj))
+    meter.stop()
+    assert meter.power is not None
+    assert (meter.power.parts, len(meter.power.unread)) == ((), 1)
+
+
 def test_a_machine_without_counters_has_no_power(tmp_path: Path) -> None:
     meter = EnergyMeter(folder=tmp_path / "missing")
     meter.stop()

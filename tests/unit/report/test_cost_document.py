@@ -57,19 +57,19 @@ def test_energy_and_emissions_have_room_at_80_columns(tmp_path: Path) -> None:
         (
             MachinePower(parts=RAPL),
             None,
-            "this CPU 60 W, measured (RAPL package-0, RAPL package-1), with idle power and other "
+            "this CPU 60 W (RAPL package-0, RAPL package-1 measured), with idle power and other "
             "processes",
         ),
         (
             MachinePower(parts=RAPL[:1]),
             MachinePower(parts=(RAPL[0], NVML)),
-            "Tesla T4 230 W, measured (RAPL package-0, NVML); this CPU 30 W, measured "
-            "(RAPL package-0), with idle power and other processes",
+            "Tesla T4 230 W (RAPL package-0, NVML measured); this CPU 30 W "
+            "(RAPL package-0 measured), with idle power and other processes",
         ),
         (
             MachinePower(),
             MachinePower(parts=(NVML,)),
-            "Tesla T4 200 W, measured (NVML, the rest predicted), with idle power and other "
+            "Tesla T4 200 W (NVML measured, the rest predicted), with idle power and other "
             "processes",
         ),
     ],
