@@ -38,6 +38,7 @@ _COMMANDS = (
     "cost",
     "devices",
     "explain",
+    "mcp",
     "normal",
     "prices",
     "report",
