@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import platform
 import re
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import assert_never
@@ -41,6 +42,19 @@ _NO_SHARDS = (
     "breakeven predicts several GPUs with the whole model on each: wrap it in "
     "DistributedDataParallel, or train on one GPU, to compare"
 )
+# Packages that train without torch. The first one that a script imports names its framework.
+_OTHER_FRAMEWORKS = {
+    "jax": "JAX",
+    "flax": "JAX",
+    "optax": "JAX",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "mlx": "MLX",
+    "sklearn": "scikit-learn",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+}
+_NO_INPUT = "EOF when reading a line"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -117,6 +131,54 @@ def failure_in_frame(
     )
 
 
+def with_other_framework(failure: RunFailure) -> RunFailure:
+    """Return the failure, or that the script trains in another framework than torch.
+
+    That is so if the script took no step, imports such a framework, and imports nothing that needs
+    torch. Call this in the process of the run: it reads all files of the user that were imported.
+
+    Args:
+        failure: The failure of the run.
+    """
+    if failure.num_steps or failure.processes is not None:
+        return failure
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    if failure.location is not None:  # a module that could not be imported is not in sys.modules
+        files.add(failure.location.file)
+    imports: dict[str, Location] = {}
+    for file in filter(is_user_file, sorted(files - {""})):
+        with suppress(OSError, ValueError, SyntaxError):
+            for node in ast.walk(ast.parse(Path(file).read_bytes())):
+                names: list[str] = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    names = [node.module or ""]
+                for name in names:
+                    line = location_of(file, getattr(node, "lineno", 1))
+                    imports.setdefault(name.partition(".")[0], line)
+    framework = next((name for name in _OTHER_FRAMEWORKS if name in imports), None)
+    if framework is None or any(map(_needs_torch, imports)):
+        return failure
+    return RunFailure(
+        kind=FailureKind.OTHER_FRAMEWORK,
+        message=_OTHER_FRAMEWORKS[framework],
+        location=imports[framework],
+    )
+
+
+def _needs_torch(package: str) -> bool:
+    """Return whether a package is torch, or cannot be installed without it."""
+    if package in ("torch", "transformers"):  # the latter trains with torch alone
+        return True
+    needed = [
+        requirement
+        for name in packages_distributions().get(package, ())
+        for requirement in requires(name) or ()
+    ]
+    return any(re.match(r"torch\b(?!.*\bextra\b)", requirement) for requirement in needed)
+
+
 def internal_failure() -> RunFailure:
     """Return a failure for the current exception, which is breakeven's own."""
     return RunFailure(
@@ -179,6 +241,9 @@ def script_error(
                 f"breakeven failed while it watched {label}: {last}",
                 hint=f"this is a bug in breakeven; please report it with:\n{failure.message}",
             )
+        case FailureKind.EXCEPTION if _asks(failure):
+            message = f"{label} asks for input{at}, and nobody answers while breakeven runs it"
+            hint = "let the script take it as an argument, and pass that after `--`"
         case FailureKind.EXCEPTION:
             raised = ": ".join(part for part in (failure.exception, failure.message) if part)
             message = f"{label} raised {raised}{at} {after}"
@@ -218,6 +283,10 @@ def script_error(
             hint = "close only files that the script opened; os.closerange closes all of them"
         case FailureKind.OTHER_PROCESS:
             message = f"{label} takes no training step in its own process"
+        case FailureKind.OTHER_FRAMEWORK:
+            place = f" ({_place(location, '')})" if location else ""
+            message = f"breakeven answers for PyTorch; {label} trains in {failure.message}{place}"
+            hint = "name a script that trains with torch"
         case _:
             assert_never(failure.kind)
     processes = failure.processes
@@ -242,6 +311,11 @@ def script_error(
     )
 
 
+def _asks(failure: RunFailure) -> bool:
+    is_asked = any(word in failure.source for word in ("input(", "getpass", "stdin"))
+    return failure.exception == "EOFError" and (failure.message == _NO_INPUT or is_asked)
+
+
 def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites | None) -> str:
     exception, message, missing = failure.exception, failure.message, failure.missing
     here, command = _here(), _command_of(target)
@@ -262,8 +336,6 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             return f"the script needs {missing}{where}: change to its folder, or pass its path"
         case "FileExistsError":
             return "an earlier run may have made it: let the script reuse it, as with exist_ok=True"
-        case "EOFError":
-            return "standard input is empty here: pass the input as arguments after `--`"
         case "AttributeError" | "ImportError" if missing:
             return f"rename {missing}: another module of its name was imported before the script"
         case "AttributeError" | "TypeError" if target.kind is TargetKind.FUNCTION and re.search(

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from breakeven.report import CheckReport, CostReport, ExplainReport, NormalReport
 from breakeven.report.answer_text import device_label, sort_results
-from breakeven.report.cost import machine_text, time_text, usd_text
-from breakeven.report.document import Medium, plain
+from breakeven.report.cost import machine_text, own_row, time_text, usd_text
+from breakeven.report.document import Medium, evenly_spread, plain
 from breakeven.report.explain import plan_sentence
 from breakeven.report.kinds import kind_of
 from breakeven.report.text import duration_with_interval, place_text, printable
@@ -122,11 +122,15 @@ def _size(answer: Answer) -> int:
 
 
 def _of_devices(report: Any) -> tuple[Any, ...]:
-    """Return the best devices or machines of a report; this machine is always among them."""
+    """Return the devices by step time, or this machine, those that none beats, and the fastest."""
     match report:
         case CostReport():
-            here = [row for row in report.rows[_MAX_DEVICES:] if row.is_here]
-            return (*report.rows[:_MAX_DEVICES], *here)
+            rows = report.rows
+            front = evenly_spread([row for row in rows if row.is_on_front], _MAX_DEVICES - 3)
+            fastest = sorted(
+                (r for r in rows if r.fits is not False), key=lambda r: r.time_ns.value
+            )
+            return tuple(dict.fromkeys((own_row(rows), *front, *fastest)))[:_MAX_DEVICES]
         case NormalReport():
             return sort_results(report.others)[:_MAX_DEVICES]
         case CheckReport():
@@ -152,10 +156,10 @@ def _devices(report: Any) -> Iterator[Fact]:
             text = f"{device_label(one)}: {time} a step, {one.source}{limit}"
             yield Fact(text=text, values=_values(one, "device", "source", *_TIMES, "fits"))
             continue
-        money = "-".join(usd_text(usd) for usd in (one.usd.low, one.usd.high))
+        money = f"{usd_text(one.usd.value)} ({usd_text(one.usd.low)}–{usd_text(one.usd.high)})"
         place = "this machine" if one.is_here else machine_text(one, report.prices)
         limit = "" if one.meets_limits else ", outside of the limits"
-        text = f"{printable(one.device, 80)}, {place}: {time_text(one)}, {money}{limit}"
+        text = f"{printable(one.device, 80)}, {place}: {time_text(one)}, {money if one.usd.value else 'free'}{limit}"
         yield Fact(
             text=text, values=_values(one, "device", "machine", "time_ns", "usd", "meets_limits")
         )

@@ -29,10 +29,10 @@ from breakeven.mcp_server.answer import answer_of, answer_text
 from breakeven.report import read_document, to_json
 
 INSTRUCTIONS = """\
-breakeven shows whether a GPU pays off for a PyTorch training script, without a GPU. The tools run \
-the script for some steps on this machine. No code leaves the machine. Files that the script writes \
-are discarded; its network traffic is real. Each answer names a report_uri: pass it as target to \
-explain, cost or normal, and the script is not run again."""
+breakeven shows whether a GPU pays off for a PyTorch training script, without a GPU. The tools run the
+script for some steps on this machine, and no code leaves it. Files that the script writes are
+discarded; its network traffic is real. Each answer names a report_uri: pass it as target to explain,
+cost or normal, and the script is not run again."""
 
 URI = "breakeven://reports/"
 # Longer than any command takes to end its processes; see dispatch.py.
@@ -239,7 +239,7 @@ def _tool(name: str) -> types.Tool:
             "required": ["target"],
             "additionalProperties": False,
         },
-        # The script is the user's program: it may change anything except files, and use the network.
+        # A script may change anything but files, and use the network.
         annotations=types.ToolAnnotations(
             read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
         ),
