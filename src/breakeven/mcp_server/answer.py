@@ -98,7 +98,7 @@ def answer_of(report: Any, *, uri: str, path: str) -> Answer:
         report_uri=uri,
         report_path=path,
     )
-    for cut in ("findings", "caveats", "devices"):
+    for cut in ("findings", "caveats", "devices", "answer"):
         while _size(answer) > MAX_CHARACTERS and getattr(answer, cut):
             answer = replace(answer, **{cut: getattr(answer, cut)[:-1]})
     return answer
@@ -156,10 +156,13 @@ def _devices(report: Any) -> Iterator[Fact]:
             text = f"{device_label(one)}: {time} a step, {one.source}{limit}"
             yield Fact(text=text, values=_values(one, "device", "source", *_TIMES, "fits"))
             continue
-        money = f"{usd_text(one.usd.value)} ({usd_text(one.usd.low)}–{usd_text(one.usd.high)})"
+        money = "free"
+        if one.usd.value:
+            ends = f"{usd_text(one.usd.low)}–{usd_text(one.usd.high)}"
+            money = f"{usd_text(one.usd.value)} ({ends})"
         place = "this machine" if one.is_here else machine_text(one, report.prices)
         limit = "" if one.meets_limits else ", outside of the limits"
-        text = f"{printable(one.device, 80)}, {place}: {time_text(one)}, {money if one.usd.value else 'free'}{limit}"
+        text = f"{printable(one.device, 80)}, {place}: {time_text(one)}, {money}{limit}"
         yield Fact(
             text=text, values=_values(one, "device", "machine", "time_ns", "usd", "meets_limits")
         )

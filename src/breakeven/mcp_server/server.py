@@ -29,10 +29,10 @@ from breakeven.mcp_server.answer import answer_of, answer_text
 from breakeven.report import read_document, to_json
 
 INSTRUCTIONS = """\
-breakeven shows whether a GPU pays off for a PyTorch training script, without a GPU. The tools run the
-script for some steps on this machine, and no code leaves it. Files that the script writes are
-discarded; its network traffic is real. Each answer names a report_uri: pass it as target to explain,
-cost or normal, and the script is not run again."""
+breakeven shows whether a GPU pays off for a PyTorch training script, without a GPU. The tools run
+the script for some steps on this machine, and no code leaves it. Files that the script writes are
+discarded; its network traffic is real. Each answer names a report_uri: pass it as target to
+explain, cost or normal, and the script is not run again."""
 
 URI = "breakeven://reports/"
 # Longer than any command takes to end its processes; see dispatch.py.
