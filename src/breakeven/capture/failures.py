@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 import platform
 import re
@@ -54,6 +53,8 @@ _OTHER_FRAMEWORKS = {
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
 }
+_IMPORT = re.compile(r"\s*(?:import|from)\s+(\w+)")
+_TORCH = re.compile(r"torch\b(?!.*\bextra\b)")
 _NO_INPUT = "EOF when reading a line"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
@@ -147,36 +148,24 @@ def with_other_framework(failure: RunFailure) -> RunFailure:
         files.add(failure.location.file)
     imports: dict[str, Location] = {}
     for file in filter(is_user_file, sorted(files - {""})):
-        with suppress(OSError, ValueError, SyntaxError):
-            for node in ast.walk(ast.parse(Path(file).read_bytes())):
-                names: list[str] = []
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    names = [node.module or ""]
-                for name in names:
-                    line = location_of(file, getattr(node, "lineno", 1))
-                    imports.setdefault(name.partition(".")[0], line)
+        with suppress(OSError):
+            lines = Path(file).read_text("utf-8", "replace").splitlines()
+            for number, line in enumerate(lines, 1):
+                if found := _IMPORT.match(line):
+                    imports.setdefault(found[1], location_of(file, number))
     framework = next((name for name in _OTHER_FRAMEWORKS if name in imports), None)
     if framework is None or any(map(_needs_torch, imports)):
         return failure
-    return RunFailure(
-        kind=FailureKind.OTHER_FRAMEWORK,
-        message=_OTHER_FRAMEWORKS[framework],
-        location=imports[framework],
-    )
+    kind, name = FailureKind.OTHER_FRAMEWORK, _OTHER_FRAMEWORKS[framework]
+    return RunFailure(kind=kind, message=name, location=imports[framework])
 
 
 def _needs_torch(package: str) -> bool:
     """Return whether a package is torch, or cannot be installed without it."""
-    if package in ("torch", "transformers"):  # the latter trains with torch alone
-        return True
-    needed = [
-        requirement
-        for name in packages_distributions().get(package, ())
-        for requirement in requires(name) or ()
-    ]
-    return any(re.match(r"torch\b(?!.*\bextra\b)", requirement) for requirement in needed)
+    names = packages_distributions().get(package, ())
+    needs = [need for name in names for need in requires(name) or ()]
+    # transformers trains with torch alone, and leaves it to the user to install it.
+    return package in ("torch", "transformers") or any(map(_TORCH.match, needs))
 
 
 def internal_failure() -> RunFailure:

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until stdin ends."""
     try:
         # Imported here, since the SDK is an extra.
-        from breakeven.mcp_server import serve
+        from breakeven.cli.mcp_server import serve
     except ImportError as error:
         raise BreakevenError(
             f"breakeven mcp needs the Python SDK of MCP, version 2.3 or later: {error}",

@@ -15,9 +15,8 @@ from mcp.shared.exceptions import MCPError
 
 from breakeven.cli import main
 from breakeven.cli.dispatch import build_parser
+from breakeven.cli.mcp_server import _OPTIONS, _TOOLS, _command, build_server, run_command
 from breakeven.errors import BreakevenError
-from breakeven.mcp_server import build_server, run_command
-from breakeven.mcp_server.server import _OPTIONS, _TOOLS
 from breakeven.report import CheckReport, to_json
 from factories import normals
 
@@ -73,9 +72,10 @@ def test_a_report_is_kept_read_and_passed_on_instead_of_the_script(cache: Path) 
             uri = checked.structured_content["report_uri"]
             assert uri in checked.content[0].text
             assert checked.content[1].uri == uri
+            assert uri in [one.uri for one in (await client.list_resources()).resources]
             whole = await client.read_resource(uri)
             assert '"verdict"' in whole.contents[0].text
-            explained = await client.call_tool("explain", {"target": uri, "devices": ["T4"]})
+            explained = await client.call_tool("explain", {"target": uri, "device": ["T4"]})
             assert not explained.is_error
             again = await client.call_tool("check", {"target": uri})
             assert again.is_error
@@ -93,7 +93,7 @@ def test_options_become_those_of_the_command(tmp_path: Path) -> None:
     runs = FakeRuns()
     arguments = {
         "target": "train.py",
-        "devices": ["RTX 4090", "--force"],
+        "device": ["RTX 4090", "--force"],
         "epochs": 3,
         "folder": str(tmp_path),
         "script_arguments": ["--lr", "0.1"],
@@ -112,10 +112,11 @@ def test_options_become_those_of_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", _TOOLS)
 def test_each_option_of_a_tool_is_one_of_its_command(name: str) -> None:
-    flags = [f"{_OPTIONS[option][0]}=1" for option in _TOOLS[name][1] if option != "epochs"]
-    if name == "cost":
-        flags.remove("--budget=1")
-    assert build_parser(name).parse_args([name, *flags, "train.py"]).command == name
+    # Of two options that exclude each other, one.
+    options = {option: "1" for option in _TOOLS[name][1] if option != "epochs"}
+    assert {*options} <= {*_OPTIONS}
+    command = _command(name, {"target": "train.py", **options}, Path("run.json"))
+    assert build_parser(name).parse_args(command).command == name
 
 
 @pytest.mark.parametrize(
@@ -187,8 +188,7 @@ def test_without_the_sdk_the_command_names_the_extra(
         return imported(name, *rest)
 
     imported = builtins.__import__
-    monkeypatch.delattr("breakeven.mcp_server.serve", raising=False)
-    monkeypatch.delitem(sys.modules, "breakeven.mcp_server.server", raising=False)
+    monkeypatch.delitem(sys.modules, "breakeven.cli.mcp_server", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["mcp"]) == 3
     assert 'pip install "breakeven[mcp]"' in capsys.readouterr().err

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from breakeven.mcp_server import MAX_CHARACTERS, answer_of, answer_text
+from breakeven.cli.mcp_answer import MAX_CHARACTERS, answer_of
 from breakeven.report import to_json
 from breakeven.studies import CostRequest, TrainingLength, cost_run
 from factories import explanations, normals, reports
@@ -21,8 +21,7 @@ URI = "breakeven://reports/check-00000000"
 
 
 def answered(report: Any) -> tuple[str, dict[str, Any]]:
-    answer = answer_of(report, uri=URI, path="/cache/run.json")
-    return answer_text(answer), answer.values
+    return answer_of(report, uri=URI, path="/cache/run.json")
 
 
 def num_tokens(text: str) -> int:
@@ -39,7 +38,7 @@ def test_a_check_is_its_verdict_devices_findings_and_caveats() -> None:
     finding = next(line for line in lines if "SYNC001" in line)
     assert finding.startswith("- SYNC001 examples/rnn_stream.py:61 saves 24 %: loss.item() makes")
     assert "Fix: add the losses up on the GPU" in finding
-    assert lines[-1] == f"Whole report: {URI} (/cache/run.json)"
+    assert lines[-1] == f"Whole report: {URI} (/cache/run.json). Intervals cover 90 %."
     assert values["devices"][0]["device"] == reports.CPU_NAME
     assert values["devices"][0]["step_ns"] == 612_000
     assert values["findings"][0]["gain_fraction"] == 0.24
@@ -106,4 +105,4 @@ def test_no_report_makes_a_longer_answer(copies: int, length: int) -> None:
     assert len(text) <= MAX_CHARACTERS
     assert len(msgspec.json.encode(values)) <= MAX_CHARACTERS
     assert "Train this on your CPU" in text
-    assert text.endswith("(/cache/run.json)")
+    assert "Whole report: " in text
