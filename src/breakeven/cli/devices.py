@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from breakeven.cli.options import complete_devices
+
 SUMMARY = "list the GPUs that breakeven can predict, one of them in full, or hosts"
 DESCRIPTION = """\
 List the catalogue of GPUs, or show one of them with the sources of its figures.
@@ -19,12 +21,13 @@ examples:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``devices``."""
-    parser.add_argument(
+    name = parser.add_argument(
         "name",
         metavar="NAME",
         nargs="?",
         help="one device in full; case, spaces and hyphens do not matter",
     )
+    complete_devices(name)
     parser.add_argument(
         "--hosts", action="store_true", help="hosts instead of GPUs; NAME is a CPU then"
     )
