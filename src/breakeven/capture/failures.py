@@ -143,6 +143,9 @@ def with_other_framework(failure: RunFailure) -> RunFailure:
     """
     if failure.num_steps or failure.processes is not None:
         return failure
+    others = tuple(_OTHER_FRAMEWORKS)
+    if failure.exception == "ModuleNotFoundError" and not failure.missing.startswith(others):
+        return failure  # the script may import torch after the missing package
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     if failure.location is not None:  # a module that could not be imported is not in sys.modules
         files.add(failure.location.file)
@@ -153,7 +156,7 @@ def with_other_framework(failure: RunFailure) -> RunFailure:
             for number, line in enumerate(lines, 1):
                 if found := _IMPORT.match(line):
                     imports.setdefault(found[1], location_of(file, number))
-    framework = next((name for name in _OTHER_FRAMEWORKS if name in imports), None)
+    framework = next((name for name in others if name in imports), None)
     if framework is None or any(map(_needs_torch, imports)):
         return failure
     kind, name = FailureKind.OTHER_FRAMEWORK, _OTHER_FRAMEWORKS[framework]

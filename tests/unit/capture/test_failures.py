@@ -479,3 +479,27 @@ def test_a_script_that_took_a_step_or_started_a_process_trains_with_torch(tmp_pa
         message="", kind=FailureKind.NO_STEP, location=location, processes=processes
     )
     assert with_other_framework(starts) is starts
+
+
+@pytest.mark.parametrize(
+    ("missing", "kind"),
+    [
+        ("timm", FailureKind.EXCEPTION),
+        ("tensorflow", FailureKind.OTHER_FRAMEWORK),
+        ("tensorflow_datasets", FailureKind.OTHER_FRAMEWORK),
+    ],
+)
+def test_a_missing_package_may_be_what_imports_torch(
+    missing: str, kind: FailureKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import sklearn\nimport {missing}\nfrom model import Net\n")
+    monkeypatch.setattr(failures, "is_user_file", lambda file: file == str(path))
+    failed = RunFailure(
+        message=f"No module named '{missing}'",
+        kind=FailureKind.EXCEPTION,
+        exception="ModuleNotFoundError",
+        missing=missing,
+        location=Location(file=str(path), line=2),
+    )
+    assert with_other_framework(failed).kind is kind
