@@ -31,8 +31,8 @@ from breakeven.report import read_document, to_json
 INSTRUCTIONS = """\
 breakeven shows whether a GPU pays off for a PyTorch training script, without a GPU. The tools run
 the script for some steps on this machine, and no code leaves it. Files that the script writes are
-discarded; its network traffic is real. Each answer names a report_uri: pass it as target to
-explain, cost or normal, and the script is not run again."""
+discarded; its network traffic is real. check and explain answer with a report_uri: pass it as
+target to explain, cost or normal, and the script is not run again."""
 
 _URI = "breakeven://reports/"
 # Longer than any command takes to end its processes; see dispatch.py.
@@ -41,7 +41,10 @@ _MAX_KEPT = 50
 
 # Each option of a tool is the command's option of that name. A list is a repeated option.
 _OPTIONS = {
-    "target": ("string", "path of a script, path.py:function, or report_uri of an earlier answer"),
+    "target": (
+        "string",
+        "path of a script, path.py:function, or report_uri of an earlier check or explain",
+    ),
     "script_arguments": ("array", "arguments of the script, such as ['--batch-size', '256']"),
     "folder": ("string", "folder to run the script in"),
     "device": ("array", "names of GPUs, such as T4; default: six GPUs"),
@@ -132,6 +135,7 @@ def build_server(run: Run = run_command) -> Server[Any]:
     Args:
         run: Runs a command; a test has its own.
     """
+    turn = anyio.Lock()  # two runs at once would slow each other's measured step
 
     async def list_tools(_: _Context, __: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_tool(name) for name in _TOOLS])
@@ -153,7 +157,8 @@ def build_server(run: Run = run_command) -> Server[Any]:
             if folder is not None and not folder.is_dir():
                 raise BreakevenError(f"there is no folder {folder}")
             _make_room()
-            await run(command, folder, tell)
+            async with turn:
+                await run(command, folder, tell)
             text, values = answer_of(read_document(path), uri=_URI + name, path=str(path))
         except BreakevenError as error:
             content = types.TextContent(type="text", text=error.sentence)

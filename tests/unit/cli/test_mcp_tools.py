@@ -160,6 +160,27 @@ def test_the_annotations_say_that_scripts_are_executed() -> None:
     anyio.run(ask)
 
 
+def test_runs_take_turns_since_one_would_slow_the_other() -> None:
+    running: list[int] = [0]
+    most: list[int] = []
+    runs = FakeRuns()
+
+    async def run(arguments: Sequence[str], folder: Path | None, tell: Tell) -> None:
+        running[0] += 1
+        most.append(running[0])
+        await anyio.wait_all_tasks_blocked()
+        await runs(arguments, folder, tell)
+        running[0] -= 1
+
+    async def ask() -> None:
+        async with Client(build_server(run)) as client, anyio.create_task_group() as calls:
+            for _ in range(3):
+                calls.start_soon(client.call_tool, "check", {"target": "train.py"})
+
+    anyio.run(ask)
+    assert most == [1, 1, 1]
+
+
 def test_only_the_last_reports_are_kept(cache: Path) -> None:
     cache.mkdir(parents=True)
     for number in range(60):
