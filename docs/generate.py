@@ -387,7 +387,7 @@ def llms_page() -> str:
     ]
     entry = re.compile(r"^ +- (?:\"?(.+?)\"?: )?([\w/-]+\.md)", re.MULTILINE)
     for title, page in entry.findall((DOCS.parent / "mkdocs.yml").read_text("utf-8")):
-        lines.append(f"- [{title or 'Rules'}](docs/{page})")
+        lines.append(f"- [{title or page.split('/')[0]}](docs/{page})")
     return "\n".join(lines) + "\n"
 
 
