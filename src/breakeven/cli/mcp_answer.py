@@ -60,7 +60,7 @@ def answer_of(report: Any, *, uri: str, path: str) -> tuple[str, dict[str, Any]]
     }
     while True:
         lines = [fact.text for fact in parts["answer"]]
-        for name in ("devices", "caveats", "findings"):
+        for name in filter(parts.get, ("devices", "caveats", "findings")):
             lines += [f"{name.capitalize()}:", *(f"- {fact.text}" for fact in parts[name])]
         text = "\n".join((*lines, f"Whole report: {uri} ({path}). Intervals cover 90 %."))
         values = {name: [fact.values for fact in facts] for name, facts in parts.items()}

@@ -76,6 +76,7 @@ def test_a_cost_has_this_machine_and_those_that_none_beats(tmp_path: Path) -> No
     report = cost_run(path, CostRequest(length=TrainingLength(num_steps=1_000_000)))
     text, values = answered(report)
     assert text.startswith(report.answer)
+    assert "Findings:" not in text  # a cost has none
     machines = [one["machine"] for one in values["devices"]]
     assert machines[0] == "this machine"
     front = [row.machine for row in report.rows if row.is_on_front]
