@@ -97,7 +97,7 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
     extras = PROJECT["optional-dependencies"]
     optional = {
         _requirement_name(requirement)
-        for extra in ("validate", "plots", "prices", "ray", "completion")
+        for extra in ("validate", "notebook", "plots", "prices", "ray", "completion")
         for requirement in extras[extra]
     }
     allowed = {*declared, *sys.stdlib_module_names, "breakeven", "faststep"}
@@ -109,7 +109,7 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
         for name, is_in_function in _imports(ast.parse(path.read_text("utf-8")))
         # What may not be installed is imported where it is needed, never with the module.
         if name not in allowed
-        and not (is_in_function and name in optional)
+        and not (is_in_function and name.lower() in optional)
         and not (path.name == "mcp_server.py" and name in of_mcp)
     }
     assert undeclared == set()
