@@ -21,11 +21,12 @@ from breakeven.capture.location import (
     locate,
     location_of,
     outermost_user_frame,
+    text_of,
 )
 from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.trace import FileWrites, Location, WriteProtection, line_text
+from breakeven.trace import FileWrites, Location, WriteProtection, is_notebook, line_text
 
 _FOLDER = Path(__file__).resolve().parents[2]
 # The end of a traceback matters most, and the start of a message: torch's may list all backends.
@@ -148,15 +149,14 @@ def with_other_framework(failure: RunFailure) -> RunFailure:
     if failure.exception == "ModuleNotFoundError" and not failure.missing.startswith(others):
         return failure  # the script may import torch after the missing package
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files |= {*filter(is_notebook, linecache.cache)}  # the text of this run's notebook
     if failure.location is not None:  # a module that could not be imported is not in sys.modules
         files.add(failure.location.file)
     imports: dict[str, Location] = {}
     for file in filter(is_user_file, sorted(files - {""})):
-        with suppress(OSError):
-            lines = Path(file).read_text("utf-8", "replace").splitlines()
-            for number, line in enumerate(lines, 1):
-                if found := _IMPORT.match(line):
-                    imports.setdefault(found[1], location_of(file, number))
+        for number, line in enumerate(text_of(file).splitlines(), 1):
+            if found := _IMPORT.match(line):
+                imports.setdefault(found[1], location_of(file, number))
     framework = next((name for name in others if name in imports), None)
     if framework is None or any(map(_needs_torch, imports)):
         return failure
