@@ -11,6 +11,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ def cli_page() -> str:
             "# Command line\n",
             "stdout is the answer, stderr is everything else. Exit codes are explained in "
             "[Reading the report](reading-the-report.md#exit-codes).\n",
+            "A shell completes commands, options and names of devices after `pip install "
+            '"breakeven[completion]"` and `eval "$(register-python-argcomplete breakeven)"`.\n',
             *_help_section("breakeven", parser),
         ]
         for name, command in command_parsers(parser).items():
@@ -377,7 +380,23 @@ def tune_page() -> str:
     return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
 
 
+def llms_page() -> str:
+    """Return the pages of the navigation for language models, in the form of llmstxt.org."""
+    lines = [
+        "# breakeven\n",
+        "> Does a GPU pay off for your PyTorch training step, and from which size on? Answered "
+        "without a GPU, from the unmodified script, with a 90 % interval for each figure.\n",
+        "Coding agents: [SKILL.md](SKILL.md) says when to ask what, and how to read the answer.\n",
+        "## Docs\n",
+    ]
+    entry = re.compile(r"^ +- (?:\"?(.+?)\"?: )?([\w/-]+\.md)", re.MULTILINE)
+    for title, page in entry.findall((DOCS.parent / "mkdocs.yml").read_text("utf-8")):
+        lines.append(f"- [{title or page.split('/')[0]}](docs/{page})")
+    return "\n".join(lines) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "../llms.txt": llms_page,
     "cli.md": cli_page,
     "devices.md": devices_page,
     "json.md": json_page,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from faststep import fast_sb3 as fast_sb3
     from faststep import fast_step as fast_step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded on first use: `breakeven --help` and the reading of reports must not wait for torch.
 __all__ = [*sorted(exports(__name__)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]

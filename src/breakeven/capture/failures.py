@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import assert_never
@@ -21,11 +21,12 @@ from breakeven.capture.location import (
     locate,
     location_of,
     outermost_user_frame,
+    text_of,
 )
 from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.trace import FileWrites, Location, WriteProtection, line_text
+from breakeven.trace import FileWrites, Location, WriteProtection, is_notebook, line_text
 
 _FOLDER = Path(__file__).resolve().parents[2]
 # The end of a traceback matters most, and the start of a message: torch's may list all backends.
@@ -42,6 +43,21 @@ _NO_SHARDS = (
     "breakeven predicts several GPUs with the whole model on each: wrap it in "
     "DistributedDataParallel, or train on one GPU, to compare"
 )
+# Packages that train without torch. The first one that a script imports names its framework.
+_OTHER_FRAMEWORKS = {
+    "jax": "JAX",
+    "flax": "JAX",
+    "optax": "JAX",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "mlx": "MLX",
+    "sklearn": "scikit-learn",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+}
+_IMPORT = re.compile(r"\s*(?:import|from)\s+(\w+)")
+_TORCH = re.compile(r"torch\b(?!.*\bextra\b)")
+_NO_INPUT = "EOF when reading a line"
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 
 
@@ -118,6 +134,44 @@ def failure_in_frame(
     )
 
 
+def with_other_framework(failure: RunFailure) -> RunFailure:
+    """Return the failure, or that the script trains in another framework than torch.
+
+    That is so if the script took no step, imports such a framework, and imports nothing that needs
+    torch. Call this in the process of the run: it reads all files of the user that were imported.
+
+    Args:
+        failure: The failure of the run.
+    """
+    if failure.num_steps or failure.processes is not None:
+        return failure
+    others = tuple(_OTHER_FRAMEWORKS)
+    if failure.exception == "ModuleNotFoundError" and not failure.missing.startswith(others):
+        return failure  # the script may import torch after the missing package
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files |= {*filter(is_notebook, linecache.cache)}  # the text of this run's notebook
+    if failure.location is not None:  # a module that could not be imported is not in sys.modules
+        files.add(failure.location.file)
+    imports: dict[str, Location] = {}
+    for file in filter(is_user_file, sorted(files - {""})):
+        for number, line in enumerate(text_of(file).splitlines(), 1):
+            if found := _IMPORT.match(line):
+                imports.setdefault(found[1], location_of(file, number))
+    framework = next((name for name in others if name in imports), None)
+    if framework is None or any(map(_needs_torch, imports)):
+        return failure
+    kind, name = FailureKind.OTHER_FRAMEWORK, _OTHER_FRAMEWORKS[framework]
+    return RunFailure(kind=kind, message=name, location=imports[framework])
+
+
+def _needs_torch(package: str) -> bool:
+    """Return whether a package is torch, or cannot be installed without it."""
+    names = packages_distributions().get(package, ())
+    needs = [need for name in names for need in requires(name) or ()]
+    # transformers trains with torch alone, and leaves it to the user to install it.
+    return package in ("torch", "transformers") or any(map(_TORCH.match, needs))
+
+
 def internal_failure() -> RunFailure:
     """Return a failure for the current exception, which is breakeven's own."""
     return RunFailure(
@@ -182,6 +236,11 @@ def script_error(
                 f"breakeven failed while it watched {label}: {last}",
                 hint=f"this is a bug in breakeven; please report it with:\n{failure.message}",
             )
+        case FailureKind.EXCEPTION if _asks(failure):
+            message = f"{label} asks for input{at}, and nobody answers while breakeven runs it"
+            hint = "let the script take it as an argument, and pass that after `--`"
+            if target.is_notebook:
+                hint = "write the input into the cell"
         case FailureKind.EXCEPTION:
             raised = ": ".join(part for part in (failure.exception, failure.message) if part)
             message = f"{label} raised {raised}{at} {after}"
@@ -221,6 +280,10 @@ def script_error(
             hint = "close only files that the script opened; os.closerange closes all of them"
         case FailureKind.OTHER_PROCESS:
             message = f"{label} takes no training step in its own process"
+        case FailureKind.OTHER_FRAMEWORK:
+            place = f" ({_place(location, '')})" if location else ""
+            message = f"breakeven answers for PyTorch; {label} trains in {failure.message}{place}"
+            hint = "name a script that trains with torch"
         case _:
             assert_never(failure.kind)
     processes = failure.processes
@@ -247,6 +310,11 @@ def script_error(
     )
 
 
+def _asks(failure: RunFailure) -> bool:
+    is_asked = any(word in failure.source for word in ("input(", "getpass", "stdin"))
+    return failure.exception == "EOFError" and (failure.message == _NO_INPUT or is_asked)
+
+
 def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites | None) -> str:
     exception, message, missing = failure.exception, failure.message, failure.missing
     here, command = _here(), _command_of(target)
@@ -267,10 +335,6 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             return f"the script needs {missing}{where}: change to its folder, or pass its path"
         case "FileExistsError":
             return "an earlier run may have made it: let the script reuse it, as with exist_ok=True"
-        case "EOFError" if target.is_notebook:
-            return "standard input is empty here: write the input into the cell"
-        case "EOFError":
-            return "standard input is empty here: pass the input as arguments after `--`"
         case "AttributeError" | "ImportError" if missing:
             return f"rename {missing}: another module of its name was imported before the script"
         case "AttributeError" | "TypeError" if target.kind is TargetKind.FUNCTION and re.search(

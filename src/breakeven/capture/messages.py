@@ -374,6 +374,7 @@ class FailureKind(StrEnum):
     NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
     OTHER_PROCESS = "other_process"
+    OTHER_FRAMEWORK = "other_framework"
     KILLED = "killed"
     PIPE_CLOSED = "pipe_closed"
     INTERNAL = "internal"
@@ -384,7 +385,7 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 
     Args:
         kind: Reason.
-        message: The exception's own message, or the missing result.
+        message: The exception's own message, the missing result, or the other framework.
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.

@@ -58,7 +58,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fp64", action="store_true", help="products and convolutions in fp64 too")
     parser.add_argument(
-        "--share", action="store_true", help="say how to contribute the file of this GPU"
+        "--share", action="store_true", help="print an issue link to contribute this GPU's file"
     )
     parser.add_argument(
         "--force", action="store_true", help="measure although figures are remembered"

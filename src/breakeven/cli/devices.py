@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from breakeven.cli.options import complete_devices
+
 if TYPE_CHECKING:
     from breakeven.device import DeviceSpec
 
@@ -35,12 +37,13 @@ _MEMORY = re.compile(r"\s*(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)\s*(?:g|gb|gib)?\s*", 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``devices``."""
-    parser.add_argument(
+    name = parser.add_argument(
         "name",
         metavar="NAME",
         nargs="?",
         help="one device in full; case, spaces and hyphens do not matter",
     )
+    complete_devices(name)
     parser.add_argument("--vendor", metavar="NAME", help="GPUs of nvidia, amd, apple or intel only")
     parser.add_argument(
         "--generation", metavar="NAME", help="GPUs of one architecture only: ampere, cdna3, m2"

@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import platform
+import re
 import shlex
 import signal
 import sys
@@ -38,6 +39,7 @@ _COMMANDS = (
     "cost",
     "devices",
     "explain",
+    "mcp",
     "normal",
     "prices",
     "report",
@@ -176,6 +178,10 @@ def entry_point() -> None:
     for stream in streams:
         # A terminal that cannot show "×" gets "?" instead of a traceback.
         stream.reconfigure(errors="replace")
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks how the command line goes on
+        from argcomplete import autocomplete
+
+        autocomplete(build_parser())
     signals = EndingSignals()
     signals.listen()
     try:
@@ -251,8 +257,14 @@ class _VersionAction(argparse.Action):
             torch_version = version("torch")
         except PackageNotFoundError:
             torch_version = "not installed"
-        python = platform.python_version()
-        sys.stdout.write(f"breakeven {__version__} (torch {torch_version}, Python {python})\n")
+        from breakeven.device import calibration_files
+
+        calibrations = b"".join(document for _, document in calibration_files())
+        newest = max(re.findall(rb'"date":"([0-9-]+)"', calibrations)).decode()
+        sys.stdout.write(
+            f"breakeven {__version__} (torch {torch_version}, Python {platform.python_version()}, "
+            f"GPU calibrations up to {newest})\n"
+        )
         parser.exit()
 
 

@@ -42,7 +42,7 @@ def add_module(parser: argparse.ArgumentParser) -> None:
 
 def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add the devices to compare with (and ``more``), the host, and the module option."""
-    parser.add_argument(
+    device = parser.add_argument(
         "--device",
         dest="devices",
         metavar="NAME",
@@ -51,6 +51,7 @@ def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
         help=f"GPU to compare with{more}; may be repeated (default: a choice of six; "
         "all: breakeven devices)",
     )
+    complete_devices(device)
     parser.add_argument(
         "--host",
         metavar="here|KIND|NAME",
@@ -60,6 +61,17 @@ def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
         "this CPU; all: breakeven devices --hosts)",
     )
     add_module(parser)
+
+
+def complete_devices(option: argparse.Action) -> None:
+    """Let argcomplete propose the devices of the catalogue."""
+
+    def names(**_: object) -> list[str]:
+        from breakeven.device import load_catalogue
+
+        return [device.id for device in load_catalogue()]
+
+    option.completer = names  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def add_measured(parser: argparse.ArgumentParser) -> None:

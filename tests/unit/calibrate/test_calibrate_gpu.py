@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import platform
+import socket
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
@@ -22,6 +25,7 @@ from breakeven.calibrate.gpu import (
 )
 from breakeven.calibrate.gpu.calibrating import Item, measure_items, sample_name
 from breakeven.calibrate.gpu.machine import (
+    ISSUES,
     calibration_bytes,
     describe_machine,
     fit_copies,
@@ -569,11 +573,33 @@ def test_a_gpu_that_is_not_here_is_said_to_be_absent() -> None:
         find_gpu("cuda:0")
 
 
-def test_sharing_names_file_and_place() -> None:
-    text = sharing_text(Path("here/t4.json"), calibrated())
-    assert "here/t4.json" in text
-    assert "src/breakeven/device/calibrations/t4.json" in text
-    assert json.loads(msgspec.json.encode(calibrated()))["device"] == "t4"
+def test_sharing_is_a_link_to_an_issue_whose_whole_text_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What Python knows of the user and of the machine's name, from wherever it is taken.
+    monkeypatch.setattr(platform, "node", lambda: "janes-laptop")
+    monkeypatch.setattr(socket, "gethostname", lambda: "janes-laptop")
+    for name in ("USER", "LOGNAME", "HOME"):
+        monkeypatch.setenv(name, "/home/jane")
+    calibration = msgspec.structs.replace(calibrated(), machine=describe_machine(CPU))
+    text = sharing_text(Path("/home/jane/t4.json"), calibration)
+    link = next(line for line in text.splitlines() if line.startswith("https://"))
+    address, _, query = link.partition("?")
+    assert address == f"{ISSUES}/new"
+    issue = dict(parse_qsl(query, strict_parsing=True))
+    assert issue["title"] == f"Calibration of {calibration.machine.gpu}"
+    assert text.endswith(issue["body"])
+    assert "attach /home/jane/t4.json" in text
+    assert "Attach t4.json here" in issue["body"]
+    assert '"torch_version"' in issue["body"]
+    # A server refuses much longer addresses.
+    assert len(link) < 4_000
+    assert "jane" not in issue["body"]
+
+
+def test_the_issues_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["urls"]["Issues"] == ISSUES
 
 
 def test_what_a_calibration_was_fitted_to_is_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:

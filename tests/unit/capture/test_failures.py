@@ -13,8 +13,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, OwnProcesses, RunFailure, Target, TargetKind
-from breakeven.capture.failures import failure_in_frame, failure_of, script_error
+from breakeven.capture import (
+    FailureKind,
+    OwnProcesses,
+    RunFailure,
+    Target,
+    TargetKind,
+    failures,
+)
+from breakeven.capture.failures import (
+    failure_in_frame,
+    failure_of,
+    script_error,
+    with_other_framework,
+)
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.trace import FileWrites, Location, WriteProtection
 from factories.runs import FUNCTION, SCRIPT, failure
@@ -271,7 +283,7 @@ def test_failure_of_our_own_is_no_fault_of_the_script(trace: str, said: str) -> 
         ("ModuleNotFoundError", "No module named 'timm'", "timm", SCRIPT, "package of timm"),
         ("FileNotFoundError", "[Errno 2]", "/data/train.npz", SCRIPT, "needs /data/train.npz: "),
         ("FileExistsError", "[Errno 17]", "", SCRIPT, "an earlier run may have made it"),
-        ("EOFError", "EOF when reading a line", "", SCRIPT, "standard input is empty here"),
+        ("EOFError", "Ran out of input", "", SCRIPT, "script runs without breakeven"),
         ("AttributeError", "no VALUE", "/a/json.py", SCRIPT, "rename /a/json.py: another module"),
         ("MemoryError", "", "", SCRIPT, "does not fit this machine's memory"),
         ("OutOfMemoryError", "CUDA out of memory. Tried", "", SCRIPT, "does not fit"),
@@ -401,3 +413,93 @@ def test_failure_in_a_line_of_breakeven_names_it_with_what_to_report() -> None:
     hint = str(script_error(failed, SCRIPT, "").hint)
     assert "if it does, this is a bug in breakeven, at breakeven/capture/record/x.py:3" in hint
     assert hint.endswith("Traceback: boom")
+
+
+@pytest.mark.parametrize("source", ["n = input('epochs? ')", "key = getpass.getpass()"])
+def test_a_script_that_asks_its_terminal_is_named_as_one(source: str) -> None:
+    message = "EOF when reading a line" if "input" in source else ""
+    error = explain(message=message, exception="EOFError", source=source)
+    assert error.message == (
+        f"train.py asks for input at /elsewhere/model.py:17: `{source}`, and nobody answers while "
+        "breakeven runs it"
+    )
+    assert "after `--`" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "line"),
+    [
+        ("import tensorflow as tf\n", "TensorFlow", 1),
+        ("import os\nfrom tensorflow import keras\n", "TensorFlow", 2),
+        ("def train():\n    import keras.layers\n", "Keras", 2),
+        # Data from TensorFlow, training in JAX.
+        ("import tensorflow\nimport jax.numpy as jnp\n", "JAX", 2),
+        ("from sklearn.svm import SVC\n", "scikit-learn", 1),
+        # Without torch, nothing of it is known.
+        ("import numpy\n", "", 0),
+        # Whatever needs torch may train with it, whatever else the script imports.
+        ("import torch\nimport tensorflow\n", "", 0),
+        ("import sklearn\nfrom torch import nn\n", "", 0),
+        ("import sklearn\nimport accelerate\n", "", 0),
+        ("import jax\nimport transformers\n", "", 0),
+        ("from .keras import layers\n", "", 0),
+    ],
+)
+def test_a_script_in_another_framework_is_named_by_its_import(
+    text: str, framework: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    # The tests are files of the user too, and import torch.
+    monkeypatch.setattr(failures, "is_user_file", lambda file: file == str(path))
+    before = RunFailure(
+        message="", kind=FailureKind.EXCEPTION, location=Location(file=str(path), line=1)
+    )
+    found = with_other_framework(before)
+    if not framework:
+        assert found == before
+        return
+    assert (found.kind, found.message) == (FailureKind.OTHER_FRAMEWORK, framework)
+    assert found.location is not None
+    assert (found.location.file, found.location.line) == (str(path), line)
+    error = script_error(found, SCRIPT, "")
+    assert error.message == (
+        f"breakeven answers for PyTorch; train.py trains in {framework} ({path}:{line})"
+    )
+
+
+def test_a_script_that_took_a_step_or_started_a_process_trains_with_torch(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sklearn\n")
+    location = Location(file=str(path), line=1)
+    stepped = RunFailure(message="", kind=FailureKind.NO_STEP, location=location, num_steps=1)
+    assert with_other_framework(stepped) is stepped
+    processes = OwnProcesses(num_started=1, location=location)
+    starts = RunFailure(
+        message="", kind=FailureKind.NO_STEP, location=location, processes=processes
+    )
+    assert with_other_framework(starts) is starts
+
+
+@pytest.mark.parametrize(
+    ("missing", "kind"),
+    [
+        ("timm", FailureKind.EXCEPTION),
+        ("tensorflow", FailureKind.OTHER_FRAMEWORK),
+        ("tensorflow_datasets", FailureKind.OTHER_FRAMEWORK),
+    ],
+)
+def test_a_missing_package_may_be_what_imports_torch(
+    missing: str, kind: FailureKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import sklearn\nimport {missing}\nfrom model import Net\n")
+    monkeypatch.setattr(failures, "is_user_file", lambda file: file == str(path))
+    failed = RunFailure(
+        message=f"No module named '{missing}'",
+        kind=FailureKind.EXCEPTION,
+        exception="ModuleNotFoundError",
+        missing=missing,
+        location=Location(file=str(path), line=2),
+    )
+    assert with_other_framework(failed).kind is kind

@@ -112,7 +112,7 @@ def test_a_gpu_is_calibrated_and_its_file_written(
     assert "calibrated on this GPU on 2026-11-25" in shown
     assert "Remembered; measure again with --force." in shown
     assert "No time for 3 measurements: the same command continues." in shown
-    assert "src/breakeven/device/calibrations/t4.json" in shown
+    assert "/issues/new?title=Calibration%20of" in shown
     file = tmp_path / "own" / "t4.json"
     assert read_calibration(file.read_bytes(), "t4") == calibrated()
     # From now on predictions of this process use it.

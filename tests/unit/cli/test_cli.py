@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,7 +87,9 @@ def test_golden_option_list(check_golden: Callable[[str, str], None]) -> None:
 
 def test_version_names_torch_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith(f"breakeven {__version__} (torch ")
+    said = capsys.readouterr().out
+    assert said.startswith(f"breakeven {__version__} (torch ")
+    assert re.search(r"GPU calibrations up to 20\d\d-\d\d-\d\d\)\n$", said)
 
 
 def test_defaults_of_check(check: FakeCheck) -> None:

@@ -10,8 +10,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import breakeven
 from breakeven.systems import SYSTEMS
 
@@ -99,16 +97,20 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
     extras = PROJECT["optional-dependencies"]
     optional = {
         _requirement_name(requirement)
-        for extra in ("validate", "notebook", "plots", "prices", "ray")
+        for extra in ("validate", "notebook", "plots", "prices", "ray", "completion")
         for requirement in extras[extra]
     }
     allowed = {*declared, *sys.stdlib_module_names, "breakeven", "faststep"}
+    # One module is the extra's alone: its command imports it in a function.
+    of_mcp = {_requirement_name(each).replace("-", "_") for each in extras["mcp"]} | {"mcp_types"}
     undeclared = {
         (path.relative_to(ROOT).as_posix(), name, is_in_function)
         for path in (ROOT / "src").rglob("*.py")
         for name, is_in_function in _imports(ast.parse(path.read_text("utf-8")))
         # What may not be installed is imported where it is needed, never with the module.
-        if name not in allowed and not (is_in_function and name.lower() in optional)
+        if name not in allowed
+        and not (is_in_function and name.lower() in optional)
+        and not (path.name == "mcp_server.py" and name in of_mcp)
     }
     assert undeclared == set()
 
@@ -167,7 +169,51 @@ def test_importing_breakeven_imports_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "LICENSE", "constraints.txt"])
-def test_files_of_the_source_distribution_exist(name: str) -> None:
-    assert name in PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert (ROOT / name).is_file()
+# Modules that take long to import; a command or a name that needs one imports it then.
+SLOW_IMPORTS = {
+    "torch",
+    "numpy",
+    "rich",
+    "jinja2",
+    "msgspec",
+    "mcp",
+    "tomlkit",
+    "importlib.metadata",
+}
+
+
+def test_importing_breakeven_imports_nothing_slow() -> None:
+    program = "import sys, breakeven; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert SLOW_IMPORTS & {*done.stdout.split()} == set()
+
+
+def test_the_source_distribution_has_what_its_tests_read() -> None:
+    included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert [name for name in included if not (ROOT / name).exists()] == []
+    needed = {path.name for path in ROOT.iterdir()} & {
+        *(".ci", ".github", ".pre-commit-config.yaml", "CONTRIBUTING.md", "benchmarks", "docs"),
+        *("examples", "lab", "llms.txt", "mkdocs.yml", "src", "tests", "action.yml", "SKILL.md"),
+    }
+    assert needed <= {*included}
+
+
+def test_every_file_of_a_release_names_its_version() -> None:
+    version = PROJECT["version"]
+    for name, line in {
+        "CITATION.cff": f"version: {version}",
+        "conda/recipe.yaml": f'  version: "{version}"',
+    }.items():
+        assert line in (ROOT / name).read_text("utf-8").splitlines(), name
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_recipe_needs_what_the_package_needs() -> None:
+    recipe = (ROOT / "conda" / "recipe.yaml").read_text("utf-8")
+    run = re.search(r"^  run:\n((?:    - .+\n)+)", recipe, re.MULTILINE)
+    assert run is not None
+    needed = {re.sub(r"[- ]", "", line) for line in run[1].splitlines()}
+    named = {one.replace("torch", "pytorch") for one in PROJECT["dependencies"]}
+    assert needed == named | {"python>=${{python_min}}"}

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
+import msgspec
 import numpy as np
 import torch
 
@@ -31,6 +33,7 @@ from breakeven.store import installed_version, lined_json, write_document
 # torch's device type that replaces a GPU in tests of the whole path.
 STAND_IN = "cpu"
 _KINDS = ("cuda", "xpu", "mps")
+ISSUES = "https://github.com/OWNER/breakeven/issues"
 
 
 def find_gpu(name: str) -> torch.device | None:
@@ -346,14 +349,22 @@ def save_calibration(calibration: GpuCalibration) -> Path:
 
 
 def sharing_text(path: Path, calibration: GpuCalibration) -> str:
-    """Explain how to contribute a calibration, and its contents."""
+    """Explain how to share a calibration: a link to a new issue, with all that it holds."""
+    machine = calibration.machine
+    held = msgspec.json.format(
+        msgspec.json.encode((machine, calibration.launch)), indent=1
+    ).decode()
+    body = (
+        f"```json\n{held}\n```\nAttach {path.name} here.\n\nDid other programs use the GPU "
+        "meanwhile? Was its power or were its clocks limited?\n"
+    )
+    issue = {"title": f"Calibration of {machine.gpu}", "body": body}
     return f"""\
-{path} holds what was measured of this {calibration.machine.gpu}, its names and
-versions (GPU, processor, system, driver, torch, Python), and the date; nothing of your files, your
-name or your network. To let everyone's predictions use it:
+To let everyone's predictions use this calibration, open this link, attach {path}, and send it:
 
-1. copy it to src/breakeven/device/calibrations/{calibration.device}.json in a clone of breakeven;
-2. run: python -m pytest tests/unit/cost/test_gpu_calibration.py
-3. open a pull request with that file alone; say whether other programs used the GPU meanwhile, and
-   whether its power or clocks were limited.
-"""
+{ISSUES}/new?{urlencode(issue, quote_via=quote)}
+
+The issue holds the text below. The file holds the measurements too. Neither names you, this
+machine, your network or your files.
+
+{body}"""

@@ -24,7 +24,12 @@ import torch
 import torch._dynamo  # every torch.optim needs it; importing it takes as long as torch itself
 from msgspec.structs import replace
 
-from breakeven.capture.failures import failure_in_frame, failure_of, internal_failure
+from breakeven.capture.failures import (
+    failure_in_frame,
+    failure_of,
+    internal_failure,
+    with_other_framework,
+)
 from breakeven.capture.gpus import gpu_here
 from breakeven.capture.location import locate
 from breakeven.capture.messages import (
@@ -242,6 +247,8 @@ class ChildRun:
                 answer = RunFailure(kind=kind, message="", num_steps=self._session.num_steps)
             if isinstance(answer, RunFailure):
                 answer = replace(answer, processes=self._processes.found())
+                with suppress(Exception):  # the script may have replaced what reads its files
+                    answer = with_other_framework(answer)
             self._send(answer)
             flushing = threading.Thread(target=_flush_output, daemon=True)
             with suppress(RuntimeError):  # memory for another thread is exhausted
