@@ -28,7 +28,14 @@ from small_networks import create, train_step  # noqa: E402
 from whole_steps import predicted_ms, programs_of, read_rows, step_of  # noqa: E402
 
 from breakeven.calibrate import host_called  # noqa: E402
-from breakeven.calibrate.elsewhere import log_factor, predictor  # noqa: E402
+from breakeven.calibrate.elsewhere import (  # noqa: E402
+    HostAnchor,
+    backward_fraction,
+    combined,
+    factor_shown,
+    predictor,
+    with_known_passes,
+)
 from breakeven.capture import trace_step  # noqa: E402
 from breakeven.cost import reference_host  # noqa: E402
 from breakeven.device import (  # noqa: E402
@@ -107,19 +114,31 @@ def _print_told(prior_name: str, prior: FeedingHost, networks: dict[str, Step]) 
     print(f"| {prior_name} | {_figures(list(networks.values()), prior)} |")
     assert isinstance(prior.kind, HostKind)
     found: list[Figures] = []
+    known = prior.each(with_known_passes)
     for name, (value_ms, program) in networks.items():
-        told = predictor(program, _GPU, prior)
-        mean, sigma = log_factor(value_ms * NS_PER_MS, prior.kind, told)
-        factor = prior.kind.factor * math.exp(mean)
-        kind = msgspec.structs.replace(prior.kind, factor=factor, log_sigma=sigma)
+        shown = factor_shown(value_ms * NS_PER_MS, prior.kind, predictor(program, _GPU, known))
+        assert shown is not None, f"the host does not decide {name}"
+        anchor = HostAnchor(
+            date="", said="", target=name, factor=shown[0], log_sigma=shown[1],
+            backward_fraction=backward_fraction(program, prior),
+        )  # fmt: skip
         rest = [step for other, step in networks.items() if other != name]
-        found.append(_figures(rest, _host(kind)))
-        print(f"| {prior_name}, and {name} ({kind.factor:.2f}) | {found[-1]} |")
+        found.append(_figures(rest, *(_measured(known, anchor, step) for _, step in rest)))
+        print(f"| {prior_name}, and {name} ({shown[0]:.2f}) | {found[-1]} |")
     holds, num_steps, *others = zip(*found, strict=True)
     middle = Figures(sum(holds), sum(num_steps), *map(statistics.median, others))
     print(f"| {prior_name}, and each of them in turn | {middle} |")
     least = min(found, key=lambda one: one.holds / one.num_steps)
     print(f"| {prior_name}, and that with which fewest are held | {least} |")
+
+
+def _measured(known: FeedingHost, anchor: HostAnchor, program: Program) -> FeedingHost:
+    """Return the host of a step, with another step measured in its machine."""
+    assert isinstance(known.kind, HostKind)
+    ratio, log_sigma = combined(known.kind, [anchor], backward_fraction(program, known))
+    factor = ratio * known.kind.factor
+    kind = msgspec.structs.replace(known.kind, factor=factor, log_sigma=log_sigma)
+    return msgspec.structs.replace(known, kind=kind)
 
 
 def _steps(table: Path) -> Iterator[Step]:
@@ -209,8 +228,13 @@ class Figures(NamedTuple):
         return f"{holds} | {self.width:.1f} | {self.off:.2f}× | {self.bias:.2f}"
 
 
-def _figures(steps: Sequence[Step], host: HostSpec) -> Figures:
-    found = [(value_ms, *predicted_ms(program, _GPU, host)) for value_ms, program in steps]
+def _figures(steps: Sequence[Step], *hosts: HostSpec) -> Figures:
+    """Return the figures of steps, each with its host or all with one."""
+    every = hosts * len(steps) if len(hosts) == 1 else hosts
+    found = [
+        (value_ms, *predicted_ms(program, _GPU, host))
+        for (value_ms, program), host in zip(steps, every, strict=True)
+    ]
     logs = [math.log(told / value) for value, told, _, _ in found]
     return Figures(
         holds=sum(low <= value <= high for value, _, low, high in found),

@@ -11,8 +11,8 @@ is a test.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import math
 import random
 import sys
 from collections import Counter, defaultdict
@@ -24,7 +24,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from breakeven.calibrate.elsewhere import STEP_LOG_SIGMA, log_factor, predictor
+from breakeven.calibrate.elsewhere import (
+    PASS_LOG_SIGMA,
+    HostAnchor,
+    backward_fraction,
+    combined,
+    factor_shown,
+    predictor,
+)
 from breakeven.cli.progress import show_progress
 from breakeven.device import FeedingHost, HostKind, known_device
 from breakeven.report import LeaveOut
@@ -75,6 +82,15 @@ class Case:
         judged = compared(self.predicted, _given(time_ns))
         return with_suspects(judged, self.added).suspects if judged.pace is Pace.SLOW else None
 
+    @cached_property
+    def backward_fraction(self) -> float:
+        """Return the share of the backward pass in the host's work."""
+        return backward_fraction(self.program, self.place.host)
+
+    def fed_by(self, kind: HostKind) -> FeedingHost:
+        """Return its host in a kind of machine of which other steps are known."""
+        return FeedingHost.of(replace(self.place.host, log_sigma=PASS_LOG_SIGMA), kind)
+
     @property
     def machine(self) -> tuple[str, ...]:
         """What tells the row's machine; many tables do not name the host."""
@@ -105,28 +121,24 @@ def read_cases(tables: Sequence[Path]) -> Iterator[Case]:
 
 def anchored(case: Case, known: Sequence[Case]) -> StepPrediction:
     """Predict a step with what the times of others on the same machine show of the host."""
-    sigma = case.place.host.log_sigma
-    weights, means = [sigma**-2], [0.0]
-    for by in known:
-        kind = _kind(factor=1.0, log_sigma=sigma)
-        host = FeedingHost.of(replace(by.place.host, log_sigma=STEP_LOG_SIGMA), kind)
-        predicted = predictor(by.program, by.place.device, host)
-        mean, after = log_factor(by.row.value_ns, kind, predicted)
-        # The spread of machines enters once, with all times together.
-        weight = max(after**-2 - sigma**-2, 1e-9)
-        weights.append(weight)
-        means.append(mean * after**-2 / weight)
-    mean = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
-    kind = _kind(factor=math.exp(mean), log_sigma=sum(weights) ** -0.5)
-    host = FeedingHost.of(replace(case.place.host, log_sigma=STEP_LOG_SIGMA), kind)
-    return predict_steps(case.program, (case.place.device,), host)[0]
-
-
-def _kind(*, factor: float, log_sigma: float) -> HostKind:
-    return HostKind(
-        id="row", name="the row's machine", machines=(), factor=factor, handoff_ns=0.0,
-        log_sigma=log_sigma, is_spread_borrowed=False,
+    kind = HostKind(
+        id="row", name="the row's machine", machines=(), factor=1.0, handoff_ns=0.0,
+        log_sigma=case.place.host.log_sigma, is_spread_borrowed=False,
     )  # fmt: skip
+    anchors: list[HostAnchor] = []
+    for by in known:
+        predicted = predictor(by.program, by.place.device, by.fed_by(kind))
+        if found := factor_shown(by.row.value_ns, kind, predicted):
+            anchors.append(
+                HostAnchor(
+                    date="", said="", target="", factor=found[0], log_sigma=found[1],
+                    backward_fraction=by.backward_fraction,
+                )
+            )  # fmt: skip
+    if anchors:
+        factor, log_sigma = combined(kind, anchors, case.backward_fraction)
+        kind = replace(kind, factor=factor, log_sigma=log_sigma)
+    return predict_steps(case.program, (case.place.device,), case.fed_by(kind))[0]
 
 
 def with_loader(case: Case, loader_ns: float) -> Case:
@@ -189,14 +201,25 @@ def figures(cases: Sequence[Case]) -> dict[str, dict[str, float | int]]:
         for case in same
         if len(others := [one for one in same if one.row.workload != case.row.workload]) >= 3
     ]
-    for case, others in chance.sample(groups, min(_MOST, len(groups))):
-        for num_known in (1, 3):
-            predicted = anchored(case, others[:num_known])
-            known = f"launch-bound, {num_known} other steps of the machine known"
-            pace = case.pace(case.row.value_ns, predicted)
-            answers[f"{known}, unchanged: normal"].append(pace is Pace.NORMAL)
-            pace = case.pace(2 * case.row.value_ns, predicted)
-            answers[f"{known}, 2 times as long: slow"].append(pace is Pace.SLOW)
+    tests = [
+        (f"{num_known} other steps of the machine known", case, others[:num_known])
+        for case, others in chance.sample(groups, min(_MOST, len(groups)))
+        for num_known in (1, 3)
+    ]
+    training = [
+        ("a training step, another of the machine known", case, (other,))
+        for same in launching.values()
+        for case, other in itertools.permutations(same, 2)
+        if case.backward_fraction and other.backward_fraction
+        and case.row.workload != other.row.workload
+    ]  # fmt: skip
+    tests += chance.sample(training, min(_MOST, len(training)))
+    for name, case, others in tests:
+        predicted = anchored(case, others)
+        pace = case.pace(case.row.value_ns, predicted)
+        answers[f"launch-bound, {name}, unchanged: normal"].append(pace is Pace.NORMAL)
+        pace = case.pace(2 * case.row.value_ns, predicted)
+        answers[f"launch-bound, {name}, 2 times as long: slow"].append(pace is Pace.SLOW)
     for name, case, slow_ns, cause in planted(cases):
         suspects = case.suspects(slow_ns)
         answers[f"{name}: slow"].append(suspects is not None)

@@ -146,7 +146,10 @@ predictions for other GPUs.
 `benchmarks/normal.py` judged {rows} measured steps of sources that the calibration had not seen.
 {0} were called normal. At twice their time, {1} of the steps that the GPU limits were called slow.
 Of the steps that launches limit, {2} were at four times. At twice, {3} were if one other speed of
-the machine was known, and {4} if three were.
+the machine was known, {4} if three were, and {5} if one was and both steps train.
+
+A training step shows less about inference on its machine: the backward pass is issued by a thread
+whose speed differs. One speed of training leaves inference about as uncertain as before.
 
 ## What known steps should take
 
@@ -171,6 +174,7 @@ def normal_page() -> str:
         "launch-bound, 4 times as long: slow",
         launches.format(1),
         launches.format(3),
+        "launch-bound, a training step, another of the machine known, 2 times as long: slow",
     )
     percents = [f"{100 * known[test]['share']:.0f} %" for test in tests]
     lines = [NOTICE, "# Is this speed normal?", _NORMAL.format(*percents, **known[tests[0]])]

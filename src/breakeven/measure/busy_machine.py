@@ -132,6 +132,16 @@ class PoolWaits:
             self._next_ns = now_ns + max(_FRESH_NS, int(took_ns / _READING_SHARE))
         return self._total_ns
 
+    def pause(self) -> None:
+        """Stop counting until `resume`: count what was waited up to now."""
+        self._read()
+
+    def resume(self) -> None:
+        """Count again, after a pause."""
+        total_ns = self._total_ns
+        self._read()
+        self._total_ns = total_ns
+
     def _read(self) -> None:
         if not self.num_readings % _LOOK_EVERY:
             self._look()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from breakeven.report.document import Code, Document, Fact, Line, Section
 from breakeven.report.run_text import busy_warnings, caveat_section, side_effect_facts
-from breakeven.report.text import plural, printable, ratio_with_interval, shorten
+from breakeven.report.text import plural, printable, ratio_alone, ratio_with_interval, shorten
 from breakeven.units import NS_PER_MS, format_duration
 from breakeven.verdict import Numerics, Outcome, Trial, TuneReport
 
@@ -14,6 +14,8 @@ from breakeven.verdict import Numerics, Outcome, Trial, TuneReport
 _MAX_NAME_CHARACTERS = 28
 # A smaller delay of the start is neither noticeable nor well measured.
 _LEAST_STARTUP_NS = 10 * NS_PER_MS
+# If the interval of the gain is wider than this factor, show its ends without a value.
+_TELLING_RANGE = 4.0
 OUTCOME_WORDS = {
     Outcome.KEPT: "kept",
     Outcome.NOT_FASTER: "not faster",
@@ -76,6 +78,11 @@ def tune_document(report: TuneReport) -> Document:
 def headline(report: TuneReport) -> str:
     """Return the answer in one sentence."""
     before = format_duration(report.baseline_step_ns)
+    if report.configuration.changes and report.high > _TELLING_RANGE * report.low:
+        gain = f"between {ratio_alone(report.low)} and {ratio_alone(report.high)}"
+        is_busy = busy_warnings(report.caveats)
+        why = "the machine is too busy" if is_busy else "runs differ too much"
+        return f"Faster, but {why} to tell by how much: {gain}."
     if report.configuration.changes:
         ratio, _, interval = ratio_with_interval(report.speedup, report.low, report.high).partition(
             " "
@@ -175,6 +182,8 @@ def trial_speedup(trial: Trial) -> str:
         return ""
     low = trial.speedup if trial.low is None else trial.low
     high = trial.speedup if trial.high is None else trial.high
+    if high > _TELLING_RANGE * low:
+        return f"{ratio_alone(low)} to {ratio_alone(high)}"
     return ratio_with_interval(trial.speedup, low, high)
 
 

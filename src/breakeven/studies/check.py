@@ -186,9 +186,9 @@ def check_runs(
 
     specs, cpus = split_devices(devices)
     here = measure_host().host
-    feeding = in_measured_machines(host_called(host, here))
     results = (measured_result(plain, DeviceKind.CPU),)
     timed = measured_step(traced, plain, plain, results)
+    feeding = in_measured_machines(host_called(host, here), program=timed.program)
     seen = host_for_prediction(timed.program, plain, feeding, here)
     compared = compare_devices(timed.program, specs, seen, results)
     costs, absent, unpredicted = None, (), ()

@@ -165,7 +165,7 @@ def _judge_all(
     counts = {"sample": size and 1 / size, "epoch": steps_per_epoch}
     ran = program.edited(compiled_step(program, mode).edit) if mode else program
     # What this script's earlier speeds show would hide that it is slow.
-    typical = in_measured_machines(host, without=target)
+    typical = in_measured_machines(host, without=target, program=ran)
     judged: list[SpeedJudgement] = []
     trusted: dict[str, Speed] = {}
     for result in results:
@@ -188,10 +188,10 @@ def _judge_all(
             trusted[said] = speed
     if not judged:
         raise UsageError(_NO_SPEED, hint=_NO_SPEED_HINT)
-    anchors, told = anchors_of(trusted, program, typical, target, counts)
+    anchors, told = anchors_of(trusted, program, host, target, counts)
     used = {anchor.said for found in anchors.values() for anchor in found}
     others = [device for device in devices if device.name not in {one.device for one in judged}]
-    predicted = predict_steps(ran, others, in_measured_machines(host, anchors))
+    predicted = predict_steps(ran, others, in_measured_machines(host, anchors, program=ran))
     speeds_shown = (
         replace(one, is_used=f"{one.device}:{one.said.rpartition(':')[2]}" in used)
         for one in judged

@@ -104,7 +104,7 @@ def rented_steps(
     steps: list[RentedStep] = []
     undivided: list[Caveat] = []
     for kind_id, groups in _grouped(machines, numbers).items():
-        host = _rented_host(kind_id, recording.host)
+        host = _rented_host(kind_id, recording.host, program)
         for num_gpus, by_part in groups.items():
             kinds = [devices[part] for part in by_part]
             try:
@@ -157,11 +157,11 @@ def _grouped(
     return found
 
 
-def _rented_host(kind_id: str, recorded: FeedingHost) -> FeedingHost:
+def _rented_host(kind_id: str, recorded: FeedingHost, program: Program) -> FeedingHost:
     """Return the host of GPUs in a kind of machine, with the factors that the step showed."""
     rented = recorded.data_center
     seen = rented if isinstance(rented, FeedingHost) else recorded
-    host = in_measured_machines(host_called(kind_id, recorded))
+    host = in_measured_machines(host_called(kind_id, recorded), program=program)
     assert isinstance(host, FeedingHost), "a kind gives a feeding host"
     return with_factors_of(seen, host)
 

@@ -160,15 +160,14 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
     Raises:
         UsageError: If a speed has an unknown unit of steps, or is far from the prediction.
     """
-    host = in_measured_machines(study.host)
     if not study.speeds:
-        return host, ()
+        return in_measured_machines(study.host, program=step.program), ()
     size, per_epoch = step.program.trace.batch_size, steps_per_epoch(step.as_set.loader)
     epoch = TrainingLength(num_epochs=1)
     counts = {"sample": size and 1 / size, "epoch": epoch.steps(per_epoch)}
-    seen = host_for_prediction(step.program, step.plain, host, study.here)
+    seen = host_for_prediction(step.program, step.plain, study.host, study.here)
     new, told = anchors_of(study.speeds, step.program, seen, study.target.label, counts)
-    return in_measured_machines(study.host, new), told
+    return in_measured_machines(study.host, new, program=step.program), told
 
 
 # The file of a run that check or explain stored, or its report.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from breakeven.timing.measurement import BUSY_MACHINE as BUSY_MACHINE
     from breakeven.timing.measurement import CONFIDENCE as CONFIDENCE
     from breakeven.timing.measurement import EMULATED_ON_CPU as EMULATED_ON_CPU
+    from breakeven.timing.measurement import NORMAL_90 as NORMAL_90
     from breakeven.timing.measurement import Clock as Clock
     from breakeven.timing.measurement import CounterPower as CounterPower
     from breakeven.timing.measurement import CpuFacts as CpuFacts

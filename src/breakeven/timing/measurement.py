@@ -47,7 +47,7 @@ _MUCH_OF_TIME = 0.1
 _WIDE = 1.5
 _LEAST_MIXED = 20
 # Standard deviations of a normal distribution that hold 90 % of it.
-_NORMAL_90 = 1.645
+NORMAL_90 = 1.645
 # One sample does not show its spread. A first step is often twice as long as the later ones.
 _FACTOR_OF_ONE_SAMPLE = 2.0
 
@@ -76,13 +76,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         They are the undisturbed samples after the warm-up, or all samples after the warm-up if
         too few are undisturbed.
         """
-        calm = self._calm_ns()
-        return self._warm_ns if len(calm) < self._least_calm else calm
+        return tuple(max(1, self.samples_ns[index]) for index in self.steady)
+
+    @property
+    def steady(self) -> tuple[int, ...]:
+        """Return the indices of the samples that count, from 0."""
+        calm = self._calm()
+        if len(calm) < self._least_calm:
+            return tuple(range(self.num_warmup, len(self.samples_ns)))
+        return calm
 
     @property
     def is_disturbed(self) -> bool:
         """Return whether too many samples were disturbed, so that they are only a bound."""
-        return self.is_bound or len(self._calm_ns()) < self._least_calm
+        return self.is_bound or len(self._calm()) < self._least_calm
 
     @property
     def other(self) -> Estimate | None:
@@ -139,14 +146,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     def _least_calm(self) -> int:
         return min(_LEAST_CALM, len(self.samples_ns) - self.num_warmup)
 
-    def _calm_ns(self) -> tuple[int, ...]:
-        if not self.waited_ns:
-            return self._warm_ns
-        waited_ns = self.waited_ns[self.num_warmup :]
+    def _calm(self) -> tuple[int, ...]:
+        waited_ns = self.waited_ns or (0,) * len(self.samples_ns)
         return tuple(
-            sample
-            for sample, waited in zip(self._warm_ns, waited_ns, strict=True)
-            if waited <= _CALM_FRACTION * sample
+            index
+            for index in range(self.num_warmup, len(self.samples_ns))
+            if waited_ns[index] <= _CALM_FRACTION * max(1, self.samples_ns[index])
         )
 
     @property
@@ -206,7 +211,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         mean_ns = float(single_ns.mean())
         # Kinds come in runs; one run is as informative as one sample.
         num_runs = 1 + int(np.count_nonzero(np.diff(single_ns > mean_ns)))
-        off_ns = _NORMAL_90 * float(single_ns.std()) / num_runs**0.5
+        off_ns = NORMAL_90 * float(single_ns.std()) / num_runs**0.5
         low_ns = max(mean_ns - off_ns, float(single_ns.min()))
         return Estimate(
             value_ns=mean_ns, low_ns=low_ns, high_ns=mean_ns + off_ns, source=Source.MEASURED
@@ -232,7 +237,7 @@ def _count_error(durations_ns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> 
     if not count:
         return 0.0
     spread = float(durations_ns.std() / durations_ns.mean())
-    return 1 / count + _NORMAL_90 * spread / count**0.5
+    return 1 / count + NORMAL_90 * spread / count**0.5
 
 
 @cache

@@ -38,11 +38,14 @@ class RunRatio(msgspec.Struct, frozen=True, kw_only=True):
         error: Standard error of ``log_ratio`` within the two runs, if they took turns; otherwise
             unknown, and 0.
         turns: Kind of turns.
+        bounds: Ends of the range of ``log_ratio`` that load allows, if it disturbed every step of a
+            run; None otherwise.
     """
 
     log_ratio: float
     error: float = 0.0
     turns: TurnKind = TurnKind.NONE
+    bounds: tuple[float, float] | None = None
 
 
 def compare_runs(baseline_ns: float, candidate_ns: float) -> RunRatio:
@@ -102,7 +105,7 @@ _EXPECTED_SPREADS = {TurnKind.NONE: 0.18, TurnKind.SHORT: 0.02, TurnKind.LONG: 0
 # A spread above the expected one also occurs by chance. Beyond the 95 % quantile of chance, the
 # expectation is wrong.
 _CHANCE = 0.95
-# Constant load slows both sides alike; fluctuating load is assumed to be a tenth of it.
+# Load also spoils caches and slows one side more: assume a tenth of it as spread.
 _LOAD_SPREAD = 0.1
 # If a stall hits one run of a pair throughout, the pair is an outlier. It lies farther from the
 # others than this multiple of their spread, and than the spread of a noisy machine.
@@ -145,6 +148,8 @@ def compare_pairs(
     ``LEAST_SPREAD``, however well a few pairs agree, and at most the expected one unless the pairs
     contradict that. If enough pairs do, they are not assumed to be normal: the result is their
     median, with a distribution-free interval. Of four pairs or more, one far outlier is left out.
+    Pairs of which load disturbed every step are left out too. Without other pairs, the interval
+    covers all ratios that their load allows.
 
     Args:
         pairs: Time without the change over time with it, of each pair.
@@ -152,24 +157,29 @@ def compare_pairs(
         num_looks: How often the interval may be inspected to decide on another pair. All
             inspections together are wrong as rarely as ``confidence`` says.
         load_fraction: Fraction of the machine that other processes used, 0 to 1; widens the
-            interval of runs that did not take turns.
+            interval of runs that did not share one processor in short turns.
 
     Source: Student's t; order statistics; for looks, Bonferroni's inequality.
     """
     if not pairs:
         return Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
+    num_pairs = len(pairs)
+    pairs = [pair for pair in pairs if pair.bounds is None] or pairs
     ratios = _without_outlier([pair.log_ratio for pair in pairs])
     tail = (1.0 - confidence) / num_looks / 2.0
     least = LEAST_SPREAD
     expected = sqrt(fmean(_expected_variance(pair, load_fraction) for pair in pairs))
-    if any(pair.turns is TurnKind.NONE for pair in pairs):
+    if any(pair.turns is not TurnKind.SHORT for pair in pairs):
         least += _LOAD_SPREAD * load_fraction
     low, middle, high = _interval(ratios, tail, least, expected)
+    bounds = [pair.bounds for pair in pairs if pair.bounds is not None]
+    low = min([low, *(least for least, _ in bounds)])
+    high = max([high, *(most for _, most in bounds)])
     return Speedup(
         value=exp(middle),
         low=exp(max(low, middle - _WIDEST)),
         high=exp(min(high, middle + _WIDEST)),
-        num_pairs=len(pairs),
+        num_pairs=num_pairs,
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from math import inf
+from math import hypot, inf, log
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from breakeven.capture import RunFailure
 from breakeven.settings import Candidate
@@ -135,8 +137,9 @@ class Comparison:
 
     @property
     def base_step_ns(self) -> float:
-        """Median step of the base."""
-        return median(run.step_ns for run in self.base_runs)
+        """Median step of the base, in its undisturbed runs if there are any."""
+        runs = [run for run in self.base_runs if run.bounds_ns is None] or self.base_runs
+        return median(run.step_ns for run in runs)
 
     @property
     def later_ns(self) -> float:
@@ -190,10 +193,18 @@ class Comparison:
         ratios: list[RunRatio] = []
         for base, own in zip(self.base_runs, self.own_runs, strict=True):
             own_turns_ns = {turn: ns / self.samples for turn, ns in own.turns_ns.items()}
-            ratios.append(
-                compare_turns(base.turns_ns, own_turns_ns, own.turns)
-                or compare_runs(base.step_ns, own.step_ns / self.samples)
+            ratio = compare_turns(base.turns_ns, own_turns_ns, own.turns) or compare_runs(
+                base.step_ns, own.step_ns / self.samples
             )
+            if ratio.turns is TurnKind.NONE and base.turns_ns and own.turns_ns:
+                # Load or the end of the script left few turns in common: compare all their steps.
+                ratio = replace(ratio, turns=own.turns, error=hypot(base.error, own.error))
+            if base.bounds_ns or own.bounds_ns:
+                base_low, base_high = base.bounds_ns or (base.step_ns, base.step_ns)
+                own_low, own_high = own.bounds_ns or (own.step_ns, own.step_ns)
+                least, most = self.samples * base_low / own_high, self.samples * base_high / own_low
+                ratio = replace(ratio, bounds=(log(least), log(most)))
+            ratios.append(ratio)
         return compare_pairs(
             ratios, confidence, num_looks=num_looks, load_fraction=self.load_fraction
         )

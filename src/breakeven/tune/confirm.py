@@ -32,6 +32,8 @@ from breakeven.verdict import Numerics, Outcome, Trial
 # large; if time is left, more pairs narrow the figure.
 _LOOKS = (CONFIRMING_PAIRS, 3, 4, 6, MOST_CONFIRMING_PAIRS)
 _WANTED_PAIRS = 4
+# On a busy machine, run further pairs until the interval is narrower than this factor.
+_TELLING_RANGE = 2.0
 # Two attempts share the 5 % error rate; the second attempt is rarer.
 _CONFIDENCES = (0.96, 0.99)
 
@@ -148,9 +150,10 @@ def _attempt(
                 return Outcome.NOT_CONFIRMED, f"the configuration {why(compared.failure)}"
             text = ratio_text(compared.speedup(confidence, num_looks=len(_LOOKS)))
             progress.detail(text)
-        is_faster = compared.speedup(confidence, num_looks=len(_LOOKS)).low >= WORTHWHILE
+        found = compared.speedup(confidence, num_looks=len(_LOOKS))
         is_time_left = following > 0 and budget.fits((following - look) * compared.pair_s)
-        if is_faster and (look >= _WANTED_PAIRS or not is_time_left):
+        is_clear = look >= _WANTED_PAIRS and found.high <= _TELLING_RANGE * found.low
+        if found.low >= WORTHWHILE and (is_clear or not is_time_left):
             return Outcome.KEPT, ""
         if not is_time_left or compared.is_hopeless():
             break

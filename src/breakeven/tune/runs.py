@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, inf, log
 from statistics import median
 from time import monotonic
 
@@ -20,7 +20,7 @@ from breakeven.capture import (
     RunRequest,
     alternate,
 )
-from breakeven.timing import TurnKind
+from breakeven.timing import NORMAL_90, TurnKind
 from breakeven.trace import Configuration
 from breakeven.units import BYTES_PER_MIB, NS_PER_S
 from breakeven.verdict import Numerics, Outcome
@@ -47,7 +47,7 @@ class RunResult:
     """The measurements of one run.
 
     Args:
-        step_ns: Median of its steady steps.
+        step_ns: Median of its undisturbed steady steps; without such steps, of all less waiting.
         startup_ns: Time from the start of the script to its first steady step, less the time that
             the steps before it would have taken as steady ones.
         wall_s: Duration of the whole run.
@@ -56,7 +56,11 @@ class RunResult:
         peak_memory_bytes: Peak memory of the process.
         effects: How often each setting of the configuration took effect, if known.
         turns: How it was interleaved with another run.
-        turns_ns: Median steady step of each turn, by its number; empty without turns.
+        turns_ns: Median steady step of each turn, by its number; empty without turns, or if every
+            step was disturbed.
+        error: Standard error of the logarithm of ``step_ns`` within the run.
+        bounds_ns: Least and greatest time of a step without other load, if that disturbed every
+            step; None otherwise.
     """
 
     step_ns: float
@@ -68,6 +72,8 @@ class RunResult:
     effects: Mapping[str, int] = field(default_factory=dict)
     turns: TurnKind = TurnKind.NONE
     turns_ns: Mapping[int, float] = field(default_factory=dict)
+    error: float = 0.0
+    bounds_ns: tuple[float, float] | None = None
 
     def takes_too_much_memory(self, baseline: RunResult) -> bool:
         """Whether it leaks or leaves too little memory for other work; False if unknown."""
@@ -227,11 +233,12 @@ class TrialRuns:
         measured = answer.measurement
         warmup_ns = measured.samples_ns[: measured.num_warmup]
         by_turn: defaultdict[int, list[int]] = defaultdict(list)
-        steady_turns = answer.turns[measured.num_warmup :]
-        for turn, step_ns in zip(steady_turns, measured.steady_ns, strict=bool(answer.turns)):
-            by_turn[turn].append(step_ns)
+        estimate, is_disturbed = measured.estimate, measured.is_disturbed
+        for index, step_ns in zip(measured.steady, measured.steady_ns, strict=True):
+            if answer.turns and not is_disturbed:
+                by_turn[answer.turns[index]].append(step_ns)
         return RunResult(
-            step_ns=measured.median_ns,
+            step_ns=measured.own_ns,
             startup_ns=answer.startup_ns
             + max(0.0, sum(warmup_ns) - len(warmup_ns) * measured.median_ns),
             wall_s=wall_s,
@@ -241,6 +248,8 @@ class TrialRuns:
             effects=answer.effects,
             turns=request.turns,
             turns_ns={turn: float(median(steps_ns)) for turn, steps_ns in by_turn.items()},
+            error=log(estimate.high_ns / estimate.low_ns) / (2 * NORMAL_90),
+            bounds_ns=(estimate.low_ns, estimate.high_ns) if is_disturbed else None,
         )
 
 

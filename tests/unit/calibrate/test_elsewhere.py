@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from breakeven.calibrate import (
@@ -17,7 +20,13 @@ from breakeven.calibrate import (
     in_measured_machines,
     read_speeds,
 )
-from breakeven.calibrate.elsewhere import read_speed
+from breakeven.calibrate.elsewhere import (
+    PASS_LOG_SIGMA,
+    HostAnchor,
+    backward_fraction,
+    combined,
+    read_speed,
+)
 from breakeven.calibrate.here import with_kinds
 from breakeven.cost import reference_host
 from breakeven.device import (
@@ -30,7 +39,7 @@ from breakeven.device import (
 )
 from breakeven.errors import Caveat, UsageError
 from breakeven.simulate import StepPrediction, build_program, predict_steps
-from breakeven.trace import StepTrace
+from breakeven.trace import Phase, StepTrace
 from breakeven.units import NS_PER_MS, NS_PER_S
 from factories.steps import op, tensor
 
@@ -62,8 +71,9 @@ def told(
     host = host or host_called("cloud", here())
     speeds = read_speeds(texts)
     counts = {"sample": 1 / 32, "epoch": 100.0}
-    new, caveats = anchors_of(speeds, build_program(trace), host, target, counts)
-    return in_measured_machines(host, new), caveats
+    program = build_program(trace)
+    new, caveats = anchors_of(speeds, program, host, target, counts)
+    return in_measured_machines(host, new, program=program), caveats
 
 
 def ms_at(trace: StepTrace, factor: float) -> float:
@@ -158,6 +168,73 @@ def test_each_measurement_narrows_what_is_known(folder: Path) -> None:
     assert as_measured(kind).log_sigma == sigmas[-1]
 
 
+def anchor(*, factor: float, backward: float, log_sigma: float = PASS_LOG_SIGMA) -> HostAnchor:
+    return HostAnchor(
+        date="2026-11-29", said="T4: 1 ms", target="train.py", factor=factor, log_sigma=log_sigma,
+        backward_fraction=backward,
+    )  # fmt: skip
+
+
+def test_steps_with_equal_halves_are_weighted_by_their_precision() -> None:
+    kind = replace(find_kind("cloud"), factor=2.0, log_sigma=0.3)
+    anchors = [
+        anchor(factor=2.0 * math.e, backward=0.5, log_sigma=sigma) for sigma in (0.1, 0.2, 0.3)
+    ]
+    factor, log_sigma = combined(kind, anchors, 0.5)
+    weights = [each**-2 for each in (0.3, 0.1, 0.2, 0.3)]
+    assert log_sigma == pytest.approx(sum(weights) ** -0.5)
+    assert math.log(factor) == pytest.approx(sum(weights[1:]) / sum(weights))
+
+
+@given(
+    shares=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4),
+    backward=st.floats(0.0, 1.0),
+    log_factor=st.floats(-2.0, 2.0),
+)
+def test_a_step_shows_most_about_steps_with_a_similar_mix(
+    shares: list[float], backward: float, log_factor: float
+) -> None:
+    kind = replace(find_kind("cloud"), factor=1.0, log_sigma=0.3)
+
+    def sigma(*of: float) -> float:
+        return combined(kind, [anchor(factor=1.5, backward=one) for one in of], backward)[1]
+
+    # Each measured step narrows what is known.
+    alone = 0.3 * math.sqrt(2 * (backward**2 + (1 - backward) ** 2))
+    assert sigma(*shares, backward) <= sigma(*shares) + 1e-9 <= alone + 2e-9
+    assert sigma(backward) <= sigma(1 - backward) + 1e-9
+    one = anchor(factor=math.exp(log_factor), backward=shares[0])
+    moved = math.log(combined(kind, [one], backward)[0])
+    assert moved * log_factor >= 0
+
+
+def test_the_backward_fraction_is_of_the_time_to_issue() -> None:
+    x = tensor(8, 8, device="cuda:0")
+    forward = op(inputs=(x, x), outputs=(x,))
+    backward = replace(forward, phase=Phase.BACKWARD)
+    shares = [
+        backward_fraction(build_program(StepTrace(events=events)), here())
+        for events in ((forward,) * 4, (forward, backward), (backward,) * 4, ())
+    ]
+    assert shares[0] == 0.0 < shares[1] < shares[2] == 1.0
+    assert shares[3] == 0.5  # nothing is issued
+
+
+def test_only_an_eager_step_in_a_measured_machine_has_the_smaller_error(folder: Path) -> None:
+    eager, usual = small_step(), host_called("cloud", here())
+    told(eager, f"T4: {ms_at(eager, 1.5)} ms")
+    assert folder.exists()
+    compiled = replace(eager, settings=replace(eager.settings, is_compiled=True))
+    assert isinstance(usual, FeedingHost)
+
+    def error(trace: StepTrace) -> float:
+        found = in_measured_machines(usual, program=build_program(trace))
+        assert isinstance(found, FeedingHost)
+        return found.log_sigma
+
+    assert PASS_LOG_SIGMA <= error(eager) < usual.log_sigma == error(compiled)
+
+
 def test_a_gpu_may_be_in_a_machine_of_its_own() -> None:
     step, cloud = small_step(), host_called("cloud", here())
     speed = read_speed("colab T4: 1 ms")
@@ -216,12 +293,14 @@ def test_what_was_measured_is_kept_shown_and_forgotten(folder: Path) -> None:
     _, (caveat,) = told(step, f"T4: {ms_at(step, 1.5):.4g} ms")
     assert f"until you delete {folder / 'cloud.json'}" in caveat.message
     (kept,) = json.loads((folder / "cloud.json").read_bytes())
-    assert set(kept) == {"date", "said", "target", "factor", "log_sigma"}
+    assert kept.keys() == {
+        "date", "said", "target", "factor", "log_sigma", "backward_fraction"
+    }  # fmt: skip
     assert kept["factor"] == pytest.approx(1.5 * find_kind("cloud").factor, rel=0.05)
-    again = predicted(step, in_measured_machines(usual), "T4")
+    again = predicted(step, in_measured_machines(usual, program=build_program(step)), "T4")
     assert again.estimate.value_ns > predicted(step, usual, "T4").estimate.value_ns
     assert re.fullmatch(
-        r"cloud virtual machine, taking 1\.3× the usual time as measured by you "
+        r"cloud virtual machine, taking 1\.4× the usual time as measured by you "
         r"\(T4: [0-9.]+ ms, train\.py, \d{4}-\d\d-\d\d\)",
         again.fed_by,
     )
@@ -241,7 +320,7 @@ def test_a_damaged_file_is_told_and_changes_nothing(folder: Path, content: bytes
     assert f"cannot be read: delete {folder / 'cloud.json'}" in found.fed_by
     # What is measured later takes its place.
     host, _ = told(step, f"T4: {ms_at(step, 1.5)} ms")
-    again = predicted(step, in_measured_machines(usual), "T4")
+    again = predicted(step, in_measured_machines(usual, program=build_program(step)), "T4")
     assert again == predicted(step, host, "T4")
     assert again.estimate.value_ns > found.estimate.value_ns
 

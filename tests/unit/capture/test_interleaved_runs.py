@@ -12,6 +12,7 @@ import pytest
 from breakeven.capture import FailureKind, RunFailure, alternate
 from breakeven.capture.messages import Answer
 from breakeven.capture.sessions.interleaved_runs import TurnClock, Turns
+from breakeven.measure import PoolWaits
 from breakeven.timing import TurnKind
 from factories.scripted_clock import ScriptedClock
 
@@ -69,6 +70,27 @@ def test_a_clock_stands_still_while_the_other_run_has_its_turn(
             granting.join()
     for fd in (turn_read, turn_write, answer_read, answer_write):
         os.close(fd)
+
+
+def test_counters_of_load_pause_during_the_other_runs_turn() -> None:
+    turn_read, turn_write = os.pipe()
+    calls: list[str] = []
+
+    def send(_: object) -> None:
+        calls.append("turn ends")
+        os.write(turn_write, b".")
+
+    class Counter(PoolWaits):
+        def pause(self) -> None:
+            calls.append("pause")
+
+        def resume(self) -> None:
+            calls.append("resume")
+
+    Turns(turn_read, send, TurnKind.LONG).wait(None, Counter())
+    assert calls == ["pause", "turn ends", "resume"]
+    os.close(turn_read)
+    os.close(turn_write)
 
 
 def test_what_a_clock_leaves_out_of_a_pause_is_left_out_once() -> None:

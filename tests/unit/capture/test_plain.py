@@ -258,7 +258,7 @@ def test_steps_that_take_turns_have_no_power(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(EnergyMeter, "stop", stopped.append)
     turns = Turns(-1, lambda _: None, TurnKind.SHORT)
     monkeypatch.setattr(turns, "wait", lambda: None)
-    monkeypatch.setattr(turns, "end_step", lambda _: None)
+    monkeypatch.setattr(turns, "end_step", lambda *_: None)
     kind = partial(PlainSession, turns=turns)
     run = _repeat(lambda: time.sleep(0.001), kind, _request("step", 0.02))  # type: ignore[arg-type]
     assert isinstance(run, PlainRun)

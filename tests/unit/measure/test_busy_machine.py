@@ -56,7 +56,8 @@ def printed_by(program: str) -> str:
 @needs_schedstat
 def test_waiting_for_a_processor_is_left_out() -> None:
     # Two share a processor, so that each gets about half of it.
-    assert 0.1 < float(printed_by(BESIDE)) < 0.8
+    # Further load leaves it less.
+    assert 0.0 < float(printed_by(BESIDE)) < 0.8
 
 
 def test_each_thread_has_a_time_and_one_file_while_it_lives() -> None:
@@ -107,6 +108,20 @@ print(pool.waited_ns() - before_ns, pool.num_readings)
     waited_ns, num_readings = map(int, printed.split())
     assert num_readings > 1
     assert waited_ns > 1_000_000
+
+
+def test_waits_during_a_pause_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PoolWaits()
+    waited_ns = iter([0, 10, 1_000, 1_003])
+    thread = SimpleNamespace(read_ns=lambda: next(waited_ns))
+    monkeypatch.setattr(pool, "_look", lambda: None)
+    monkeypatch.setattr(pool, "_waits", {1: thread})
+    monkeypatch.setattr(pool, "_known_ns", {1: 0})
+    pool._read()
+    pool.pause()
+    pool.resume()
+    pool._read()
+    assert pool._total_ns == 13
 
 
 class ScriptedPool(PoolWaits):

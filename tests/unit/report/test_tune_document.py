@@ -34,6 +34,20 @@ def test_nothing_tried_is_not_nothing_found() -> None:
         assert "Nothing found" in shown(replace(report, trials=trials))
 
 
+def test_wide_interval_is_shown_without_a_value() -> None:
+    wide = replace(made_up.faster(), speedup=60.0, low=2.04, high=40.4)
+    text = flat(shown(wide))
+    assert text.startswith(
+        "Faster, but the machine is too busy to tell by how much: between 2× and 40×."
+    )
+    assert "60×" not in text
+    quiet = flat(shown(replace(wide, caveats=())))
+    assert quiet.startswith("Faster, but runs differ too much to tell by how much: between 2×")
+    first, *others = wide.trials
+    trials = (replace(first, speedup=60.0, low=2.04, high=40.4), *others)
+    assert "2× to 40×" in flat(shown(replace(wide, trials=trials)))
+
+
 def test_what_it_costs_to_start_is_that_of_what_was_kept() -> None:
     report = made_up.faster()
     # 2.1 s of the fused optimizer; the 31 s of what was not kept are not paid, and neither are the

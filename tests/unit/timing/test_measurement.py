@@ -123,6 +123,16 @@ def test_warmup_does_not_count() -> None:
     assert measurement.estimate.high_ns == 50
 
 
+def test_indices_of_the_samples_that_count() -> None:
+    waited_ns = (0, 0, 900, 0, 0, 0, 0, 10)
+    measurement = Measurement(samples_ns=(9_000,) * 8, waited_ns=waited_ns, num_warmup=1)
+    assert measurement.steady == (1, 3, 4, 5, 6, 7)
+    assert measurement.steady_ns == (9_000,) * 6
+    # With fewer than five undisturbed samples, all after the warm-up count.
+    disturbed = Measurement(samples_ns=(9_000,) * 8, waited_ns=(900,) * 8, num_warmup=1)
+    assert disturbed.steady == tuple(range(1, 8))
+
+
 def test_measurement_survives_the_way_through_json() -> None:
     measurement = Measurement(samples_ns=(3, 1, 2), num_warmup=1)
     assert msgspec.json.decode(msgspec.json.encode(measurement), type=Measurement) == measurement

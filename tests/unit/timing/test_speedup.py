@@ -164,6 +164,19 @@ def test_pairs_in_turns_that_contradict_each_other_are_not_believed() -> None:
     assert compare_pairs(pairs).low < 1.0
 
 
+def test_pairs_of_which_load_disturbed_every_step_count_only_if_no_others_do() -> None:
+    bound = RunRatio(log_ratio=log(20.0), bounds=(log(2.0), log(40.0)))
+    wider = RunRatio(log_ratio=log(20.0), bounds=(log(3.0), log(400.0)))
+    quiet = RunRatio(log_ratio=log(9.0), error=0.01, turns=TurnKind.LONG)
+    found = compare_pairs([bound, quiet, quiet])
+    alone = compare_pairs([quiet, quiet])
+    assert (found.value, found.low, found.high) == (alone.value, alone.low, alone.high)
+    assert found.num_pairs == 3
+    found = compare_pairs([bound, wider])
+    assert found.low == pytest.approx(2.0)
+    assert found.high == pytest.approx(400.0)
+
+
 def test_many_pairs_that_are_not_normal_count_by_their_median() -> None:
     ratios = (0.3, 0.35, 0.4, 0.45, 0.5, 2.0, 3.0, 0.25)
     found = compare_pairs([RunRatio(log_ratio=ratio) for ratio in ratios])

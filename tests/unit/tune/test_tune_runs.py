@@ -55,6 +55,26 @@ def test_turns_have_the_median_of_their_steady_steps() -> None:
     assert measured(run).turns_ns == {2: 105, 3: 95, 5: 100}
 
 
+def test_steps_that_other_processes_delayed_are_left_out_of_their_turns() -> None:
+    samples = (9_000, 110, 100, 2_000, 105, 95, 100)
+    waits = (0, 0, 0, 1_900, 0, 0, 0)
+    measurement = Measurement(samples_ns=samples, num_warmup=1, waited_ns=waits)
+    run = replace(plain_run(), measurement=measurement, turns=(2, 2, 2, 3, 3, 3, 5))
+    result = measured(run)
+    assert result.turns_ns == {2: 105, 3: 100, 5: 100}
+    assert result.step_ns == 100
+    assert result.bounds_ns is None
+
+
+def test_run_with_every_step_delayed_has_bounds() -> None:
+    waits = (0, *(700,) * 8)
+    measurement = Measurement(samples_ns=(9_000, *(1_000,) * 8), num_warmup=1, waited_ns=waits)
+    result = measured(replace(plain_run(), measurement=measurement, turns=(1,) * 9))
+    assert result.bounds_ns == (300, 1_000)
+    assert result.step_ns == 300
+    assert result.turns_ns == {}
+
+
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_turns_are_short_on_one_thread_alone(num_threads: int) -> None:
     request = RunRequest(target=SCRIPT, is_traced=False, time_limit_s=60.0)

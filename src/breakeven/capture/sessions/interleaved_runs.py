@@ -12,7 +12,7 @@ from breakeven.capture.messages import Answer, Paused
 from breakeven.timing import Clock, TurnKind
 
 if TYPE_CHECKING:
-    from breakeven.measure import OtherLoad
+    from breakeven.measure import OtherLoad, PoolWaits
 
 # Keep the original: the script gets a stand-in.
 _exit = os._exit
@@ -58,7 +58,10 @@ def stay_on_one_processor() -> set[int]:
 
 
 def can_take_long_turns() -> bool:
-    """Return whether idle threads of this process's OpenMP pool sleep within milliseconds.
+    """Return whether runs of several threads can take turns.
+
+    The system must count the waits of threads: load delays several threads more than one. Idle
+    threads of this process's OpenMP pool must sleep within milliseconds.
 
     GNU's runtime, in torch's own builds for Linux, lets them sleep unless ``OMP_WAIT_POLICY``
     forbids it. LLVM's and Intel's make them spin for 200 ms, throughout the other run's turn.
@@ -66,8 +69,9 @@ def can_take_long_turns() -> bool:
     Source: GCC's libgomp manual, GOMP_SPINCOUNT; LLVM's OpenMP documentation, KMP_BLOCKTIME.
     """
     try:
+        Path("/proc/self/schedstat").stat()
         loaded = Path("/proc/self/maps").read_text()
-    except OSError:  # macOS, where the runtime is LLVM's
+    except OSError:  # such as macOS, where the runtime is LLVM's
         return False
     is_gnu = "libgomp" in loaded and not any(name in loaded for name in ("libomp", "libiomp"))
     return is_gnu and os.environ.get("OMP_WAIT_POLICY", "").lower() != "active"
@@ -107,23 +111,24 @@ class Turns:
         """Time pauses by ``clock`` too: the clock itself may leave out a part of a wake-up."""
         self._clock = clock
 
-    def wait(self, load: OtherLoad | None = None) -> None:
+    def wait(self, *counters: OtherLoad | PoolWaits | None) -> None:
         """Wait for the next turn.
 
         Args:
-            load: Other load, to pause during the other run's turn.
+            counters: Counters of other load, to pause during the other run's turn.
         """
+        running = [counter for counter in counters if counter is not None]
         begun_ns = self._pause_begun_ns = perf_counter_ns()
         stopped_ns = self._clock.now_ns() if self._clock else 0
         if self._kind is TurnKind.SHORT and self.number == _FREE_TURNS:
             stay_on_one_processor()
-        if load is not None:
-            load.pause()
+        for counter in running:
+            counter.pause()
         self._send(Paused())
         if not os.read(self._turn_fd, 1):
             _exit(0)  # the parent has ended
-        if load is not None:
-            load.resume()
+        for counter in running:
+            counter.resume()
         self.number += 1
         if self._clock is not None:
             self.stopped_ns += self._clock.now_ns() - stopped_ns
@@ -132,14 +137,14 @@ class Turns:
         self._past_pauses_ns += self._begun_ns - begun_ns
         self._pause_begun_ns = None
 
-    def end_step(self, load: OtherLoad | None) -> None:
+    def end_step(self, *counters: OtherLoad | PoolWaits | None) -> None:
         """End a step, and wait for the next turn if this one has lasted long enough.
 
         Args:
-            load: Other load, to pause during the other run's turn.
+            counters: Counters of other load, to pause during the other run's turn.
         """
         if perf_counter_ns() - self._begun_ns >= _TURN_NS[self._kind]:
-            self.wait(load)
+            self.wait(*counters)
 
 
 class TurnClock:

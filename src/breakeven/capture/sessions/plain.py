@@ -139,8 +139,9 @@ class PlainSession(UpdateSession):
         clock = GpuClock(self._gpu) if self._gpu else self._host_clock
         self._clock = TurnClock(clock, turns) if turns else clock
         self._started_ns = self._clock.now_ns()
-        # In runs that take turns, each run delays the other's threads.
-        self._pool = None if self._gpu or turns else PoolWaits()
+        # The clock leaves the calling thread's waits out; short turns have no other thread.
+        has_pool = not self._gpu and request.turns is not TurnKind.SHORT
+        self._pool = PoolWaits() if has_pool else None
         self._timer = StepTimer(
             self._clock,
             request.budget_s,
@@ -151,6 +152,8 @@ class PlainSession(UpdateSession):
             pool=self._pool,
             rare_patience=_RARE_PATIENCE if request.watches_program else 0.0,
         )
+        if turns:  # further pairs come at other moments
+            self._timer.stop_waiting()
         # A device runs on after the host's call, and compiled code must not see our code.
         self._phases: PhaseWatch | None = None
         if not self._gpu and turns is None and not request.compiles:
@@ -312,7 +315,7 @@ class PlainSession(UpdateSession):
             if self._timed is None or not self._begin_trials(self._timed):
                 self._begin_generated()
         elif self._turns is not None:
-            self._turns.end_step(self._load)
+            self._turns.end_step(self._load, self._pool)
 
     def _begin_trials(self, timed: PlainRun) -> bool:
         """Start trials on fewer threads or without workers; return whether any trial is useful."""
