@@ -44,6 +44,7 @@ examples:
   breakeven cost train.py --steps 100000 --deadline 8h --budget 20
   breakeven cost run.json --steps 1000000 --machines T4,g5.xlarge
   breakeven cost run.json --epochs 10 --clouds hf --until 07:30
+  breakeven cost run.json --epochs 10 --batch-size 256
   breakeven cost train.py --epochs 10 --format hf -- --lr 0.1"""
 # More dollars are a typing error, and would overflow.
 _MOST_AMOUNT = 1e9
@@ -61,6 +62,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         help="length in passes over the data of the script's DataLoader",
+    )
+    parser.add_argument(
+        "--batch-size",
+        metavar="N",
+        type=whole_number,
+        help="train at N samples per step, predicted from the recorded size (default: that size)",
     )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
@@ -183,6 +190,7 @@ def run(args: argparse.Namespace) -> int:
         grid_kg_per_kwh=args.grid,
         num_gpus=args.num_gpus,
         keeps_global_batch=not args.batch_per_gpu,
+        batch_size=args.batch_size,
         setup_s=SETUP_S if setup is None else Interval(value=setup, low=setup, high=setup),
     )
     if is_stored_run(args.target) and not args.is_module:
@@ -199,6 +207,8 @@ def run(args: argparse.Namespace) -> int:
         write_stdout(job_text(report, args.format, args.script_arguments).encode())
         if args.format == "hf":
             sys.stderr.write("IMAGE: a Docker image with torch and the script\n")
+        if args.batch_size:
+            sys.stderr.write(f"The script must set batch size {args.batch_size} itself\n")
     else:
         print_report(
             report,

@@ -273,8 +273,8 @@ def whole_number(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: The text is not a whole number above 0.
     """
-    digits = re.sub("[_,]", "", text) if text[:1].isdigit() else ""
-    # Python refuses to parse numbers of thousands of digits.
+    # A comma sets off three digits: 8,64 is a list. Python refuses thousands of digits.
+    digits = re.sub(r",(?=[0-9]{3}(?:,|$))|_", "", text) if text[:1].isdigit() else ""
     is_number = re.fullmatch(r"[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{1,18})?[eE][0-9]{1,2}", digits)
     number = Decimal(digits) if is_number else Decimal(0)
     if not 0 < number < 10**18 or number % 1:

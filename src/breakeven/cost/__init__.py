@@ -8,6 +8,7 @@ from breakeven.cost.efficiency import EfficiencyTable as EfficiencyTable
 from breakeven.cost.efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost.efficiency import HeldOutError as HeldOutError
 from breakeven.cost.efficiency import calibrated_variant as calibrated_variant
+from breakeven.cost.efficiency import calibration_digest as calibration_digest
 from breakeven.cost.efficiency import is_from_other_vendors as is_from_other_vendors
 from breakeven.cost.efficiency import load_efficiencies as load_efficiencies
 from breakeven.cost.efficiency import read_shipped as read_shipped

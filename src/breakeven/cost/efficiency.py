@@ -6,6 +6,7 @@ proxies names the family that replaces a family without measurements.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,14 @@ def read_shipped(package: str, name: str, kind: type[_Table], version: int) -> _
     if table.version != version:
         raise ValueError(f"{name} has version {table.version}, expected {version}")
     return table
+
+
+@cache
+def calibration_digest() -> str:
+    """Return a digest of the fitted tables from which steps on GPUs are predicted."""
+    folder = resources.files("breakeven.cost")
+    tables = (folder.joinpath(name) for name in ("efficiency.json", "step_effects.json"))
+    return hashlib.sha256(b"".join(table.read_bytes() for table in tables)).hexdigest()[:12]
 
 
 @cache

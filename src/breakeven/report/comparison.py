@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -28,20 +29,26 @@ from breakeven.report.comparison_report import (
     settings_key,
 )
 from breakeven.report.system_report import ColumnKind, SystemsReport, SystemTable, TableRow
-from breakeven.simulate import Finding
+from breakeven.simulate import Bound, Finding
 from breakeven.timing import Estimate, Source
+from breakeven.trace import StepTrace
 from breakeven.verdict.compiled import CompiledResult
 from breakeven.verdict.crossover import Timed, log_ratio
 from breakeven.verdict.report import Crossover, CurvePoint, HostSummary, NoCrossover, curve_point
+from breakeven.verdict.results import DeviceKind, DeviceResult
 from breakeven.verdict.sweep_report import AxisValue, SweepReport
 
 Comparable = CheckReport | SweepReport | SystemsReport
-# Two predictions for one GPU and host share most of their error: the interval of their ratio has
-# this share of the width of independent ones. Left-out sources are covered in 86 to 93 %.
-# Source: `python -m lab.ratios`, 321 pairs of measured steps of 4 sources, 2026-11-29.
-_SHARED_WIDTH = 0.61
-# The pairs have the same network and bottleneck, and predicted times within this factor.
+# Two similar predictions for one GPU share most of their error: the interval of their ratio has
+# this share of the width of independent ones. It covers 91 to 98 % of left-out sources' pairs, but
+# they also chose the level of the fit: at 90 %, one of three sources is covered in 67 %.
+# Source: `python -m lab.ratios`, 491 pairs of measured steps of 3 sources, 2026-11-29.
+_SHARED_WIDTH = 0.58
+# Similar predictions have at least this share of operators in common, times within this factor, and
+# one of these bottlenecks: each run measures its host, and those errors are independent.
+LEAST_COMMON = 0.5
 MOST_RATIO = 2.0
+DEVICE_BOUNDS = (Bound.COMPUTE, Bound.MEMORY, Bound.LATENCY)
 # Kinds of the leading table columns that name the subject of a row.
 _NAMING = (ColumnKind.TEXT, ColumnKind.COUNT, ColumnKind.BYTES)
 
@@ -58,9 +65,9 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
         raise ValueError("runs of different kinds have nothing to compare")
     ours, theirs = ({time.name.key: time for time in _times(run, "")} for run in (before, after))
     facts, other_facts = dict(_facts(before)), dict(_facts(after))
-    is_same_host = all(facts.get(name) == other_facts.get(name) for name in ("host", "host costs"))
+    are_similar = _are_similar(before, after)
     changes = {
-        key: _time_change(ours[key], theirs[key], is_same_host=is_same_host)
+        key: _time_change(ours[key], theirs[key], are_similar=are_similar)
         for key in ours
         if key in theirs
     }
@@ -106,11 +113,32 @@ def compare_reports(before: Comparable, after: Comparable) -> ComparisonReport:
     )
 
 
-def _time_change(before: NamedTime, after: NamedTime, *, is_same_host: bool) -> TimeChange | None:
+def _are_similar(before: Comparable, after: Comparable) -> bool:
+    """Return whether one calibration predicted similar steps, fed by one processor."""
+    if not (isinstance(before, CheckReport) and isinstance(after, CheckReport)):
+        return False
+    ours, theirs = before.recording, after.recording
+    return (
+        ours is not None
+        and theirs is not None
+        and ours.calibration == theirs.calibration != ""
+        and before.host.name == after.host.name
+        and common_fraction(ours.trace, theirs.trace) >= LEAST_COMMON
+    )
+
+
+def common_fraction(one: StepTrace, other: StepTrace) -> float:
+    """Return the share of operators that two steps have in common, by name, from 0 to 1."""
+    ours, theirs = (Counter(op.name for op in trace.ops) for trace in (one, other))
+    most = max(ours.total(), theirs.total())
+    return (ours & theirs).total() / most if most else 0.0
+
+
+def _time_change(before: NamedTime, after: NamedTime, *, are_similar: bool) -> TimeChange | None:
     """Return the change of a time; None if one of the times is invalid."""
     try:
         ratio = log_ratio(after.time, before.time)
-        width = _SHARED_WIDTH if is_same_host and _is_alike(before.time, after.time) else 1.0
+        width = _SHARED_WIDTH if are_similar and _is_alike(before.time, after.time) else 1.0
         value, low, high = (
             math.exp(ratio.value + width * (part - ratio.value))
             for part in (ratio.value, ratio.low, ratio.high)
@@ -131,12 +159,15 @@ def _time_change(before: NamedTime, after: NamedTime, *, is_same_host: bool) -> 
 
 
 def _is_alike(before: Timed, after: Timed) -> bool:
-    """Return whether both are predictions for a GPU of steps that are limited alike."""
-    bound = getattr(before, "bound", None)  # a point of a curve has none
+    """Return whether both are predictions for a GPU, which limits both steps alike."""
+    if not (isinstance(before, DeviceResult) and isinstance(after, DeviceResult)):
+        return False
+    names = ("precision", "bound", "calibrated_on", "fed_by")
     return (
-        bound is not None
-        and bound == getattr(after, "bound", None)
+        before.kind is DeviceKind.GPU
+        and before.bound in DEVICE_BOUNDS
         and before.source is after.source is Source.PREDICTED
+        and all(getattr(before, name) == getattr(after, name) for name in names)
         and 1 / MOST_RATIO <= after.step_ns / before.step_ns <= MOST_RATIO
     )
 

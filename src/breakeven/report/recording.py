@@ -6,6 +6,7 @@ import hashlib
 
 import msgspec
 
+from breakeven.cost import calibration_digest
 from breakeven.device import FeedingHost, HostSpec
 from breakeven.simulate import CpuCosts
 from breakeven.timing import CpuFacts
@@ -28,6 +29,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         sha256: Digest of all other fields, to detect manual edits.
         here: This CPU's costs, for predictions of other CPUs; null if they were not measured, and
             in older recordings.
+        calibration: Digest of the tables from which GPUs were predicted; empty in older recordings.
     """
 
     version: int
@@ -38,6 +40,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cpu: CpuFacts | None
     sha256: str
     here: CpuCosts | None = None
+    calibration: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -73,6 +76,7 @@ def record(
         cpu=cpu,
         sha256="",
         here=here,
+        calibration=calibration_digest(),
     )
     # Integers in float fields are read back as floats: take the digest after a round trip.
     bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)

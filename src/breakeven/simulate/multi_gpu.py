@@ -213,16 +213,21 @@ def predict_on_gpus(
     )
     program = build_program(trace, costs=costs)
     singles = predict_steps(program, devices, host)
-    times, size = phase_times(program, devices, host), model_size(trace)
-    found: list[MultiGpuPrediction] = []
-    for single, own in zip(singles, times, strict=True):
-        if num_gpus > 1:
-            shared = predict_multi_gpu(single, own, size, host, setup, costs=costs)
-        else:
-            shared = MultiGpuPrediction(setup=setup, step=single, single=single, communication_ns=0)
-        stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
-        found.append(msgspec.structs.replace(shared, step=stepped))
-    return tuple(found)
+    if num_gpus == 1:
+        found = [
+            MultiGpuPrediction(setup=setup, step=single, single=single, communication_ns=0)
+            for single in singles
+        ]
+    else:
+        times, size = phase_times(program, devices, host), model_size(trace)
+        found = [
+            predict_multi_gpu(single, own, size, host, setup, costs=costs)
+            for single, own in zip(singles, times, strict=True)
+        ]
+    replace = msgspec.structs.replace
+    return tuple(
+        replace(one, step=replace(one.step, caveats=(*one.step.caveats, *caveats))) for one in found
+    )
 
 
 def _with_part_of_batch(

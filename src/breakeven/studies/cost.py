@@ -12,7 +12,7 @@ from typing import Unpack
 from msgspec.structs import replace
 
 from breakeven.device import HostCpu, find_device, find_host_cpu, known_device
-from breakeven.errors import Caveat, UsageError
+from breakeven.errors import BreakevenError, Caveat, UsageError
 from breakeven.money import (
     Interval,
     Machine,
@@ -33,16 +33,19 @@ from breakeven.simulate import Program, build_program
 from breakeven.studies.check import check_target
 from breakeven.studies.comparison import predict_absent_cpus
 from breakeven.studies.measured_step import UNKNOWN_LENGTH, TrainingLength
-from breakeven.studies.rented_gpus import rented_steps
+from breakeven.studies.rented_gpus import rented_steps, scaled_recording
 from breakeven.studies.study import StoredRun, StudyOptions, read_recorded
 from breakeven.timing import MachinePower, Source
+from breakeven.trace import ScalingError
 from breakeven.units import NS_PER_S
 from breakeven.verdict import (
     BetweenTime,
     DeviceKind,
     DeviceResult,
     ProgramFacts,
+    SizeCurve,
     device_result,
+    estimate_of,
     facts_of,
     training_time,
 )
@@ -90,6 +93,7 @@ class CostRequest:
         num_gpus: Numbers of GPUs to train on, by ``DistributedDataParallel``.
         keeps_global_batch: Whether several GPUs divide the batch of the script; otherwise each has
             a batch of that size, and the training has fewer steps.
+        batch_size: Samples per step; None for those of the recorded step. Its length must be given.
     """
 
     length: TrainingLength
@@ -104,6 +108,7 @@ class CostRequest:
     grid_kg_per_kwh: float | None = None
     num_gpus: tuple[int, ...] = (1,)
     keeps_global_batch: bool = True
+    batch_size: int | None = None
 
     def chosen(self) -> tuple[Machine, ...]:
         """Return the machines to compare.
@@ -170,21 +175,31 @@ def _cost(
     program: Program,
     request: CostRequest,
 ) -> CostReport:
-    machines, num_steps = request.chosen(), _num_steps(report, request.length)
+    machines, own, growth = request.chosen(), _measured(report), 1.0
     facts = facts_of(report.program) if report.program else ProgramFacts()
+    caveats: list[Caveat] = []
+    base, size = recording.trace.batch_size, request.batch_size
+    if size is not None and size != base:
+        own, recording = _at_batch_size(report, recording, size)
+        program, growth = build_program(recording.trace), size / (base or size)
+        message = f"the step was recorded at batch size {base}; at {size} it is scaled"
+        caveats.append(Caveat(code="batch-size-predicted", message=message))
+    num_steps = _num_steps(report, request.length, growth)
     training = _Training(
         facts=facts,
         num_steps=num_steps,
         num_processes=recording.trace.num_processes,
-        own=report.results[0],
+        own=own[0],
         request=request,
+        growth=growth,
     )
     gpus, undivided = _gpu_rows(training, program, recording, machines)
     cpus, unpredicted = _cpu_rows(training, program, recording, machines)
     named = {name.casefold() for name in request.machines}
-    rows = _in_order([*_own_rows(training, program, report), *gpus, *cpus], named=named)
+    own_rows = _own_rows(training, program, report.host.name, own)
+    rows = _in_order([*own_rows, *gpus, *cpus], named=named)
     used = request.prices.with_machines(machines).sources
-    caveats = [*price_caveats(used, datetime.now(UTC).date()), *undivided, *unpredicted]
+    caveats += [*price_caveats(used, datetime.now(UTC).date()), *undivided, *unpredicted]
     if facts.other_ns is None:
         caveats.append(_BETWEEN_UNKNOWN)
     return CostReport(
@@ -204,14 +219,65 @@ def _cost(
     )
 
 
-def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> int:
+def _at_batch_size(
+    report: CheckReport | ExplainReport, recording: RecordedStep, size: int
+) -> tuple[tuple[DeviceResult, ...], RecordedStep]:
+    """Return the results of this machine and the recorded step, predicted at another batch size.
+
+    Raises:
+        BreakevenError: The step cannot be scaled.
+    """
+    try:
+        scaled = scaled_recording(recording)
+    except ScalingError as error:
+        hint = "run the script at that size"
+        raise BreakevenError(
+            f"cannot price batch size {size}: {error.message}", hint=hint
+        ) from error
+    first, trace = scaled.first, scaled.at(size)
+    assert first.batch_size is not None, "a step is scaled from its batch size"
+    curves = report.curves if isinstance(report, CheckReport) else ()
+    measured = {
+        curve.device: {p.size: p.estimate for p in curve.points if p.source is Source.MEASURED}
+        for curve in curves
+    }
+    results: list[DeviceResult] = []
+    for result in _measured(report):
+        times = {first.batch_size: estimate_of(result)} | measured.get(result.device, {})
+        time, peak_bytes = SizeCurve(times).at(size), result.peak_memory_bytes
+        resized = replace(
+            result,
+            step_ns=time.value_ns,
+            low_ns=time.low_ns,
+            high_ns=time.high_ns,
+            source=time.source,
+            peak_memory_bytes=peak_bytes
+            and peak_bytes + trace.peak_memory_bytes - first.peak_memory_bytes,
+            fits=None,
+            power=None,
+        )
+        results.append(resized)
+    return tuple(results), replace(recording, trace=trace, other_size=first)
+
+
+def _measured(report: CheckReport | ExplainReport) -> tuple[DeviceResult, ...]:
+    return tuple(result for result in report.results if result.source is Source.MEASURED)
+
+
+def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength, growth: float) -> int:
     """Return the number of steps, as asked for or else as stored.
+
+    Args:
+        report: The stored run.
+        length: The length that the user asked for.
+        growth: Samples of a step over those of the recorded step; an epoch keeps its samples.
 
     Raises:
         UsageError: If it is unknown.
     """
     stored = report.program
-    num_steps = length.steps(stored and stored.steps_per_epoch)
+    per_epoch = stored and stored.steps_per_epoch
+    num_steps = length.steps(per_epoch and per_epoch / growth)
     if num_steps is not None:
         return max(1, num_steps)
     if length.num_epochs is not None:
@@ -219,7 +285,7 @@ def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength) -> i
             "the length of an epoch is unknown: no DataLoader of known length feeds the steps",
             hint="pass --steps N",
         )
-    if stored is not None and stored.num_steps:
+    if stored is not None and stored.num_steps and growth == 1:
         return stored.num_steps
     raise UsageError("the length of the training is unknown", hint="pass --steps N")
 
@@ -234,6 +300,7 @@ class _Training:
         num_processes: Processes that share each step; the recorded one is one of them.
         own: The step on this CPU.
         request: The question.
+        growth: Samples of a step over those of the recorded step.
     """
 
     facts: ProgramFacts
@@ -241,6 +308,7 @@ class _Training:
     num_processes: int
     own: DeviceResult
     request: CostRequest
+    growth: float
 
     def row(
         self,
@@ -272,7 +340,8 @@ class _Training:
         elif not request.keeps_global_batch:
             factor = self.num_processes / num_gpus
         num_steps = math.ceil(self.num_steps * factor)
-        time = training_time(result, self._facts_on(result, factor), num_steps)
+        # The work between steps keeps its time per sample.
+        time = training_time(result, self._facts_on(result, factor / self.growth), num_steps)
         time_ns = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns)
         if machine.provider:
             time_ns = time_ns.plus(request.setup_s.times(NS_PER_S))
@@ -343,12 +412,12 @@ class _Training:
 
 
 def _own_rows(
-    training: _Training, program: Program, report: CheckReport | ExplainReport
+    training: _Training, program: Program, processor: str, own: Sequence[DeviceResult]
 ) -> Iterator[CostRow]:
     """Yield the training on this machine's CPU, with the best number of threads, and its GPU."""
     for kind in DeviceKind:
-        measured = (r for r in report.results if r.kind is kind and r.source is Source.MEASURED)
-        best = min(measured, key=lambda result: result.step_ns, default=None)
+        same = (result for result in own if result.kind is kind)
+        best = min(same, key=lambda result: result.step_ns, default=None)
         if best is None:
             continue
         machine = Machine(
@@ -358,7 +427,7 @@ def _own_rows(
             memory_bytes=0,
             usd_per_hour=0.0,
             num_gpus=int(kind is DeviceKind.GPU),
-            cpu=report.host.name,
+            cpu=processor,
         )
         power, caveats = best.power or MachinePower(), list[Caveat]()
         boards = counted_watts(power, "NVML")

@@ -98,7 +98,7 @@ def rented_steps(
         numbers: Numbers of GPUs.
         keeps_global_batch: Whether several GPUs divide the batch of the script.
     """
-    scaled, num_processes = _scaled(recording), program.trace.num_processes
+    scaled, num_processes = _if_scalable(recording), program.trace.num_processes
     devices = {(m.gpu, m.gpu_fraction): _part_of(m.gpu, m.gpu_fraction) for m in machines}
     works = dict(zip(devices, kernel_work(program, list(devices.values())), strict=True))
     steps: list[RentedStep] = []
@@ -183,12 +183,20 @@ def _part_of(gpu: str, fraction: float) -> DeviceSpec:
     )
 
 
-def _scaled(recording: RecordedStep) -> ScaledTrace | None:
-    """Return the step at every batch size; None if it is known at one only."""
+def scaled_recording(recording: RecordedStep) -> ScaledTrace:
+    """Return the recorded step at every batch size.
+
+    Raises:
+        ScalingError: It is known at one size only; the message says why.
+    """
+    if recording.other_size is not None:
+        return ScaledTrace(recording.trace, recording.other_size)
+    return scaled_from_one(recording.trace)
+
+
+def _if_scalable(recording: RecordedStep) -> ScaledTrace | None:
     try:
-        if recording.other_size is not None:
-            return ScaledTrace(recording.trace, recording.other_size)
-        return scaled_from_one(recording.trace)
+        return scaled_recording(recording)
     except ScalingError:
         return None
 

@@ -97,6 +97,20 @@ def test_a_job_is_one_command_with_the_arguments_of_the_script(
     assert providers == {"", "hf"}
 
 
+def test_a_job_at_another_batch_size_says_that_the_script_must_set_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stored(tmp_path, curves=())
+    run = ["cost", str(path), "--steps", "100000", "--batch-size", "256"]
+    assert main([*run, "--format", "hf"]) == 0
+    assert "must set batch size 256" in capsys.readouterr().err
+    assert main([*run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batch_size"] == 256
+    for wrong in ("0", "8,64"):
+        assert main([*run[:-1], wrong]) == 2
+        assert "--batch-size" in capsys.readouterr().err
+
+
 def test_a_job_that_no_machine_can_do_ends_with_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +211,9 @@ def test_whole_numbers_may_have_an_exponent(text: str, number: int) -> None:
     assert (found, type(found)) == (number, int)
 
 
-@pytest.mark.parametrize("text", ["1.5", "1.5e0", "1e18", "1e99", "1e-3", "0e3", "e6", "1e", "nan"])
+@pytest.mark.parametrize(
+    "text", ["8,64", "1,00", "1.5", "1.5e0", "1e18", "1e99", "1e-3", "0e3", "e6", "1e", "nan"]
+)
 def test_other_numbers_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number above 0"):
         whole_number(text)

@@ -28,9 +28,12 @@ from breakeven.report import (
     TableColumn,
     TableRow,
     compare_reports,
+    record,
     show,
     to_json,
 )
+from breakeven.report.comparison import common_fraction
+from breakeven.trace import StepTrace
 from breakeven.verdict import (
     Bound,
     Choice,
@@ -41,7 +44,7 @@ from breakeven.verdict import (
     SweepReport,
 )
 from factories import reports as made_up
-from factories import sweeps, systems, terminal
+from factories import steps, sweeps, systems, terminal
 
 replace = msgspec.structs.replace
 
@@ -321,14 +324,21 @@ def test_the_command_compares_files(
     assert main(["compare", str(before), str(tmp_path / "absent.json")]) == 3
 
 
-def _on_t4(step_ns: float, bound: Bound, *, host: str = "cpu") -> CheckReport:
+def _on_t4(
+    step_ns: float, bound: Bound = Bound.MEMORY, *, host: str = "cpu", num_layers: int = 4
+) -> CheckReport:
     report = made_up.cpu_wins()
     result = made_up.gpu("T4", step_ns, step_ns / 1.5, step_ns * 1.5, bound)
     return replace(
         report,
         results=(report.results[0], result),
         host=replace(report.host, name=host),
+        recording=record(_step(["mm", "relu"] * num_layers), steps.HOST),
     )
+
+
+def _step(names: list[str]) -> StepTrace:
+    return StepTrace(events=tuple(steps.op(1.0, name=name) for name in names))
 
 
 def _t4_change(before: CheckReport, after: CheckReport) -> tuple[float, Change]:
@@ -337,16 +347,43 @@ def _t4_change(before: CheckReport, after: CheckReport) -> tuple[float, Change]:
 
 
 def test_similar_predictions_for_one_gpu_share_most_of_their_error() -> None:
-    before = _on_t4(1e6, Bound.LAUNCH)
     independent = math.exp(math.hypot(math.log(1.5), math.log(1.5)))
-    width, change = _t4_change(before, _on_t4(1.6e6, Bound.LAUNCH))
+    before, similar = _on_t4(1e6), _on_t4(1.6e6, num_layers=8)
+    width, change = _t4_change(before, similar)
     assert width < independent**0.7
     assert change is Change.SLOWER
-    # Another bottleneck, another host, or a much longer step: independent errors.
+    recording = similar.recording
+    assert recording is not None
+    of_t4 = similar.results[1]
     for after in (
         _on_t4(1.6e6, Bound.COMPUTE),
-        _on_t4(1.6e6, Bound.LAUNCH, host="another"),
-        _on_t4(2.1e6, Bound.LAUNCH),
+        _on_t4(1.6e6, host="another"),
+        _on_t4(2.1e6),
+        _on_t4(1.6e6, num_layers=9),
+        replace(similar, recording=None),
+        replace(similar, recording=replace(recording, calibration="another")),
+        replace(similar, results=(similar.results[0], replace(of_t4, precision="fp16"))),
+        replace(similar, results=(similar.results[0], replace(of_t4, calibrated_on="2026-11-28"))),
     ):
         assert _t4_change(before, after)[0] == pytest.approx(independent)
     assert _t4_change(before, _on_t4(1.6e6, Bound.COMPUTE))[1] is Change.NOT_SHOWN
+    # Each run measured its host, which limits these steps.
+    fed = _on_t4(1e6, Bound.LAUNCH)
+    assert _t4_change(fed, fed)[0] == pytest.approx(independent)
+
+
+def test_recordings_without_a_calibration_are_independent() -> None:
+    older = _on_t4(1e6)
+    assert older.recording is not None
+    older = replace(older, recording=replace(older.recording, calibration=""))
+    independent = math.exp(math.hypot(math.log(1.5), math.log(1.5)))
+    assert _t4_change(older, older)[0] == pytest.approx(independent)
+
+
+def test_operators_are_common_by_name_as_often_as_both_have_them() -> None:
+    # Two of mm and one of relu, of the five operators of the longer step.
+    one, other = _step(["mm", "mm", "relu"]), _step(["mm", "mm", "mm", "relu", "sum"])
+    assert common_fraction(one, other) == common_fraction(other, one) == 0.6
+    assert common_fraction(one, one) == 1
+    assert common_fraction(one, _step(["conv"])) == common_fraction(one, _step([])) == 0
+    assert common_fraction(_step([]), _step([])) == 0

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from breakeven.cost import reference_host
-from breakeven.errors import StoredDataError, UsageError
+from breakeven.errors import BreakevenError, StoredDataError, UsageError
 from breakeven.money import Interval, Machine, PriceFile, PriceSource
 from breakeven.report import CostReport, CostRow, record, to_json
 from breakeven.simulate import CpuCosts, CpuRates
@@ -252,6 +252,93 @@ def test_work_between_steps_counts_on_gpus_that_were_not_recorded(tmp_path: Path
 
     added_s = (with_work.time_ns.value - alone.time_ns.value) / NS_PER_S
     assert added_s == pytest.approx(5e4, rel=0.01)
+
+
+def program_of(**changes: Any) -> ProgramSummary:
+    return ProgramSummary(
+        startup_ns=0.0, data_ns=0.0, other_ns=1e9, other_low_ns=9e8, other_high_ns=1.1e9,
+        step_fraction=0.5, parts=(), unevenness=1.0, speedup=1.0, low=0.9, high=1.1, **changes,
+    )  # fmt: skip
+
+
+def with_program(path: Path, program: ProgramSummary) -> Path:
+    path.write_bytes(to_json(replace(_read(path), program=program), with_recording=True))
+    return path
+
+
+def test_another_batch_size_scales_the_step_its_memory_and_this_machine(tmp_path: Path) -> None:
+    path = stored(tmp_path, curves=())
+    once, larger = cost_run(path, request()), cost_run(path, request(batch_size=256))
+    assert (once.batch_size, larger.batch_size) == (64, 256)
+    assert once.num_steps == larger.num_steps == 10_000
+    # 10 MB at 64 samples, 20 MB at 128: 40 MB at 256.
+    small, large = row(once, "t4.small"), row(larger, "t4.small")
+    assert small.peak_memory_bytes is not None
+    assert large.peak_memory_bytes == small.peak_memory_bytes + 30_000_000
+    assert small.step_ns < large.step_ns < 4 * small.step_ns
+    assert large.largest_batch == small.largest_batch
+    here = row(larger, "this machine")
+    assert here.source is Source.PREDICTED
+    assert 1 < here.step_ns / row(once, "this machine").step_ns <= 4
+    assert {one.code for one in larger.caveats} - {one.code for one in once.caveats} == {
+        "batch-size-predicted"
+    }
+
+
+def test_a_size_that_this_machine_measured_is_measured(tmp_path: Path) -> None:
+    size = 256
+    here = row(cost_run(stored(tmp_path), request(batch_size=size)), "this machine")
+    (curve, *_) = cpu_wins().curves
+    measured = next(point for point in curve.points if point.size == size)
+    assert (here.step_ns, here.source) == (measured.step_ns, Source.MEASURED)
+
+
+def test_the_recorded_batch_size_changes_nothing(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    assert cost_run(path, request(batch_size=64)) == cost_run(path, request())
+
+
+def test_another_batch_size_is_that_of_a_run_recorded_at_it(tmp_path: Path) -> None:
+    at_64 = cost_run(stored(tmp_path), request(batch_size=128, clouds=("aws",)))
+    other = record(trace(128, 20_000_000), reference_host(), other_size=trace(64, 10_000_000))
+    path = tmp_path / "run.json"
+    path.write_bytes(to_json(replace(_read(path), recording=other), with_recording=True))
+    at_128 = cost_run(path, request(clouds=("aws",)))
+    for name in ("t4.small", "h100.huge"):
+        assert row(at_64, name).time_ns == row(at_128, name).time_ns
+        assert row(at_64, name).energy_kwh == row(at_128, name).energy_kwh
+
+
+def test_epochs_keep_their_samples_at_another_batch_size(tmp_path: Path) -> None:
+    path = with_program(stored(tmp_path), program_of(steps_per_epoch=1000.0))
+    epochs = TrainingLength(num_epochs=3)
+    asked = replace_length(request(), epochs)
+    once, larger = cost_run(path, asked), cost_run(path, dataclasses.replace(asked, batch_size=256))
+    assert (once.num_steps, larger.num_steps) == (3000, 750)
+    # The work between steps belongs to the samples: 1 s for each 64 of them.
+    for report in (once, larger):
+        here = row(report, "this machine")
+        between_ns = here.time_ns.value - (report.num_steps - 1) * here.step_ns
+        assert between_ns == pytest.approx(3000 * NS_PER_S, rel=2e-3)
+
+
+def replace_length(asked: CostRequest, length: TrainingLength) -> CostRequest:
+    return dataclasses.replace(asked, length=length)
+
+
+def test_a_stored_length_is_none_at_another_batch_size(tmp_path: Path) -> None:
+    path = with_program(stored(tmp_path), program_of(num_steps=500))
+    assert cost_run(path, request(None)).num_steps == 500
+    with pytest.raises(UsageError, match="length of the training is unknown"):
+        cost_run(path, request(None, batch_size=256))
+
+
+def test_a_step_without_a_batch_dimension_has_no_other_size(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    single = record(trace(1), reference_host())
+    path.write_bytes(to_json(replace(_read(path), recording=single), with_recording=True))
+    with pytest.raises(BreakevenError, match="cannot price batch size 256: a batch of one sample"):
+        cost_run(path, request(batch_size=256))
 
 
 def _read(path: Path) -> Any:
