@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from html import escape
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 # argparse breaks lines at the width of the terminal: the pages must not depend on it.
 HELP_COLUMNS = 80
 DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS)]
+
+from answers import ANSWERS  # noqa: E402
+from terminal import moving, still  # noqa: E402
+
+STORED = {answer.name: answer for answer in ANSWERS}
 NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
 
 
@@ -334,23 +345,59 @@ _IN_A_SCRIPT = (
 )
 
 
+# What the letters of a code stand for, in the order of the list.
+_RULE_FAMILIES = {
+    "LAUNCH": "Launches",
+    "SYNC": "Waits of the host",
+    "COPY": "Copies to the device",
+    "LOAD": "Loading data",
+    "HOST": "Work outside of torch",
+    "LOOP": "Python loops",
+    "BATCH": "Batch size",
+    "OPT": "Optimizer",
+    "KERN": "Kernels",
+    "PREC": "Precision",
+    "MEM": "Memory",
+    "DEV": "Device placement",
+    "CPU": "On the CPU",
+    "RUN": "Settings of the run",
+    "TIME": "Timing",
+}
+
+
 def rules_page() -> str:
-    """Return the list of rules, each of which leads to its page."""
+    """Return the list of rules by family, each of which leads to its page."""
     from breakeven.report import all_rule_pages
 
+    families: dict[str, list[Any]] = {letters: [] for letters in _RULE_FAMILIES}
+    for rule in all_rule_pages():
+        families[rule.code.rstrip("0123456789")].append(rule)
     lines = [
         NOTICE,
         "# Rules\n",
-        "What [`check` and `explain`](../reading-the-report.md#findings) find, by code. A code is "
-        "stable; several rules may detect the same cause. `breakeven rules CODE` shows the same "
-        "pages in the terminal.\n",
-        "| Code | Cause | What it finds |",
-        "| --- | --- | --- |",
+        "What [`check` and `explain`](../reading-the-report.md#findings) find, by family. A code "
+        "is stable; several rules may detect the same cause. The search finds rules by words. "
+        "`breakeven rules CODE` shows the same pages in the terminal.\n",
     ]
-    for rule in all_rule_pages():
-        link = f"[{rule.code}](../../src/breakeven/advise/rules/{rule.code}.md)"
-        lines.append(_table_row([link, f"`{rule.cause}`", rule.title]))
-    return "\n".join([*lines, ""])
+    for letters, rules in families.items():
+        lines += [f"## {_RULE_FAMILIES[letters]}\n", "| Code | What it finds | Cause |"]
+        lines.append("| --- | --- | --- |")
+        for rule in rules:
+            link = f"[{rule.code}]({rule.code}.md)"
+            lines.append(_table_row([link, rule.title, f"`{rule.cause}`"]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def rule_pages() -> Mapping[str, Callable[[], str]]:
+    """Return the page of each rule, which includes the one in the package."""
+    folder = DOCS.parent / "src/breakeven/advise/rules"
+    return {
+        f"rules/{page.name}": partial(
+            '{}\n--8<-- "{}"\n'.format, NOTICE, page.relative_to(DOCS.parent).as_posix()
+        )
+        for page in sorted(folder.glob("*.md"))
+    }
 
 
 def tune_page() -> str:
@@ -373,15 +420,117 @@ def tune_page() -> str:
     return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
 
 
+def terminal_text(name: str, *, is_coloured: bool = False) -> str:
+    """Return a stored answer as a terminal of 80 columns shows it."""
+    answer = STORED[name]
+    if answer.file.suffix == ".txt":
+        return answer.file.read_text("utf-8")
+    from rich.console import Console
+
+    from breakeven.report import read_document, show
+
+    console = Console(
+        file=io.StringIO(), width=HELP_COLUMNS, force_terminal=is_coloured, highlight=False,
+        color_system="standard" if is_coloured else None, legacy_windows=False, _environ={},
+    )  # fmt: skip
+    show(read_document(answer.file), console)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    return re.sub(r"[ \t]+$", "", written, flags=re.MULTILINE).strip("\n") + "\n"
+
+
+# <!-- answer: NAME 1 3 --> precedes a block of code with these paragraphs of a stored answer, and
+# <!-- answer: NAME diff --> one with the last part of the changed loop.
+_EXCERPT = re.compile(r"(<!-- answer: ([\w-]+)((?: \w+)*) -->\n+```\w*\n).*?(?=^```)", re.S | re.M)
+
+
+def with_answers(name: str) -> str:
+    """Return a page as it is, with the excerpts from stored answers."""
+
+    def excerpt(found: re.Match[str]) -> str:
+        if found[3] == " diff":
+            diff = json.loads(STORED[found[2]].file.read_text("utf-8"))["code_change"]["diff"]
+            return f"{found[1]}{re.split(r'^@@.*@@.*$', diff, flags=re.M)[-1].strip(chr(10))}\n"
+        paragraphs = terminal_text(found[2]).rstrip().split("\n\n")
+        numbers = [int(number) for number in found[3].split()] or range(1, len(paragraphs) + 1)
+        shown = [paragraphs[number - 1] for number in numbers]
+        return f"{found[1]}$ breakeven {STORED[found[2]].command}\n" + "\n\n".join(shown) + "\n"
+
+    return _EXCERPT.sub(excerpt, (DOCS / name).read_text("utf-8"))
+
+
+def gallery_page() -> str:
+    """Return the stored answers of the gallery, each with its first sentence and its page."""
+    shown = [answer for answer in ANSWERS if answer.title]
+    lines = [NOTICE, "# Gallery\n", _GALLERY.format(count=len(shown))]
+    for answer in shown:
+        verdict = " ".join(terminal_text(answer.name).split("\n\n")[0].splitlines())
+        links = [f"[script](https://github.com/OWNER/breakeven/blob/main/{answer.script})"]
+        links *= bool(answer.script)
+        links += [f"[page](gallery/{answer.name}.html)"] * answer.has_page
+        links += [f"[JSON](answers/{answer.file.name})"]
+        lines += [
+            f"## {answer.title[0].upper()}{answer.title[1:]}\n",
+            f"```sh\nbreakeven {answer.command}\n```\n",
+            f"> {escape(first_sentences(verdict), quote=False)}\n",
+            f"{' · '.join(links)}\n",
+        ]
+    return "\n".join(lines)
+
+
+_GALLERY = """\
+{count} answers from one machine: two cores of an Intel Xeon without a GPU, shared with other work.
+Busy machines widen intervals, and the pages say how busy it was. `python docs/answers.py` measures
+all of them again; `python docs/generate.py` makes this page and its links.
+"""
+
+
+def first_sentences(text: str, most: int = 240) -> str:
+    """Return the whole sentences that fit into ``most`` characters, at least one."""
+    ends = [found.end() for found in re.finditer(r"\.(?= [A-Z]|$)", text)] or [len(text)]
+    return text[: max((end for end in ends if end <= most), default=ends[0])]
+
+
+def answer_file(name: str, suffix: str) -> str:
+    """Return a stored answer as a page or a chart."""
+    from breakeven.report import chart_document, read_document
+
+    return chart_document(read_document(STORED[name].file), suffix).decode()
+
+
+def check_picture() -> str:
+    """Return what ``check`` shows, down to its table."""
+    paragraphs = terminal_text("tabular", is_coloured=True).split("\n\n")
+    prompt = f"\x1b[32m$\x1b[0m breakeven {STORED['tabular'].command}"
+    return still("\r\n".join("\n\n".join([prompt, paragraphs[0], paragraphs[2]]).split("\n")))
+
+
+def demo_picture() -> str:
+    """Return the recorded session, moving."""
+    _, *lines = (DOCS / "demo.cast").read_text("utf-8").splitlines()
+    return moving([(event[0], event[2]) for event in map(json.loads, lines)], num_rows=26)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "../README.md": partial(with_answers, "../README.md"),
     "cli.md": cli_page,
     "devices.md": devices_page,
+    "gallery.md": gallery_page,
     "json.md": json_page,
     "kernels.md": kernels_page,
     "normal.md": normal_page,
     "operators.md": operators_page,
+    "pictures/chart.svg": partial(answer_file, "disc", ".svg"),
+    "pictures/check.svg": check_picture,
+    "pictures/demo.svg": demo_picture,
     "rules/index.md": rules_page,
     "tune.md": tune_page,
+    "tutorial.md": partial(with_answers, "tutorial.md"),
+    **rule_pages(),
+    **{
+        f"gallery/{answer.name}.html": partial(answer_file, answer.name, ".html")
+        for answer in ANSWERS
+        if answer.title and answer.has_page
+    },
 }
 
 
