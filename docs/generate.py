@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
@@ -438,7 +439,8 @@ def terminal_text(name: str, *, is_coloured: bool = False) -> str:
     return re.sub(r"[ \t]+$", "", written, flags=re.MULTILINE).strip("\n") + "\n"
 
 
-# <!-- answer: NAME 1 3 --> precedes a block of code with these paragraphs of a stored answer, and
+# <!-- answer: NAME 1 3 --> precedes a block of code with these paragraphs of a stored answer (or
+# "verdict", its first sentences), and
 # <!-- answer: NAME diff --> one with the last part of the changed loop.
 _EXCERPT = re.compile(r"(<!-- answer: ([\w-]+)((?: \w+)*) -->\n+```\w*\n).*?(?=^```)", re.S | re.M)
 
@@ -451,8 +453,10 @@ def with_answers(name: str) -> str:
             diff = json.loads(STORED[found[2]].file.read_text("utf-8"))["code_change"]["diff"]
             return f"{found[1]}{re.split(r'^@@.*@@.*$', diff, flags=re.M)[-1].strip(chr(10))}\n"
         paragraphs = terminal_text(found[2]).rstrip().split("\n\n")
-        numbers = [int(number) for number in found[3].split()] or range(1, len(paragraphs) + 1)
-        shown = [paragraphs[number - 1] for number in numbers]
+        verdict = first_sentences(" ".join(paragraphs[0].splitlines()))
+        parts = {"verdict": textwrap.fill(verdict, HELP_COLUMNS)}
+        parts |= {str(number): text for number, text in enumerate(paragraphs, start=1)}
+        shown = [parts[name] for name in found[3].split()] or paragraphs
         return f"{found[1]}$ breakeven {STORED[found[2]].command}\n" + "\n\n".join(shown) + "\n"
 
     return _EXCERPT.sub(excerpt, (DOCS / name).read_text("utf-8"))

@@ -85,10 +85,9 @@ def moving(events: Sequence[tuple[float, str]], *, num_rows: int) -> str:
             for place, row in rows
         )
         body.append(f'<g class="f k{number}{" last" * is_last}">{lines}</g>')
-    style.append(
-        f".f{{opacity:0;animation:{end_s:.1f}s step-end infinite}}"
-        "@media (prefers-reduced-motion:reduce){.f{animation:none}.last{opacity:1}}"
-    )
+    # The names must follow the shorthand, which resets them.
+    style.insert(0, f".f{{opacity:0;animation:{end_s:.1f}s step-end infinite}}")
+    style.append("@media (prefers-reduced-motion:reduce){.f{animation:none}.last{opacity:1}}")
     shared = "".join(f'<text id="{name}">{row}</text>' for row, name in names.items())
     return _document(num_rows, f"<defs>{shared}</defs>{''.join(body)}", "".join(style))
 

@@ -1,0 +1,95 @@
+"""The answers that the docs show can be asked again; their pictures show what a terminal did."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_docs import DOCS, GENERATOR, ROOT
+
+from breakeven.cli.dispatch import build_parser
+from factories.loaded_scripts import load_script
+
+TERMINAL = load_script(DOCS / "terminal.py", "docs_terminal")
+DEMO = load_script(DOCS / "demo.py", "docs_demo")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def words_of(picture: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ET.fromstring(picture).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("answer", GENERATOR.ANSWERS, ids=lambda answer: answer.name)
+def test_an_answer_can_be_asked_again(answer: Any) -> None:
+    words = shlex.split(answer.command)
+    own = words[: words.index("--")] if "--" in words else words
+    assert build_parser().parse_args(own).command == words[0]
+    assert not answer.script or (ROOT / answer.script).is_file()
+    assert answer.file.is_file()
+
+
+def test_the_gallery_has_the_six_systems() -> None:
+    from breakeven.systems import SYSTEMS
+
+    titles = " ".join(answer.title for answer in GENERATOR.ANSWERS)
+    assert {system.name for system in SYSTEMS} <= set(re.findall(r"`([\w-]+)`", titles))
+
+
+def test_a_still_shows_words_where_they_stood_in_their_style() -> None:
+    picture = TERMINAL.still("\x1b[1;33mToo close\x1b[0m\na <b>   \x1b[2mdim\x1b[0m")
+    spans = list(ET.fromstring(picture).iter(f"{SVG}tspan"))
+    assert [span.text for span in spans] == ["Too close", "a <b>", "dim"]
+    assert [span.get("class") for span in spans] == ["brown bold", None, "dim"]
+    assert float(spans[2].get("x", "0")) > float(spans[1].get("x", "0"))
+
+
+def test_long_output_is_scrolled_through_from_its_command_to_its_end() -> None:
+    events = [(0.0, "$ long\r\n"), (1.0, "".join(f"line {n}\r\n" for n in range(20)))]
+    views = list(TERMINAL._views(events, num_rows=8))
+    seconds = [second for second, _ in views]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == len(views) > 3
+    shown = [["".join(ET.fromstring(f"<t>{row}</t>").itertext()) for _, row in v] for _, v in views]
+    assert shown[1][:2] == ["$ long", "line 0"]
+    assert shown[-1][-1] == "line 19"
+    seen = {line for lines in shown for line in lines}
+    assert seen == {"$ long", *(f"line {n}" for n in range(20))}
+    picture = TERMINAL.moving(events, num_rows=8)
+    assert set(words_of(picture)) == seen
+    assert f"k{len(views) - 1} last" in picture
+
+
+@given(
+    drawings=st.lists(
+        st.lists(st.sampled_from(["one", "two", "three"]), min_size=1, max_size=3), min_size=1
+    ),
+    is_printed_between=st.booleans(),
+)
+def test_leaving_out_redrawn_progress_leaves_the_same_screen(
+    drawings: list[list[str]], *, is_printed_between: bool
+) -> None:
+    text, num_lines = "$ run\r\n", 0
+    for lines in drawings:
+        text += "\r\x1b[2K" + "\x1b[1A\x1b[2K" * max(0, num_lines - 1)
+        if is_printed_between and len(lines) == 2:
+            text += "for good\r\n"
+        text += "\r\n".join(lines)
+        num_lines = len(lines)
+    whole, short = TERMINAL.Terminal(), TERMINAL.Terminal()
+    whole.feed(text)
+    short.feed(DEMO._without_redrawn(text))
+    assert short.rows() == whole.rows()
+
+
+def test_the_recording_is_a_cast_in_the_order_of_time() -> None:
+    header, *events = map(json.loads, (DOCS / "demo.cast").read_text("utf-8").splitlines())
+    assert (header["version"], header["width"]) == (2, TERMINAL.COLUMNS)
+    assert [event[0] for event in events] == sorted(event[0] for event in events)
+    assert {event[1] for event in events} == {"o"}
+    assert (DOCS / "pictures" / "demo.svg").stat().st_size <= 200_000
