@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from breakeven.lazy import exported_on_use, exports
 
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
+    from breakeven.adapters import ask as ask
     from breakeven.adapters import device_callback as device_callback
     from breakeven.adapters import sky_candidates as sky_candidates
     from breakeven.adapters import sky_estimator as sky_estimator
     from breakeven.adapters import training_arguments as training_arguments
+    from breakeven.adapters import verdict_callback as verdict_callback
+    from breakeven.adapters import verdict_tracker as verdict_tracker
     from breakeven.capture import record_steps as record_steps
-    from breakeven.device import DeviceSpec as DeviceSpec
     from breakeven.device import find_device as find_device
     from breakeven.device import load_catalogue as load_catalogue
     from breakeven.errors import BreakevenError as BreakevenError
     from breakeven.measure import measure_step as measure_step
     from breakeven.placement import auto as auto
     from breakeven.placement import on_fastest as on_fastest
-    from breakeven.report import CheckReport as CheckReport
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
-    from breakeven.studies import check_step as check_step
-    from breakeven.studies import check_target as check_target
+    from breakeven.studies import Report as Report
     from faststep import fast_sb3 as fast_sb3
     from faststep import fast_step as fast_step
 
@@ -33,8 +35,24 @@ __version__ = "0.1.0"
 # Loaded on first use: `breakeven --help` and the reading of reports must not wait for torch.
 __all__ = [*sorted(exports(__name__)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
-__getattr__ = exported_on_use(__name__)
+# Names of earlier versions, with their module and what to write now.
+_FORMER = {
+    "CheckReport": ("breakeven.report", "breakeven.report.CheckReport"),
+    "DeviceSpec": ("breakeven.device", "breakeven.device.DeviceSpec"),
+    "check_step": ("breakeven.studies", "breakeven.ask(step).value"),
+    "check_target": ("breakeven.studies", "breakeven.ask(target).value"),
+}
+_load = exported_on_use(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FORMER:
+        return _load(name)
+    module, instead = _FORMER[name]
+    message = f"breakeven.{name} is deprecated: use {instead}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from headless_browser import CHROMIUM, Browser
 
+from breakeven import Report
 from breakeven.report import chart_document
 from factories import explanations, sweeps
 from factories import reports as made_up
@@ -184,3 +185,24 @@ def test_the_page_is_whole_without_its_script(load: Callable[..., Browser]) -> N
         assert count(".legend li[data-series]") == 3
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_a_report_in_a_notebook_changes_nothing_around_it(browser: Browser, tmp_path: Path) -> None:
+    element = Report(sweeps.widths())._repr_html_()
+    around = "<h1>Mine</h1><table><tr><th>a</th><td class='answer n'>b</td></tr></table><p>c</p>"
+    style = (
+        "[...document.querySelectorAll('#mine, #mine *, body')].map(one => ['color', 'font',"
+        "'margin', 'padding', 'maxWidth', 'textAlign', 'borderBottom', 'backgroundColor']"
+        ".map(name => getComputedStyle(one)[name]).join()).join('|')"
+    )
+    found = []
+    for more in ("", element):
+        page = tmp_path / "notebook.html"
+        page.write_text(f"<!doctype html><div id='mine'>{around}</div>{more}", "utf-8")
+        browser.open(page.as_uri())
+        found.append(browser.evaluate(style))
+    assert found[0] == found[1]
+    inside = "getComputedStyle(document.querySelector('.breakeven-report {}'))"
+    assert browser.evaluate(inside.format(".answer") + ".fontWeight") == "600"
+    assert browser.evaluate(inside.format(".line") + ".stroke") != "none"
+    assert browser.evaluate("document.querySelectorAll('.breakeven-report script').length") == 0

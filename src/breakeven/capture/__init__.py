@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from breakeven.capture.process.run_to_end import become_script as become_script
     from breakeven.capture.process.run_to_end import go_on_as_script as go_on_as_script
     from breakeven.capture.process.run_to_end import settings_text as settings_text
+    from breakeven.capture.sessions.in_process import FirstSteps as FirstSteps
     from breakeven.capture.sessions.in_process import Recording as Recording
+    from breakeven.capture.sessions.in_process import TrainingLoop as TrainingLoop
+    from breakeven.capture.sessions.in_process import kept_training as kept_training
     from breakeven.capture.sessions.in_process import record_steps as record_steps
+    from breakeven.capture.sessions.in_process import step_name as step_name
     from breakeven.capture.sessions.in_process import time_step as time_step
     from breakeven.capture.sessions.in_process import trace_step as trace_step
     from breakeven.capture.sessions.interleaved_runs import alternate as alternate

@@ -39,6 +39,17 @@ def gpu_name(device: torch.device) -> str:
     return f"{name} (ROCm)" if kind == "cuda" and torch.version.hip else name
 
 
+def gpu_uuid(device: torch.device) -> str:
+    """Return the UUID by which NVML knows an NVIDIA GPU; empty for other GPUs.
+
+    Args:
+        device: The GPU; without an index, the current one of its type.
+    """
+    if device.type != "cuda" or torch.version.hip:
+        return ""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def gpu_peak_bytes(device: torch.device) -> int:
     """Return the peak memory of tensors so far; on Apple's GPUs, their current memory.
 

@@ -17,7 +17,7 @@ from breakeven.capture.target import Target
 from breakeven.device import HostCalibration
 from breakeven.errors import Caveat
 from breakeven.simulate import CpuRates
-from breakeven.timing import Estimate, Measurement, StepPhases, TurnKind
+from breakeven.timing import Estimate, MachinePower, Measurement, StepPhases, TurnKind
 from breakeven.trace import Configuration, FileWrites, Location, SourceText, StepTrace
 from breakeven.verdict import GeneratedRun
 
@@ -224,6 +224,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
         other: As in a plain run.
         other_work: As in a plain run.
         gap: As in a plain run.
+        power: As in a plain run.
     """
 
     num_threads: int
@@ -233,6 +234,7 @@ class ThreadTrial(msgspec.Struct, frozen=True, kw_only=True):
     other: Estimate | None = None
     other_work: tuple[OtherWork, ...] = ()
     gap: Gap | None = None
+    power: MachinePower | None = None
 
 
 class OtherWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +276,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
         other_work: That work, longest first.
         gap: A gap to record; None if no step is much longer than the others.
         generated: Time of the step as generated code, or why there is none; None if not tried.
+        power: Power of this machine during the steps; None without energy counters.
     """
 
     measurement: Measurement
@@ -297,6 +300,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     other_work: tuple[OtherWork, ...] = ()
     gap: Gap | None = None
     generated: GeneratedRun | None = None
+    power: MachinePower | None = None
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 from breakeven.cli.options import (
@@ -61,10 +62,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--deadline",
-        metavar="TIME",
-        type=duration_s,
-        help="the training must end within TIME: 8h, 45m",
+        "--deadline", metavar="TIME", type=duration_s, help="it must end within TIME: 8h, 1h30m"
     )
     limit.add_argument(
         "--until",
@@ -72,47 +70,35 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_until_s,
         help="the training must end by then: 07:30, or 2026-03-01T07:30",
     )
-    parser.add_argument(
-        "--budget", metavar="USD", type=_positive, help="it must cost at most USD dollars"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    usd = {"metavar": "USD", "type": _amount}
+    add("--budget", **usd, help="it must cost at most USD dollars")
+    add(
         "--max-usd",
-        metavar="USD",
-        type=_positive,
+        **usd,
         help="exit with 1 if the cheapest rented machine costs more, over its whole interval",
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="with --max-usd: a part of the interval suffices",
-    )
-    parser.add_argument(
+    add("--strict", action="store_true", help="with --max-usd: a part of the interval suffices")
+    names = {"metavar": "NAME,...", "type": comma_names, "default": ()}
+    add(
         "--machines",
-        metavar="NAME,...",
-        type=comma_names,
-        default=(),
+        **names,
         help="only these: names of machines or GPUs, or cpu (all: breakeven prices)",
     )
-    parser.add_argument(
-        "--clouds",
-        metavar="NAME,...",
-        type=comma_names,
-        default=(),
-        help="only these providers: aws, gcp, azure, hf",
-    )
-    parser.add_argument(
+    add("--clouds", **names, help="only these providers: aws, gcp, azure, hf")
+    add(
         "--num-gpus",
         metavar="N,...",
         type=_numbers,
         default=(1,),
         help="numbers of GPUs of one machine that divide the batch: 1,2,4,8 (default: 1)",
     )
-    parser.add_argument(
+    add(
         "--batch-per-gpu",
         action="store_true",
         help="with --num-gpus: each GPU keeps the script's batch, and there are fewer steps",
     )
-    parser.add_argument(
+    add(
         "--price",
         metavar="NAME=USD",
         type=_price,
@@ -120,33 +106,33 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="your own price of a machine per hour: g5.xlarge=0.40; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--prices",
         metavar="FILE",
         type=Path,
         help="your own list of machines, as breakeven prices --json prints it",
     )
-    parser.add_argument(
+    add(
         "--power-price",
         metavar="USD",
-        type=_positive,
+        type=partial(_amount, may_be_zero=True),
         default=0.0,
         help="dollars per kWh of this machine (default: it is free)",
     )
-    parser.add_argument(
+    add(
         "--grid",
         metavar="KG",
-        type=_positive,
+        type=partial(_amount, may_be_zero=True),
         help="kg of CO2 per kWh of electricity (default: that of each machine's region)",
     )
-    parser.add_argument(
+    add(
         "--setup",
         metavar="TIME",
-        type=duration_s,
+        type=partial(duration_s, may_be_zero=True),
         help="time to start a rented machine, load the software and copy the data (default: 4m, "
         "1.5 to 10)",
     )
-    parser.add_argument(
+    add(
         "--format",
         choices=("hf", "sky"),
         help="print the job for the cheapest clearly faster machine instead: hf, a command of HF "
@@ -228,13 +214,14 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({whole_number(part.strip()) for part in text.split(",")}))
 
 
-def _positive(text: str) -> float:
+def _amount(text: str, *, may_be_zero: bool = False) -> float:
     try:
         value = float(text.removeprefix("$"))
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    if not (0 < value < math.inf or (may_be_zero and value == 0)):
+        least = "of at least 0" if may_be_zero else "above 0"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {least}")
     return value
 
 
@@ -242,21 +229,18 @@ def _price(text: str) -> tuple[str, float]:
     name, equals, price = text.rpartition("=")
     if not (equals and name):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=USD, such as g5.xlarge=0.40")
-    return name, _positive(price)
+    return name, _amount(price)
 
 
 def _until_s(text: str) -> float:
     """Return the seconds until a time of day, today or tomorrow, or until a date and time."""
-    now = datetime.datetime.now()
+    now = datetime.datetime.now().astimezone()
     try:
-        is_date = "T" in text or " " in text
-        if is_date:
-            end = datetime.datetime.fromisoformat(text)
+        if "T" in text or " " in text:
+            end = datetime.datetime.fromisoformat(text).astimezone()
         else:
-            end = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(text))
-        if end.tzinfo is not None:
-            end = end.astimezone().replace(tzinfo=None)
-        if not is_date:
+            time = datetime.time.fromisoformat(text)
+            end = datetime.datetime.combine(now.date(), time).astimezone()
             end += datetime.timedelta(days=end <= now)
     except ValueError:
         raise argparse.ArgumentTypeError(

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,33 +235,39 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNITS_S = {"d": 86_400.0, "h": 3_600.0, "min": 60.0, "m": 60.0, "s": 1.0}
+_TIME_PART = r"([0-9]+(?:\.[0-9]+)?) ?(d|h|min|m|s)"
 
 
-def duration_s(text: str) -> float:
-    """Return ``60``, ``60s``, ``2m`` or ``1h`` in seconds.
+def duration_s(text: str, *, may_be_zero: bool = False) -> float:
+    """Return ``60``, ``60s``, ``2m`` or ``1h30m`` in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: The text is not a time above 0.
+        argparse.ArgumentTypeError: The text is not a time above 0, or of at least 0.
     """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|m|h|)", text)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, such as 30s or 2m")
+    # Only a number alone may lack its unit: the 30 of 1h30 could be minutes.
+    whole = text if re.search("[a-z]", text) else f"{text}s"
+    is_time = re.fullmatch(f"{_TIME_PART}(?: ?{_TIME_PART})*", whole) is not None
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_TIME_PART, whole))
+    if not (is_time and seconds < math.inf and (seconds or may_be_zero)):
+        least = "of at least 0" if may_be_zero else "above 0"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time {least}, such as 30s or 1h30m")
     return seconds
 
 
 def whole_number(text: str) -> int:
-    """Return ``10000``, ``10,000`` or ``10_000`` as a number.
+    """Return ``10000``, ``10,000``, ``10_000`` or ``1e4`` as a number.
 
     Raises:
         argparse.ArgumentTypeError: The text is not a whole number above 0.
     """
-    digits = re.sub("[_,]", "", text)
+    digits = re.sub("[_,]", "", text) if text[:1].isdigit() else ""
     # Python refuses to parse numbers of thousands of digits.
-    if not re.fullmatch(r"[0-9]{1,18}", digits) or not text[0].isdigit() or not int(digits):
+    is_number = re.fullmatch(r"[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{1,18})?[eE][0-9]{1,2}", digits)
+    number = Decimal(digits) if is_number else Decimal(0)
+    if not 0 < number < 10**18 or number % 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(digits)
+    return int(number)
 
 
 def comma_names(text: str) -> tuple[str, ...]:

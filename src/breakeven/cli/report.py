@@ -24,7 +24,7 @@ examples:
   breakeven report run.json -o report.html
   breakeven report sweep.json -o sweep.svg --force
   breakeven report run.json --format sarif -o breakeven.sarif
-  breakeven report run.json --card --steps 100000 -o card.md"""
+  breakeven report run.json --card --steps 1e6 -o card.svg"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +37,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="write a page (.html), the charts (.png, .svg) or the card (.md) to FILE",
+        help="write a page (.html), the charts (.png, .svg) or the card (.md, .svg) to FILE",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--card",
         action="store_true",
-        help="print times and costs of a run of check or explain as Markdown",
+        help="print times and costs of a run of check or explain as Markdown; -o FILE.svg writes "
+        "them as an image",
     )
     parser.add_argument(
         "--steps",
@@ -90,16 +91,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _card(args: argparse.Namespace) -> int:
     # Imported here, since a stored run shows without torch.
-    from breakeven.report import card_text, read_document
+    from breakeven.report import card_document, read_document
     from breakeven.store import write_document
     from breakeven.studies import CostRequest, TrainingLength, cost_run
 
-    if args.output and args.output.suffix.lower() != ".md":
+    suffix = args.output.suffix.lower() if args.output else ".md"
+    if suffix not in (".md", ".svg"):
         raise UsageError(
-            f"no card is written as {args.output}", hint="name a file that ends in .md"
+            f"no card is written as {args.output}", hint="name a file that ends in .md or .svg"
         )
     cost = cost_run(args.run_file, CostRequest(length=TrainingLength(num_steps=args.steps)))
-    card = card_text(read_document(args.run_file), cost).encode()
+    card = card_document(read_document(args.run_file), cost, suffix)
     if args.output:
         write_document(args.output, card, force=args.force)
     else:

@@ -9,6 +9,7 @@ from breakeven.measure.busy_machine import OtherLoad as OtherLoad
 from breakeven.measure.busy_machine import PageFaults as PageFaults
 from breakeven.measure.busy_machine import PoolWaits as PoolWaits
 from breakeven.measure.busy_machine import own_time_ns as own_time_ns
+from breakeven.measure.energy_counters import EnergyMeter as EnergyMeter
 
 if TYPE_CHECKING:
     from breakeven.measure.device_timer import DeviceTimer as DeviceTimer

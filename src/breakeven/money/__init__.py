@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.money.energy import J_PER_KWH as J_PER_KWH
     from breakeven.money.energy import POWER_FIT as POWER_FIT
     from breakeven.money.energy import Activity as Activity
     from breakeven.money.energy import PowerFit as PowerFit
     from breakeven.money.energy import board_watts as board_watts
     from breakeven.money.energy import co2_kg as co2_kg
+    from breakeven.money.energy import counted_watts as counted_watts
     from breakeven.money.energy import energy_kwh as energy_kwh
     from breakeven.money.energy import kernel_work as kernel_work
     from breakeven.money.interval import Interval as Interval

@@ -13,6 +13,7 @@ from breakeven.device import DeviceSpec, Precision, generation_of
 from breakeven.money.interval import Interval
 from breakeven.money.machines import Machine
 from breakeven.simulate import Program
+from breakeven.timing import MachinePower
 from breakeven.units import NS_PER_S
 
 
@@ -161,7 +162,29 @@ GRID_KG_PER_KWH = {
 J_PER_KWH = 3.6e6
 
 
-def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None = None) -> Interval:
+def counted_watts(power: MachinePower, counter: str) -> Interval | None:
+    """Return the power of some parts of this machine together; None if no counter showed it.
+
+    Args:
+        power: What the counters showed.
+        counter: Beginning of their names: ``RAPL`` or ``NVML``.
+    """
+    parts = [part for part in power.parts if part.counter.startswith(counter)]
+    if not parts:
+        return None
+    return Interval(
+        value=sum(part.watts for part in parts),
+        low=sum(part.low_watts for part in parts),
+        high=sum(part.high_watts for part in parts),
+    )
+
+
+def energy_kwh(
+    training_ns: Interval,
+    machine: Machine,
+    boards: Interval | None = None,
+    processors: Interval | None = None,
+) -> Interval:
     """Return the electricity of a training, that of the building included, in kWh.
 
     The ends are those of all parts at once, so the interval is wider than 90 %.
@@ -170,23 +193,24 @@ def energy_kwh(training_ns: Interval, machine: Machine, boards: Interval | None 
         training_ns: Time of the training.
         machine: Its machine; one without a provider has no building. The processors of one
             without GPUs are busy; those of another are between idle and busy.
-        boards: Power of all its GPUs together, from `board_watts`.
+        boards: Power of all its GPUs together, from `board_watts` or measured.
+        processors: Measured power of its processors; None to predict it with that of the memory.
     """
-    idle, full = next(watts for name, watts in _VCPU_WATTS.items() if name in machine.cpu)
-    half = (idle + full) / 2
-    vcpu = (idle, half, full) if machine.num_gpus else (half, full, full)
-    more_bytes = max(machine.memory_bytes - machine.num_vcpus * _BYTES_PER_VCPU, 0.0)
-    gpu = boards or Interval(value=0.0, low=0.0, high=0.0)
+    if processors is None:
+        idle, full = next(watts for name, watts in _VCPU_WATTS.items() if name in machine.cpu)
+        half = (idle + full) / 2
+        low, value = (idle, half) if machine.num_gpus else (half, full)
+        more_bytes = max(machine.memory_bytes - machine.num_vcpus * _BYTES_PER_VCPU, 0.0)
+        processors = Interval(value=value, low=low, high=full).map(
+            lambda watts: machine.num_vcpus * watts + more_bytes * _WATTS_PER_BYTE
+        )
+    watts = processors.plus(boards) if boards else processors
     pue = (_PUE_ENDS[0], _PUE.get(machine.cloud, _OTHER_PUE), _PUE_ENDS[1])
     if not machine.provider:
         pue = (1.0, 1.0, 1.0)
     low, value, high = (
-        building
-        * (machine.num_vcpus * processor + more_bytes * _WATTS_PER_BYTE + board)
-        * (time / NS_PER_S / J_PER_KWH)
-        for building, processor, board, time in zip(
-            pue, vcpu, _ends(gpu), _ends(training_ns), strict=True
-        )
+        building * power * (time / NS_PER_S / J_PER_KWH)
+        for building, power, time in zip(pue, _ends(watts), _ends(training_ns), strict=True)
     )
     return Interval(value=value, low=low, high=high)
 

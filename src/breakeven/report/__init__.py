@@ -17,19 +17,21 @@ if TYPE_CHECKING:
     from breakeven.report.calibrate import calibration_document as calibration_document
     from breakeven.report.calibrate import gpu_calibration_document as gpu_calibration_document
     from breakeven.report.calibrate import stored_calibration as stored_calibration
-    from breakeven.report.card import card_text as card_text
+    from breakeven.report.card import card_document as card_document
     from breakeven.report.chart import settings_text as settings_text
     from breakeven.report.check_report import SCHEMA_VERSION as SCHEMA_VERSION
     from breakeven.report.check_report import CheckReport as CheckReport
-    from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION
-    from breakeven.report.comparison import Change as Change
-    from breakeven.report.comparison import ComparisonReport as ComparisonReport
-    from breakeven.report.comparison import CrossoverChange as CrossoverChange
-    from breakeven.report.comparison import CrossoverShift as CrossoverShift
-    from breakeven.report.comparison import DeviceChange as DeviceChange
-    from breakeven.report.comparison import PointName as PointName
-    from breakeven.report.comparison import TimeChange as TimeChange
     from breakeven.report.comparison import compare_reports as compare_reports
+    from breakeven.report.comparison_report import (
+        COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION,
+    )
+    from breakeven.report.comparison_report import Change as Change
+    from breakeven.report.comparison_report import ComparisonReport as ComparisonReport
+    from breakeven.report.comparison_report import CrossoverChange as CrossoverChange
+    from breakeven.report.comparison_report import CrossoverShift as CrossoverShift
+    from breakeven.report.comparison_report import DeviceChange as DeviceChange
+    from breakeven.report.comparison_report import PointName as PointName
+    from breakeven.report.comparison_report import TimeChange as TimeChange
     from breakeven.report.conditions import Condition as Condition
     from breakeven.report.conditions import Figure as Figure
     from breakeven.report.conditions import Figures as Figures
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from breakeven.report.devices import hosts_document as hosts_document
     from breakeven.report.devices import stored_devices as stored_devices
     from breakeven.report.devices import stored_hosts as stored_hosts
+    from breakeven.report.document import plain as plain
     from breakeven.report.explain_report import DEVICE_TRACK as DEVICE_TRACK
     from breakeven.report.explain_report import EXPLAIN_SCHEMA_VERSION as EXPLAIN_SCHEMA_VERSION
     from breakeven.report.explain_report import HOST_TRACK as HOST_TRACK
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from breakeven.report.explain_report import TimelineSpan as TimelineSpan
     from breakeven.report.job import JOB_CLOUDS as JOB_CLOUDS
     from breakeven.report.job import job_text as job_text
+    from breakeven.report.kinds import KINDS as KINDS
     from breakeven.report.kinds import kinds_by_schema as kinds_by_schema
     from breakeven.report.normal_report import NormalReport as NormalReport
     from breakeven.report.prices import cheapest_machines as cheapest_machines
@@ -69,7 +73,9 @@ if TYPE_CHECKING:
     from breakeven.report.rules import rules_document as rules_document
     from breakeven.report.rules import stored_rules as stored_rules
     from breakeven.report.shown import chart_document as chart_document
+    from breakeven.report.shown import documents_of as documents_of
     from breakeven.report.shown import ensure_can_chart as ensure_can_chart
+    from breakeven.report.shown import html_part as html_part
     from breakeven.report.shown import json_schema as json_schema
     from breakeven.report.shown import show as show
     from breakeven.report.shown import to_json as to_json

@@ -42,7 +42,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     curves = [[one for one in series.points if not one.is_too_big] for series in chart.series]
     times_ns = [point.step_ns for points in curves for point in points]
     if times_ns:  # a terminal has no room for intervals
-        y = value_axis(chart.y.label, times_ns, chart.y.as_text)
+        y = value_axis(chart.y.label, times_ns, chart.y.as_text, chart.y.unit)
         chart = dataclasses.replace(chart, y=y)
     across, down = (1, 1) if is_ascii else (2, 4)
     ticks: dict[int, str] = {}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from breakeven.report.chart import axis_word, crossover_interval, settings_text
-from breakeven.report.comparison import (
+from breakeven.report.comparison_report import (
     Change,
     ComparisonReport,
     CrossoverShift,

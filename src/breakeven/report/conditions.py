@@ -12,7 +12,8 @@ from breakeven.device import find_device, known_device
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report.answer_text import reference_cpu
 from breakeven.report.check_report import CheckReport
-from breakeven.report.comparison import Comparable, ComparisonReport
+from breakeven.report.comparison import Comparable
+from breakeven.report.comparison_report import ComparisonReport
 from breakeven.report.rules import find_rule_pages
 from breakeven.report.text import (
     duration_with_interval,

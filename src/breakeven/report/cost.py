@@ -6,26 +6,16 @@ import math
 from collections.abc import Sequence
 
 from breakeven.errors import BreakevenError, Caveat
-from breakeven.money import PriceSource
-from breakeven.report.chart import (
-    Chart,
-    ChartPoint,
-    ChartSeries,
-    value_axis,
-)
+from breakeven.money import J_PER_KWH, Interval, PriceSource
+from breakeven.report.chart import Chart, ChartPoint, ChartSeries, value_axis
 from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
 from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
-from breakeven.units import (
-    NS_PER_S,
-    format_digits,
-    format_time,
-)
+from breakeven.units import NS_PER_S, format_digits, format_time
 from breakeven.verdict import DeviceKind
 
-_HERE = "this machine"
 _MAX_ROWS = 14
 _MAX_DEVICES = 3
 # A faster machine is named if it is at least this much faster than the cheapest one.
@@ -67,25 +57,21 @@ def cost_answer(rows: Sequence[CostRow], prices: Sequence[PriceSource]) -> str:
         return f"{own[0].upper()}{own[1:]}; no listed machine{within} is clearly faster."
     cheapest = rented[0]
     batch = f", fits up to batch {cheapest.largest_batch:,}" if cheapest.largest_batch else ""
-    place = machine_text(cheapest, prices)
-    parts = [
-        f"{_device(cheapest)} on {place}: {time_text(cheapest)}, "
-        f"{usd_text(cheapest.usd.value)}{batch}",
-        own,
-    ]
+    answer = (
+        f"{_device(cheapest)} on {machine_text(cheapest, prices)}: {time_text(cheapest)}, "
+        f"{usd_text(cheapest.usd.value)}{batch}; {own}"
+    )
+    longest_ns = cheapest.time_ns.value / CLEARLY_FASTER
+    faster = [row for row in rented if row.time_ns.value <= longest_ns]
+    if not faster:
+        return f"{answer}."
     # Of the clearly faster ones, the one that buys the most speed for the money.
-    ratios = [
-        (cheapest.time_ns.value / row.time_ns.value, row.usd.value / cheapest.usd.value, row)
-        for row in rented
-    ]
-    faster = [one for one in ratios if one[0] >= CLEARLY_FASTER]
-    if faster:
-        speedup, money, row = min(faster, key=lambda one: one[1] / one[0])
-        parts.append(
-            f"{_device(row)} on {machine_text(row, prices)} would be {ratio_alone(speedup)} faster "
-            f"for {ratio_alone(money)} the money"
-        )
-    return f"{'; '.join(parts)}."
+    row = min(faster, key=lambda row: row.usd.value * row.time_ns.value)
+    speedup = cheapest.time_ns.value / row.time_ns.value
+    return (
+        f"{answer}; {_device(row)} on {machine_text(row, prices)} would be {ratio_alone(speedup)} "
+        f"faster for {ratio_alone(row.usd.value / cheapest.usd.value)} the money."
+    )
 
 
 def cheapest_figure(report: CostReport) -> Figure:
@@ -129,9 +115,11 @@ def machine_text(row: CostRow, prices: Sequence[PriceSource]) -> str:
 
 def time_text(row: CostRow) -> str:
     """Return the time of the training with its interval."""
-    time_ns = row.time_ns
-    ends = f"{format_time(time_ns.low)}–{format_time(time_ns.high)}"
-    return f"{format_time(time_ns.value)} ({ends})"
+    return _time_with_ends(row.time_ns)
+
+
+def _time_with_ends(ns: Interval) -> str:
+    return f"{format_time(ns.value)} ({format_time(ns.low)}–{format_time(ns.high)})"
 
 
 def usd_text(usd: float) -> str:
@@ -141,18 +129,18 @@ def usd_text(usd: float) -> str:
 
 def cost_document(report: CostReport) -> Document:
     """Return the document of a cost."""
-    charts = _charts(report)
-    limits, num_late = _limits(report), sum(not row.meets_limits for row in report.rows)
-    answers = [Line(report.answer, "bold green" if num_late < len(report.rows) else "bold yellow")]
+    rows, charts, limits = report.rows, _charts(report), _limits(report)
+    num_in_time = sum(row.meets_limits for row in rows)
+    answers = [Line(report.answer, "bold green" if num_in_time else "bold yellow")]
     if limits:
-        held = f"{len(report.rows) - num_late:,} of {plural(len(report.rows), 'machine')}"
+        held = f"{num_in_time:,} of {plural(len(rows), 'machine')}"
         answers.append(Line(f"{limits}, with 95 % confidence: {held}."))
     size = f", batch size {report.batch_size:,}" if report.batch_size else ""
     sources = (f"{printable(one.name, 40)} {one.date or 'undated copy'}" for one in report.prices)
-    low, value, high = (
-        format_time(ns * NS_PER_S)
-        for ns in (report.setup_s.low, report.setup_s.value, report.setup_s.high)
-    )
+    setup, energy = report.setup_s, _measured_energy(rows)
+    setup_text = f"{_time_with_ends(setup.times(NS_PER_S))} assumed"
+    if setup.low == setup.high:  # given by the user
+        setup_text = format_time(setup.value * NS_PER_S) if setup.value else "0 s"
     return Document(
         title=f"What does it cost to train {printable(report.target, 120)}?",
         answers=answers,
@@ -162,17 +150,32 @@ def cost_document(report: CostReport) -> Document:
             Fact("prices", "; ".join(sources)),
             Fact(
                 "setup",
-                f"{value} ({low}–{high}) assumed to start a rented machine, load the software and "
-                "copy the data",
+                f"{setup_text} to start a rented machine, load the software and copy the data",
             ),
+            *([Fact("energy here", energy)] if energy else []),
         ),
         blocks=(
-            Section("Machines", (_table(report),), heading=""),
+            Section("Machines", (_table(rows),), heading=""),
             *([Section("Time against money", charts)] if charts else []),
             *caveat_section(_caveats(report)),
         ),
         charts=charts,
     )
+
+
+def _measured_energy(rows: Sequence[CostRow]) -> str:
+    """Return the measured power of this machine, by device; empty if its energy is predicted."""
+    texts: list[str] = []
+    for row in rows:
+        if row.energy_counters:
+            watts = row.energy_kwh.value * J_PER_KWH / (row.time_ns.value / NS_PER_S)
+            counters = ", ".join(printable(one, 40) for one in row.energy_counters)
+            is_part = (
+                row.kind is DeviceKind.GPU and len({one[:4] for one in row.energy_counters}) < 2
+            )
+            rest = ", the rest predicted" if is_part else ""
+            texts.append(f"{_device(row)} {format_digits(watts, 2)} W, measured ({counters}{rest})")
+    return f"{'; '.join(texts)}, with idle power and other processes" if texts else ""
 
 
 def _limits(report: CostReport) -> str:
@@ -195,54 +198,38 @@ def _caveats(report: CostReport) -> dict[Caveat, str]:
     return held | {one: listed(list(names), _MAX_DEVICES) for one, names in devices.items()}
 
 
-def _table(report: CostReport) -> Table:
-    rows = report.rows
+def _table(rows: Sequence[CostRow]) -> Table:
     unit, unit_ns = _unit(rows)
     places = [
-        _HERE if row.is_here else f"{row.provider} {row.machine.removeprefix('Standard_')}"
-        for row in rows
+        "this machine" if r.is_here else f"{r.provider} {r.machine.removeprefix('Standard_')}"
+        for r in rows
     ]
-    bounds: list[str] = []
-    times: list[Cell | str] = []
-    for row in rows:
-        in_parts = f", in {row.num_parts} parts" if row.num_parts > 1 else ""
-        bounds.append(f"{row.bound.value if row.bound else ''}{in_parts}")
-        time_ns = row.time_ns
-        too_big = Cell("too big", style="red", page="too big for its memory")
-        time = _with_ends(time_ns.value, time_ns.low, time_ns.high, unit_ns)
-        times.append(too_big if row.fits is False else time)
-    batches = [f"{row.largest_batch:,}" if row.largest_batch else "" for row in rows]
-    emissions = [format_digits(row.co2_kg.value, 2) if row.co2_kg else "" for row in rows]
-    energies = [format_digits(row.energy_kwh.value, 2) for row in rows]
-    return Table(
-        (
-            Column(
-                "machine",
-                [
-                    Cell(shorten(place, 22), style="bold" if row.is_on_front else "", page=place)
-                    for place, row in zip(places, rows, strict=True)
-                ],
-            ),
-            Column("device", [Cell(shorten(_device(row), 22), page=_device(row)) for row in rows]),
-            Column(
-                unit,
-                times,
-                is_number=True,
-            ),
-            Column(
-                "$",
-                [_with_ends(r.usd.value, r.usd.low, r.usd.high) or "free" for r in rows],
-                is_number=True,
-            ),
-            Column("bound", bounds, page_header="limited by", optional=1),
-            *(
-                [Column("batch", batches, page_header="largest batch", is_number=True, optional=2)]
-                if any(batches)
-                else []
-            ),
-            Column("kWh", energies, is_number=True, optional=3),
-            Column("kg CO₂", emissions, is_number=True, optional=4),
+    styles = ["bold" if r.is_on_front else "" for r in rows]
+    too_big = Cell("too big", style="red", page="too big for its memory")
+    times = [too_big if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
+    money = [_with_ends(r.usd) if r.usd.value else "free" for r in rows]
+    emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
+    parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
+    bounds = [
+        (r.bound.value if r.bound else "") + text for r, text in zip(rows, parts, strict=True)
+    ]
+    batches = [f"{r.largest_batch:,}" if r.largest_batch else "" for r in rows]
+    columns = [
+        Column(
+            "machine",
+            [Cell(shorten(p, 22), s, page=p) for p, s in zip(places, styles, strict=True)],
         ),
+        Column("device", [Cell(shorten(_device(r), 22), page=_device(r)) for r in rows]),
+        Column(unit, times, is_number=True),
+        Column("$", money, is_number=True),
+        Column("kWh", [format_digits(r.energy_kwh.value, 2) for r in rows], is_number=True),
+        Column("kg CO₂", emissions, is_number=True),
+        Column("bound", bounds, page_header="limited by"),
+    ]
+    if any(batches):
+        columns.append(Column("batch", batches, page_header="largest batch", is_number=True))
+    return Table(
+        columns,
         caption="Machines within the limits first, then by money",
         note="No other machine is both faster and cheaper than those in bold type.",
         legend="(low–high) 90 % interval   bold: no other machine is both faster and cheaper",
@@ -262,10 +249,10 @@ def _device(row: CostRow) -> str:
     return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
 
 
-def _with_ends(value: float, low: float, high: float, unit: float = 1.0) -> str:
-    """Return ``1.2 (0.9–1.6)``; empty for 0."""
-    texts = [format_digits(one / unit, 2) for one in (value, low, high)]
-    return f"{texts[0]} ({texts[1]}–{texts[2]})" if value else ""
+def _with_ends(figure: Interval) -> str:
+    """Return ``1.2 (0.9–1.6)``."""
+    value, low, high = (format_digits(x, 2) for x in (figure.value, figure.low, figure.high))
+    return f"{value} ({low}–{high})"
 
 
 def _charts(report: CostReport) -> tuple[Chart, ...]:
@@ -281,34 +268,32 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
     unit, unit_ns = _unit(shown)
     groups: dict[DeviceKind, list[ChartPoint]] = {}
     for number, row in enumerate(shown):
-        time_ns = row.time_ns
         point = ChartPoint(
             x=row.usd.value,
             row=number,
-            step_ns=time_ns.value,
-            low_ns=time_ns.low,
-            high_ns=time_ns.high,
+            step_ns=row.time_ns.value,
+            low_ns=row.time_ns.low,
+            high_ns=row.time_ns.high,
             source=row.source,
         )
         groups.setdefault(row.kind, []).append(point)
+    names = {DeviceKind.CPU: "machines with a CPU alone", DeviceKind.GPU: "machines with a GPU"}
     chart = Chart(
         title="The fastest machines for the money",
         note="",
         x=value_axis("money", [row.usd.value for row in shown], usd_text),
         y=value_axis(
-            "time of the training", ends, lambda ns: f"{format_digits(ns / unit_ns, 2)} {unit}"
+            "time of the training",
+            ends,
+            lambda ns: f"{format_digits(ns / unit_ns)} {unit}",
+            unit_ns,
         ),
         x_labels=tuple(
             f"{usd_text(row.usd.value)}: {_device(row)}, {machine_text(row, report.prices)}"
             for row in shown
         ),
         series=tuple(
-            ChartSeries(
-                name=f"machines with a {'GPU' if kind is DeviceKind.GPU else 'CPU alone'}",
-                kind=kind,
-                style=number,
-                points=tuple(points),
-            )
+            ChartSeries(name=names[kind], kind=kind, style=number, points=tuple(points))
             for number, (kind, points) in enumerate(groups.items())
         ),
     )

@@ -36,6 +36,8 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: Time from the start of the machine to the end of the last step.
         usd: Money for that time, as the provider bills it.
         energy_kwh: Electricity, with the building's share.
+        energy_counters: Counters of this machine that measured its power, with the idle power and
+            that of other processes; empty if the electricity is predicted.
         co2_kg: Emissions of generating it; null if the grid is unknown.
         bound: The bottleneck of the step; null if unknown.
         fits: Whether the device has enough memory; null if unknown.
@@ -66,6 +68,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     largest_batch: int | None
     meets_limits: bool
     is_on_front: bool = False
+    energy_counters: tuple[str, ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
     @property

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report.cost import faster_choices, usd_text
+from breakeven.report.cost import faster_choices, time_text, usd_text
 from breakeven.report.cost_report import CostReport
-from breakeven.units import NS_PER_S, format_time
+from breakeven.units import NS_PER_S
 
 # By the name of `--format`: the providers that take such a job.
 JOB_CLOUDS = {"hf": ("hf",), "sky": ("aws", "gcp", "azure")}
@@ -51,10 +51,8 @@ def job_text(report: CostReport, kind: str, arguments: Sequence[str] = ()) -> st
         minutes = math.ceil(row.time_ns.high / NS_PER_S / 60)
         flavor = hf_flavor(row.machine)
         return f"hf jobs run --flavor {flavor} --timeout {minutes}m IMAGE {command}\n"
-    time_ns = row.time_ns
-    ends = f"{format_time(time_ns.low)}–{format_time(time_ns.high)}"
     return (
-        f"# {row.device}: {format_time(time_ns.value)} ({ends}), {usd_text(row.usd.value)}\n"
+        f"# {row.device}: {time_text(row)}, {usd_text(row.usd.value)}\n"
         f"resources:\n  infra: {row.provider}\n  instance_type: {row.machine}\n"
         f"workdir: .\nrun: |\n  {command}\n"
     )

@@ -14,7 +14,7 @@ from breakeven.report.calibrate import CALIBRATION_SCHEMA_VERSION, CalibrationDo
 from breakeven.report.check import check_document
 from breakeven.report.check_report import SCHEMA_VERSION, CheckReport
 from breakeven.report.compare import comparison_document
-from breakeven.report.comparison import COMPARISON_SCHEMA_VERSION, ComparisonReport
+from breakeven.report.comparison_report import COMPARISON_SCHEMA_VERSION, ComparisonReport
 from breakeven.report.cost import cost_document
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport
 from breakeven.report.devices import (

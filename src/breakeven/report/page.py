@@ -15,6 +15,7 @@ from breakeven.report.text import printable, shorten
 
 _PACKAGE = "breakeven.report"
 _FOLDER = "html"
+_SCOPE = "breakeven-report"
 _MAX_WORD_CHARACTERS = 28
 _TITLE_HEIGHT = 46
 _KEY_COLUMNS, _KEY_HEIGHT = 3, 20
@@ -35,27 +36,43 @@ def render_page(document: Document) -> bytes:
     Args:
         document: The document to show.
     """
-    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
-    style = _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
-    script = _source("chart.js")
+    style, script = _style(), _source("chart.js")
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (script, style)]
     policy = (
         f"default-src 'none'; script-src 'sha256-{digests[0].decode()}'; "
         f"style-src 'sha256-{digests[1].decode()}'; base-uri 'none'; form-action 'none'"
     )
-    return _render(
+    return _page(document, style, policy=policy, script=_Verbatim(script))
+
+
+def render_part(document: Document) -> str:
+    """Return a document as an HTML element for another page, such as a notebook.
+
+    It needs no script. Its style sheet is nested in its own class, so it applies to nothing else.
+
+    Args:
+        document: The document to show.
+    """
+    style = re.sub(r"(?m)^( *)(?::root|body)(?= {)", r"\1&", _style())
+    style = f".{_SCOPE}.{_SCOPE} {{\n{style}}}\n"
+    # A page may hold several reports: their ids differ as their contents do.
+    prefix = f"{_SCOPE}-{hashlib.sha256(repr(document).encode()).hexdigest()[:12]}-"
+    return _page(document, style, scope=_SCOPE, prefix=prefix).decode()
+
+
+def _page(document: Document, style: str, **values: object) -> bytes:
+    return render_template(
         "page.html.j2",
         document=document,
         terminal=Medium.TERMINAL,
-        policy=policy,
         style=_Verbatim(style),
-        script=_Verbatim(script),
         has_long_word=_has_long_word,
         page_text=lambda cell: cell_text(cell, Medium.PAGE),
         plain=plain,
         printable=printable,
         view_of=SvgChart,
         timeline_of=SvgTimeline,
+        **{"scope": "", "prefix": "", **values},
     )
 
 
@@ -77,7 +94,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
     style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
     style = re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
-    return _render(
+    return render_template(
         "charts.svg.j2",
         heading=shorten(heading, 100),
         places=places,
@@ -89,7 +106,13 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     )
 
 
-def _render(template: str, **values: object) -> bytes:
+def render_template(template: str, **values: object) -> bytes:
+    """Return a template of this package in UTF-8, with every text escaped.
+
+    Args:
+        template: Its file name.
+        values: What it shows.
+    """
     # Create it on use: commands without a page must not wait for it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -130,6 +153,11 @@ def _has_long_word(text: str) -> bool:
 
 def _source(name: str) -> str:
     return (resources.files(_PACKAGE) / _FOLDER / name).read_text("utf-8")
+
+
+def _style() -> str:
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
+    return _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
 
 
 def _series_css(*, is_dark: bool) -> str:

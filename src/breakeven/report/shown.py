@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 from inspect import cleandoc
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -12,11 +14,13 @@ from rich.console import Console
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.report.chart_png import chart_png, ensure_can_draw
+from breakeven.report.document import Document
 from breakeven.report.kinds import kind_of, kinds_by_schema
-from breakeven.report.page import render_page, render_svg
+from breakeven.report.page import render_page, render_part, render_svg
 from breakeven.report.terminal import render
 from breakeven.report.text import printable, with_texts
 
+_TEXT_COLUMNS = 100
 _PAGES = (".html", ".htm")
 _REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 
@@ -32,15 +36,29 @@ def show(
         hints: Closing lines with next actions.
         options: Further arguments of the kind's builder.
     """
-    kind = kind_of(report)
-    documents = list(kind.parts(report)) if kind.parts else []
-    if kind.build:
-        documents.append(kind.build(report, **options))
+    documents = documents_of(report, **options)
     for number, document in enumerate(documents, start=1):
         is_last = number == len(documents)
         render(document, console, hints=hints if is_last else ())
         if not is_last:
             console.line()
+
+
+def documents_of(report: msgspec.Struct, **options: object) -> list[Document]:
+    """Return the documents that a terminal shows below one another."""
+    kind = kind_of(report)
+    documents = list(kind.parts(report)) if kind.parts else []
+    return [*documents, kind.build(report, **options)] if kind.build else documents
+
+
+def html_part(report: msgspec.Struct) -> str:
+    """Return a report as an HTML element for a notebook; its terminal text if it has no page."""
+    kind = kind_of(report)
+    if kind.build:
+        return render_part(kind.build(report))
+    text = StringIO()
+    show(report, Console(file=text, width=_TEXT_COLUMNS, force_jupyter=False))
+    return f"<pre>{html.escape(text.getvalue())}</pre>"
 
 
 def ensure_can_chart(suffix: str) -> None:

@@ -6,6 +6,7 @@ Each device gets a batch of the recorded size. `predict_on_gpus` divides it amon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -62,14 +63,12 @@ class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
         step: The step, as on one device: its batch size is that of each device.
         single: The step on one device alone.
         communication_ns: Time of the exchange between devices, hidden behind kernels or not.
-        batch_size: Samples of each device, if known.
     """
 
     setup: MultiGpuSetup
     step: StepPrediction
     single: StepPrediction
     communication_ns: float
-    batch_size: int | None = None
 
     @property
     def factor(self) -> float:
@@ -95,47 +94,37 @@ class SharedTimes:
 
 
 def predict_multi_gpu(
-    trace: StepTrace,
-    device: DeviceSpec,
+    single: StepPrediction,
+    times: PhaseTimes,
+    size: ModelSize,
     host: HostSpec,
     setup: MultiGpuSetup,
     *,
-    single: StepPrediction | None = None,
-    times: PhaseTimes | None = None,
-    size: ModelSize | None = None,
     costs: CostModel | None = None,
     table: MultiGpuTable | None = None,
 ) -> MultiGpuPrediction:
     """Return the prediction of a step that several devices share.
 
     Args:
-        trace: The step on one device, with the batch of one device.
-        device: Kind of all devices.
+        single: The step on one device, with the batch of one device.
+        times: Its times by phase.
+        size: The model.
         host: Host that issues the work.
         setup: Number of devices and strategy.
-        single: The step on one device, if already predicted.
-        times: Its times by phase, if already known.
-        size: The model; by default as the trace shows it.
         costs: The cost model; the shipped one by default.
         table: Costs of several devices; the shipped ones by default.
 
     Raises:
         ValueError: There are fewer than two devices.
     """
-    host = host.for_device(device)
-    single = single or predict_steps(trace, [device], host, costs=costs)[0]
-    size, table, costs = (
-        size or model_size(trace),
-        table or load_multi_gpu_table(),
-        costs or shipped_costs(),
-    )
+    device, host = single.device, host.for_device(single.device)
+    table, costs = table or load_multi_gpu_table(), costs or shipped_costs()
     link = peer_link(
         device,
         setup.num_devices,
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    times = times or phase_times(build_program(trace, costs=costs), device, host)
     shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
     # Add the error of the factor to that of the lone step. If the host limits only the shared step,
@@ -180,25 +169,24 @@ def predict_multi_gpu(
         ),
         single=single,
         communication_ns=shared.communication_ns,
-        batch_size=trace.batch_size,
     )
 
 
 def predict_on_gpus(
     step: StepTrace | ScaledTrace,
-    device: DeviceSpec,
+    devices: Sequence[DeviceSpec],
     host: HostSpec,
     num_gpus: int,
     *,
     keeps_global_batch: bool,
     has_peer_access: bool | None = None,
     costs: CostModel | None = None,
-) -> MultiGpuPrediction:
-    """Return the prediction of a step on one or several GPUs of one machine, by DDP.
+) -> tuple[MultiGpuPrediction, ...]:
+    """Predict a step on one or several GPUs of one machine, by DDP, for each kind of GPU.
 
     Args:
         step: The recorded step. One process of a distributed script stands for all of them.
-        device: Kind of all GPUs; its ``peer_bytes_per_s`` is the link between them.
+        devices: Kinds of GPUs; ``peer_bytes_per_s`` is the link between GPUs of one kind.
         host: Host that issues the work.
         num_gpus: Number of GPUs.
         keeps_global_batch: Whether the GPUs divide the batch of the script (strong scaling);
@@ -223,15 +211,18 @@ def predict_on_gpus(
     setup = MultiGpuSetup(
         strategy=Strategy.DDP, num_devices=num_gpus, has_peer_access=has_peer_access
     )
-    (single,) = predict_steps(trace, [device], host, costs=costs)
-    if num_gpus > 1:
-        shared = predict_multi_gpu(trace, device, host, setup, single=single, costs=costs)
-    else:
-        shared = MultiGpuPrediction(
-            setup=setup, step=single, single=single, communication_ns=0, batch_size=trace.batch_size
-        )
-    stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
-    return msgspec.structs.replace(shared, step=stepped)
+    program = build_program(trace, costs=costs)
+    singles = predict_steps(program, devices, host)
+    times, size = phase_times(program, devices, host), model_size(trace)
+    found: list[MultiGpuPrediction] = []
+    for single, own in zip(singles, times, strict=True):
+        if num_gpus > 1:
+            shared = predict_multi_gpu(single, own, size, host, setup, costs=costs)
+        else:
+            shared = MultiGpuPrediction(setup=setup, step=single, single=single, communication_ns=0)
+        stepped = msgspec.structs.replace(shared.step, caveats=(*shared.step.caveats, *caveats))
+        found.append(msgspec.structs.replace(shared, step=stepped))
+    return tuple(found)
 
 
 def _with_part_of_batch(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 
 import msgspec
+import numpy as np
 
 from breakeven.cost import read_shipped
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import Caveat
 from breakeven.simulate.program import Program
-from breakeven.trace import Collective, Copy, Op, Phase, StepTrace, TensorSpec
+from breakeven.trace import Collective, Op, Phase, StepTrace, TensorSpec
 
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
@@ -118,39 +120,48 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self.forward_device_ns + self.backward_device_ns + self.other_device_ns
 
 
-def phase_times(program: Program, device: DeviceSpec, host: HostSpec) -> PhaseTimes:
-    """Return the times of a step by phase, without any waits."""
-    costs, host = program.costs, host.for_device(device)
-    launch = costs.launch_costs(device)
-    kernels = tuple(dict.fromkeys(program.kernels))
-    times_ns = dict(
-        zip(kernels, costs.kernel_times(kernels, [device]).time_ns[:, 0].tolist(), strict=True)
-        if kernels
-        else ()
-    )
-    host_ns = dict.fromkeys(Phase, 0.0)
-    device_ns = dict.fromkeys(Phase, 0.0)
-    copy_ns = 0.0
+def phase_times(
+    program: Program, devices: Sequence[DeviceSpec], host: HostSpec
+) -> tuple[PhaseTimes, ...]:
+    """Return the times of a step by phase on each device, without any waits."""
+    costs, hosts = program.costs, [host.for_device(device) for device in devices]
+    launches = [costs.launch_costs(device) for device in devices]
+    kernels = {kernel: i for i, kernel in enumerate(dict.fromkeys(program.kernels))}
+    num_runs = {phase: np.zeros(len(kernels)) for phase in Phase}
+    num_launches = dict.fromkeys(Phase, 0)
+    issue_ns = {feeding: dict.fromkeys(Phase, 0.0) for feeding in hosts}
     for event, lowering in zip(program.trace.events, program.lowerings, strict=True):
-        if isinstance(event, Copy) and event.is_to_device:
-            copy_ns += costs.copy_ns(event.num_bytes, device=device, is_pinned=event.is_pinned)
         if not isinstance(event, Op) or lowering is None:
             continue
         phase = Phase.OPTIMIZER if is_zeroing(event) else event.phase
-        launches = sum(kernel.launches for kernel in lowering.kernels)
-        host_ns[phase] += costs.host_op_ns(event, lowering, host) + launches * launch.launch_ns
-        device_ns[phase] += launches * launch.gap_ns + sum(
-            times_ns[kernel] for kernel in lowering.kernels
+        for feeding, own_ns in issue_ns.items():
+            own_ns[phase] += costs.host_op_ns(event, lowering, feeding)
+        for kernel in lowering.kernels:
+            num_launches[phase] += kernel.launches
+            num_runs[phase][kernels[kernel]] += 1
+    times_ns = np.zeros((0, len(devices)))
+    if kernels:
+        times_ns = costs.kernel_times(tuple(kernels), devices).time_ns
+    work_ns = {phase: (runs @ times_ns).tolist() for phase, runs in num_runs.items()}
+    found: list[PhaseTimes] = []
+    for d, (device, feeding, launch) in enumerate(zip(devices, hosts, launches, strict=True)):
+        host_ns = {p: issue_ns[feeding][p] + num_launches[p] * launch.launch_ns for p in Phase}
+        device_ns = {p: work_ns[p][d] + num_launches[p] * launch.gap_ns for p in Phase}
+        times = PhaseTimes(
+            forward_host_ns=host_ns[Phase.FORWARD],
+            backward_host_ns=host_ns[Phase.BACKWARD],
+            other_host_ns=host_ns[Phase.OPTIMIZER] + host_ns[Phase.DATA] + feeding.step_ns,
+            forward_device_ns=device_ns[Phase.FORWARD],
+            backward_device_ns=device_ns[Phase.BACKWARD],
+            other_device_ns=device_ns[Phase.OPTIMIZER] + device_ns[Phase.DATA],
+            copy_ns=sum(
+                costs.copy_ns(copy.num_bytes, device=device, is_pinned=copy.is_pinned)
+                for copy in program.trace.copies
+                if copy.is_to_device
+            ),
         )
-    return PhaseTimes(
-        forward_host_ns=host_ns[Phase.FORWARD],
-        backward_host_ns=host_ns[Phase.BACKWARD],
-        other_host_ns=host_ns[Phase.OPTIMIZER] + host_ns[Phase.DATA] + host.step_ns,
-        forward_device_ns=device_ns[Phase.FORWARD],
-        backward_device_ns=device_ns[Phase.BACKWARD],
-        other_device_ns=device_ns[Phase.OPTIMIZER] + device_ns[Phase.DATA],
-        copy_ns=copy_ns,
-    )
+        found.append(times)
+    return tuple(found)
 
 
 MULTI_GPU_TABLE_VERSION = 1

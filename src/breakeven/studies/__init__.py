@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.studies.answer import Report as Report
     from breakeven.studies.batch_sizes import why_not_measured as why_not_measured
+    from breakeven.studies.check import check_runs as check_runs
     from breakeven.studies.check import check_step as check_step
     from breakeven.studies.check import check_target as check_target
     from breakeven.studies.cost import SETUP_S as SETUP_S
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from breakeven.studies.normal import normal_target as normal_target
     from breakeven.studies.ray_engine import RayEngine as RayEngine
     from breakeven.studies.runner import Runner as Runner
+    from breakeven.studies.study import StudyOptions as StudyOptions
     from breakeven.studies.sweep import SweepProgress as SweepProgress
     from breakeven.studies.sweep import sweep_target as sweep_target
     from breakeven.studies.sweep_axes import assign_roles as assign_roles

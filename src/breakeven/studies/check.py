@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
 from breakeven.advise import diagnose, kept_findings
-from breakeven.calibrate import host_called, in_measured_machines
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher
+from breakeven.calibrate import check_host_name, host_called, in_measured_machines
 from breakeven.device import HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
-from breakeven.progress import Progress
 from breakeven.report import SCHEMA_VERSION, CheckReport, record
 from breakeven.simulate import CompileMode, CpuCosts
 from breakeven.source import Sources
 from breakeven.studies.batch_sizes import (
-    AXIS,
     SizeSearch,
     search_loader_sizes,
     search_scaled_sizes,
@@ -44,39 +43,28 @@ from breakeven.studies.measured_step import (
     step_caveats,
 )
 from breakeven.studies.runner import is_worth_repeating, less_disturbed
-from breakeven.studies.study import host_as_told, start_study
+from breakeven.studies.study import StudyOptions, host_as_told, start_study
 from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
-    NoCrossover,
     ProgramFacts,
     generated_step,
     program_of,
 )
 
-_ONE_SIZE = NoCrossover(
-    none_because="A function has the batch size that it was written with. To find out, call "
-    "check_step with functions of several sizes.",
-    axis=AXIS,
-)
+if TYPE_CHECKING:
+    from breakeven.capture import PlainRun, TracedRun, TrainingLoop
 
 
 def check_target(
     target: str,
     *,
-    arguments: Sequence[str] = (),
-    is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "auto",
-    measured: Sequence[str] = (),
-    time_limit_s: float = 300.0,
     length: TrainingLength = UNKNOWN_LENGTH,
-    keep: Keep = KEEP_NOTHING,
     tries_generated: bool = True,
     compile_mode: CompileMode | None = None,
     knows_other_cpus: bool = False,
-    progress: Progress | None = None,
-    launcher: Launcher | None = None,
+    **options: Unpack[StudyOptions],
 ) -> CheckReport:
     """Check whether a GPU pays off for the training step of ``target``.
 
@@ -85,33 +73,22 @@ def check_target(
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
-        arguments: ``sys.argv[1:]`` of the script.
-        is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs to compare with, six by default, and of absent CPUs to predict.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
-        time_limit_s: Limit of each run, in seconds.
         length: Length of the training; if known, the report has the time on each device.
-        keep: Side effects of the target that are real; by default none.
         tries_generated: Also time a short step with forward, backward and update as generated code,
             as `breakeven.fast_step` does it.
         compile_mode: Also predict the step as ``torch.compile`` would make it in this mode. If the
             script compiles its model, then its own mode is always predicted.
         knows_other_cpus: Also measure this CPU's rates, so that the recorded step can later be
             predicted for other CPUs.
-        progress: Progress callback.
-        launcher: Starts the processes, instead of ``keep``; by default the study has its own.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         BreakevenError: If the target gives no answer, or a device or host is unknown.
     """
     gpus, cpus = split_devices(devices)
     check_absent_cpus(cpus)
-    with start_study(
-        target, arguments=arguments, is_module=is_module, devices=gpus, host=host,
-        measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
-        launcher=launcher,
-    ) as study:  # fmt: skip
+    with start_study(target, devices=gpus, **options) as study:
         step = measure_target(
             study.runner, has_gpu=bool(study.ready.gpu), tries_generated=tries_generated
         )
@@ -142,59 +119,106 @@ def check_target(
 
 
 def check_step(
-    step: Callable[[], object],
+    step: Callable[[], object] | TrainingLoop,
     *,
     devices: Sequence[str] = (),
     host: str = "auto",
     budget_s: float = 1.0,
+    knows_other_cpus: bool = False,
 ) -> CheckReport:
-    """Check whether a GPU pays off for ``step``, a function that does one training step.
+    """Check whether a GPU pays off for a training step, in this process.
 
-    The function is called some tens to thousands of times, first plainly and then recorded on a
-    fake GPU. Each call trains model and optimizer as usual.
+    A function is called some tens to thousands of times, first plainly and then recorded on a fake
+    GPU. Then the modules and optimizers that it uses, and the random numbers, are as before. Other
+    effects of the calls remain, such as a learning rate scheduler's count.
 
     Args:
-        step: Takes no arguments; runs forward, backward and update of tensors on the CPU.
+        step: A function without arguments that runs forward, backward and update of tensors on the
+            CPU; or a loop of such steps.
         devices: Names of GPUs to compare with, six by default, and of absent CPUs to predict.
         host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         budget_s: Seconds of plain steps that suffice if steps are short.
+        knows_other_cpus: As for `check_target`.
 
     Raises:
         BreakevenError: If a device or host is unknown.
-        UsageError: If ``step`` is no function.
+        UsageError: If ``step`` is no function, or needs arguments.
     """
     # `check_target` needs torch only in its child processes.
+    from breakeven.capture import TrainingLoop, kept_training, step_name, time_step, trace_step
+
+    if not isinstance(step, TrainingLoop):
+        _ensure_step(step)
+    check_absent_cpus(split_devices(devices)[1])
+    check_host_name(host)
+    with kept_training(None if isinstance(step, TrainingLoop) else step):
+        plain = time_step(step, budget_s=budget_s)
+        if is_worth_repeating(plain):
+            plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
+        return check_runs(
+            plain, trace_step(step), target=step_name(step), devices=devices, host=host,
+            knows_other_cpus=knows_other_cpus,
+        )  # fmt: skip
+
+
+def check_runs(
+    plain: PlainRun,
+    traced: TracedRun,
+    *,
+    target: str,
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    knows_other_cpus: bool = False,
+) -> CheckReport:
+    """Check whether a GPU pays off for a step that was timed and recorded in this process.
+
+    Args:
+        plain: Steps on this CPU.
+        traced: The step as recorded.
+        target: Name of the step.
+        devices: As for `check_step`.
+        host: As for `check_step`.
+        knows_other_cpus: As for `check_target`.
+    """
     import torch
 
-    from breakeven.capture import time_step, trace_step
     from breakeven.measure import measure_cpu_rates, measure_host
 
+    specs, cpus = split_devices(devices)
+    here = measure_host().host
+    feeding = in_measured_machines(host_called(host, here))
+    results = (measured_result(plain, DeviceKind.CPU),)
+    timed = measured_step(traced, plain, plain, results)
+    seen = host_for_prediction(timed.program, plain, feeding, here)
+    compared = compare_devices(timed.program, specs, seen, results)
+    costs, absent, unpredicted = None, (), ()
+    if cpus or knows_other_cpus:
+        costs = CpuCosts(host=here, core=measure_cpu_rates())
+    if cpus and costs:
+        absent, unpredicted = predict_absent_cpus(timed.program, results[0], costs, cpus)
+    sizes = search_scaled_sizes(timed, compared)
+    return _report(
+        timed, compared, sizes, program_facts(timed, specs, feeding, here),
+        target=target, here=here, torch_version=str(torch.__version__),
+        caveats=(*sizes.caveats, *unpredicted), absent_cpus=absent, costs=costs,
+    )  # fmt: skip
+
+
+def _ensure_step(step: object) -> None:
     if not callable(step):
         raise UsageError(
             f"step is a {type(step).__name__}, not a function",
-            hint="pass the function itself, without calling it: check_step(step)",
+            hint="pass the function itself, without calling it",
         )
-    specs, cpus = split_devices(devices)
-    check_absent_cpus(cpus)
-    here = measure_host().host
-    feeding = in_measured_machines(host_called(host, here))
-    plain = time_step(step, budget_s=budget_s)
-    if is_worth_repeating(plain):
-        plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
-    results = (measured_result(plain, DeviceKind.CPU),)
-    timed = measured_step(trace_step(step), plain, plain, results)
-    seen = host_for_prediction(timed.program, plain, feeding, here)
-    compared = compare_devices(timed.program, specs, seen, results)
-    absent, unpredicted = (), ()
-    if cpus:
-        costs = CpuCosts(host=here, core=measure_cpu_rates())
-        absent, unpredicted = predict_absent_cpus(timed.program, results[0], costs, cpus)
-    return _report(
-        timed, compared, SizeSearch(crossover=_ONE_SIZE),
-        program_facts(timed, specs, feeding, here),
-        target=str(getattr(step, "__qualname__", type(step).__name__)), here=here,
-        torch_version=str(torch.__version__), caveats=unpredicted, absent_cpus=absent,
-    )  # fmt: skip
+    try:
+        inspect.signature(getattr(step, "forward", step)).bind()  # a module's call takes anything
+    except TypeError as error:
+        raise UsageError(
+            f"the step needs arguments ({error})",
+            hint="pass functools.partial(step, ...), which needs none",
+        ) from error
+    except ValueError:  # compiled code need not have a signature
+        pass
 
 
 def _not_generated(step: MeasuredStep) -> tuple[Caveat, ...]:

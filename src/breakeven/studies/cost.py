@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Unpack
 
 from msgspec.structs import replace
 
-from breakeven.device import (
-    find_device,
-    find_host_cpu,
-    known_device,
-)
+from breakeven.device import HostCpu, find_device, find_host_cpu, known_device
 from breakeven.errors import Caveat, UsageError
 from breakeven.money import (
     Interval,
@@ -25,6 +20,7 @@ from breakeven.money import (
     billed_usd,
     board_watts,
     co2_kg,
+    counted_watts,
     energy_kwh,
     kernel_work,
     known_prices,
@@ -33,16 +29,13 @@ from breakeven.money import (
 )
 from breakeven.report import CheckReport, ExplainReport, RecordedStep, cost_answer, pareto_front
 from breakeven.report.cost_report import COST_SCHEMA_VERSION, CostReport, CostRow
-from breakeven.simulate import (
-    Program,
-    build_program,
-)
+from breakeven.simulate import Program, build_program
 from breakeven.studies.check import check_target
 from breakeven.studies.comparison import predict_absent_cpus
 from breakeven.studies.measured_step import UNKNOWN_LENGTH, TrainingLength
 from breakeven.studies.rented_gpus import rented_steps
-from breakeven.studies.study import read_recorded
-from breakeven.timing import Source
+from breakeven.studies.study import StoredRun, StudyOptions, read_recorded
+from breakeven.timing import MachinePower, Source
 from breakeven.units import NS_PER_S
 from breakeven.verdict import (
     BetweenTime,
@@ -128,13 +121,13 @@ class CostRequest:
         return machines
 
 
-def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport:
+def cost_target(target: str, request: CostRequest, **options: Unpack[StudyOptions]) -> CostReport:
     """Return the cost of training ``target``, which runs for some steps on this machine.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
         request: The question.
-        options: Further arguments of `check_target`.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         BreakevenError: If the target gives no answer, or its length is unknown.
@@ -157,18 +150,18 @@ def cost_target(target: str, request: CostRequest, **options: Any) -> CostReport
     return _cost(report, recording, build_program(recording.trace), request)
 
 
-def cost_run(path: str | os.PathLike[str], request: CostRequest) -> CostReport:
-    """Return the cost of the training in ``path``, a run stored by ``breakeven check -o``.
+def cost_run(run: StoredRun, request: CostRequest) -> CostReport:
+    """Return the cost of the training of a run that ``breakeven check -o`` stored.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         request: The question.
 
     Raises:
         StoredDataError: If the file holds no recorded step.
         BreakevenError: If the length of the training is unknown.
     """
-    return _cost(*read_recorded(path, "cost"), request)
+    return _cost(*read_recorded(run, "cost"), request)
 
 
 def _cost(
@@ -178,9 +171,9 @@ def _cost(
     request: CostRequest,
 ) -> CostReport:
     machines, num_steps = request.chosen(), _num_steps(report, request.length)
-    facts = report.program and facts_of(report.program)
+    facts = facts_of(report.program) if report.program else ProgramFacts()
     training = _Training(
-        facts=facts or ProgramFacts(),
+        facts=facts,
         num_steps=num_steps,
         num_processes=recording.trace.num_processes,
         own=report.results[0],
@@ -188,16 +181,12 @@ def _cost(
     )
     gpus, undivided = _gpu_rows(training, program, recording, machines)
     cpus, unpredicted = _cpu_rows(training, program, recording, machines)
-    rows = _in_order(
-        [
-            *_own_rows(training, program, report),
-            *gpus,
-            *cpus,
-        ],
-        named={name.casefold() for name in request.machines},
-    )
-    providers = {machine.provider for machine in machines}
-    used = tuple(one for one in request.prices.sources if one.id in providers)
+    named = {name.casefold() for name in request.machines}
+    rows = _in_order([*_own_rows(training, program, report), *gpus, *cpus], named=named)
+    used = request.prices.with_machines(machines).sources
+    caveats = [*price_caveats(used, datetime.now(UTC).date()), *undivided, *unpredicted]
+    if facts.other_ns is None:
+        caveats.append(_BETWEEN_UNKNOWN)
     return CostReport(
         schema_version=COST_SCHEMA_VERSION,
         target=report.target,
@@ -211,17 +200,7 @@ def _cost(
         prices=used,
         rows=rows,
         answer=cost_answer(rows, used),
-        caveats=tuple(
-            dict.fromkeys(
-                (
-                    *price_caveats(used, datetime.now(UTC).date()),
-                    *undivided,
-                    *unpredicted,
-                    *([] if facts and facts.other_ns is not None else [_BETWEEN_UNKNOWN]),
-                    *report.caveats,
-                )
-            )
-        ),
+        caveats=tuple(dict.fromkeys((*caveats, *report.caveats))),
     )
 
 
@@ -285,7 +264,7 @@ class _Training:
             largest: The largest batch that fits.
             caveats: More reasons to trust the figures less.
         """
-        request = self.request
+        request, power = self.request, result.power or MachinePower()
         # One device alone takes the processes' parts of a batch one after the other.
         factor = 1.0
         if num_gpus == 0:
@@ -297,12 +276,11 @@ class _Training:
         time_ns = Interval(value=time.total_ns, low=time.low_ns, high=time.high_ns)
         if machine.provider:
             time_ns = time_ns.plus(request.setup_s.times(NS_PER_S))
-        energy = energy_kwh(time_ns, machine, boards)
+        energy = energy_kwh(time_ns, machine, boards, counted_watts(power, "RAPL"))
         usd = energy.times(request.power_usd_per_kwh)
         if machine.provider:
             source = request.prices.source_of(machine)
             usd = time_ns.map(lambda ns: billed_usd(machine, source, ns / NS_PER_S))
-        fits = result.fits is not False
         return CostRow(
             provider=machine.cloud,
             machine=machine.name,
@@ -323,9 +301,10 @@ class _Training:
             peak_memory_bytes=result.peak_memory_bytes,
             largest_batch=largest,
             # The upper end of a 90 % interval holds with 95 %.
-            meets_limits=fits
+            meets_limits=result.fits is not False
             and time_ns.high <= NS_PER_S * (request.deadline_s or math.inf)
             and usd.high <= (math.inf if request.budget_usd is None else request.budget_usd),
+            energy_counters=tuple(part.counter for part in power.parts),
             caveats=(*result.caveats, *caveats),
         )
 
@@ -341,19 +320,16 @@ class _Training:
         """
         facts, between = self.facts, self.facts.between
         known = [one for one in between if one.device == result.device] or between
-        if result.source is Source.PREDICTED and result.kind is DeviceKind.GPU and known:
-            ends = (
-                min(one.low_ns for one in known),
-                statistics.median(one.time_ns for one in known),
-                max(one.high_ns for one in known),
-            )
-        elif result.source is Source.PREDICTED and result.kind is DeviceKind.CPU:
-            own_ns = (facts.other_ns or 0.0) / self.own.step_ns
-            ends = (own_ns * result.low_ns, own_ns * result.step_ns, own_ns * result.high_ns)
-        else:
-            ends = None
-        if ends is not None:
-            low_ns, time_ns, high_ns = (end / factor for end in ends)
+        if result.source is Source.PREDICTED and (known or result.kind is DeviceKind.CPU):
+            step = Interval(value=result.step_ns, low=result.low_ns, high=result.high_ns)
+            there = step.times((facts.other_ns or 0.0) / self.own.step_ns)
+            if result.kind is DeviceKind.GPU:
+                there = Interval(
+                    value=statistics.median(one.time_ns for one in known),
+                    low=min(one.low_ns for one in known),
+                    high=max(one.high_ns for one in known),
+                )
+            low_ns, time_ns, high_ns = (ns / factor for ns in (there.low, there.value, there.high))
             between = (
                 BetweenTime(device=result.device, time_ns=time_ns, low_ns=low_ns, high_ns=high_ns),
             )
@@ -384,11 +360,15 @@ def _own_rows(
             num_gpus=int(kind is DeviceKind.GPU),
             cpu=report.host.name,
         )
-        boards, caveats = None, ()
-        if kind is DeviceKind.GPU:
+        power, caveats = best.power or MachinePower(), list[Caveat]()
+        boards = counted_watts(power, "NVML")
+        if kind is DeviceKind.GPU and boards is None:
             gpu = known_device(best.device)
             boards = gpu and board_watts(gpu, kernel_work(program, [gpu])[0].during(best.step_ns))
-            caveats = () if gpu else (_UNKNOWN_BOARD,)
+            caveats += [] if gpu else [_UNKNOWN_BOARD]
+        for why in power.unread:
+            message = f"a part of this machine's energy is not measured: {why}"
+            caveats.append(Caveat(code="energy-not-measured", message=message))
         yield training.row(best, machine, boards=boards, caveats=caveats)
 
 
@@ -396,35 +376,32 @@ def _gpu_rows(
     training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> tuple[list[CostRow], list[Caveat]]:
     """Return the training on the machines with GPUs, and why some numbers of GPUs are left out."""
-    request = training.request
+    request, rented = training.request, [machine for machine in machines if machine.gpu]
     steps, undivided = rented_steps(
         program,
         recording,
-        [machine for machine in machines if machine.gpu],
+        rented,
         request.num_gpus,
         keeps_global_batch=request.keeps_global_batch,
     )
     rows = [
         training.row(
-            device_result(rented.step),
+            device_result(one.step),
             machine,
-            boards=rented.boards_watts(machine),
-            num_gpus=rented.num_gpus,
-            num_parts=rented.num_parts,
-            largest=rented.largest_batch,
-            caveats=rented.caveats,
+            boards=one.boards_watts(machine),
+            num_gpus=one.num_gpus,
+            num_parts=one.num_parts,
+            largest=one.largest_batch,
+            caveats=one.caveats,
         )
-        for rented in steps
-        for machine in rented.machines
+        for one in steps
+        for machine in one.machines
     ]
     return rows, undivided
 
 
 def _cpu_rows(
-    training: _Training,
-    program: Program,
-    recording: RecordedStep,
-    machines: Sequence[Machine],
+    training: _Training, program: Program, recording: RecordedStep, machines: Sequence[Machine]
 ) -> tuple[list[CostRow], tuple[Caveat, ...]]:
     """Return the training on the machines without a GPU, or why it cannot be predicted."""
     rented = [machine for machine in machines if not machine.gpu]
@@ -432,17 +409,15 @@ def _cpu_rows(
         return [], ()
     if recording.here is None:
         return [], (_NO_RATES,)
-    cpus = [
-        replace(find_host_cpu(machine.cpu or _ASSUMED_CPU), num_cores=machine.num_cores)
-        for machine in rented
-    ]
-    distinct = list(dict.fromkeys(cpus))
-    results, unpredicted = predict_absent_cpus(program, training.own, recording.here, distinct)
-    by_cpu = dict(zip(distinct, results, strict=False))
+    groups: dict[HostCpu, list[Machine]] = {}
+    for machine in rented:
+        cpu = find_host_cpu(machine.cpu or _ASSUMED_CPU)
+        groups.setdefault(replace(cpu, num_cores=machine.num_cores), []).append(machine)
+    results, unpredicted = predict_absent_cpus(program, training.own, recording.here, list(groups))
     peak_bytes = training.own.peak_memory_bytes
     rows: list[CostRow] = []
-    for machine, cpu in zip(rented, cpus, strict=True):
-        if (result := by_cpu.get(cpu)) is not None:
+    for some, result in zip(groups.values(), results, strict=False):
+        for machine in some:
             fits = peak_bytes is None or peak_bytes <= machine.memory_bytes
             result = replace(result, fits=fits, peak_memory_bytes=peak_bytes)
             caveats = () if machine.cpu else (_CPU_ASSUMED,)
@@ -467,11 +442,8 @@ def _in_order(rows: Sequence[CostRow], *, named: set[str]) -> tuple[CostRow, ...
     kept: list[CostRow] = []
     for row in ordered:
         key = (row.provider, row.device, row.num_gpus)
-        is_faster = all(
-            row.time_ns.value < other.time_ns.value
-            for other in kept
-            if (other.provider, other.kind) == (row.provider, row.kind)
-        )
+        alike = [one for one in kept if (one.provider, one.kind) == (row.provider, row.kind)]
+        is_faster = all(row.time_ns.value < one.time_ns.value for one in alike)
         is_new = key not in seen if row.kind is DeviceKind.GPU else is_faster
         if is_new or row.is_here or row.machine.casefold() in named:
             kept.append(row)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from typing import Unpack
 
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher, PlainRun
+from breakeven.capture import PlainRun
 from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat
 from breakeven.processor import has_half_hardware
-from breakeven.progress import Progress
-from breakeven.report import (
-    ExplainReport,
-    record,
-)
+from breakeven.report import ExplainReport, record
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
 from breakeven.studies.comparison import compare_devices
 from breakeven.studies.explanation import chosen_rules, explained
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
 from breakeven.studies.runner import Runner
-from breakeven.studies.study import host_as_told, read_recorded, start_study
+from breakeven.studies.study import (
+    StoredRun,
+    StudyOptions,
+    host_as_told,
+    read_recorded,
+    start_study,
+)
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial, Source
 from breakeven.trace import (
     Configuration,
@@ -49,18 +51,11 @@ _OWN_CAVEATS = frozenset(
 def explain_target(
     target: str,
     *,
-    arguments: Sequence[str] = (),
-    is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "auto",
-    measured: Sequence[str] = (),
-    time_limit_s: float = 300.0,
     rules: Sequence[str] = (),
     tries_cpu: bool = True,
     budget_s: float = 1.0,
-    keep: Keep = KEEP_NOTHING,
-    progress: Progress | None = None,
-    launcher: Launcher | None = None,
+    **options: Unpack[StudyOptions],
 ) -> ExplainReport:
     """Explain what limits the training step of ``target`` on a GPU, and on this CPU.
 
@@ -69,32 +64,21 @@ def explain_target(
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
-        arguments: ``sys.argv[1:]`` of the script.
-        is_module: Run ``target`` as ``python -m`` does.
         devices: Names of GPUs; the explanation is for the first. By default six, with the
             explanation for the GPU of the verdict.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
-        time_limit_s: Limit of each run, in seconds.
         rules: Codes or causes of the rules whose findings to report; all by default.
         tries_cpu: Also measure the step under other settings of this CPU, which takes some
             seconds. Without it, findings that need such measurements are left out.
         budget_s: Seconds of plain steps that suffice if steps are short.
-        keep: Side effects of the target that are real; by default none.
-        progress: Progress callback.
-        launcher: Starts the processes of several calls. By default each call has its own, which
-            takes some seconds to import torch.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         BreakevenError: If the target gives no answer, or a device, host or rule is unknown.
     """
     wanted = chosen_rules(rules)
     with start_study(
-        target, arguments=arguments, is_module=is_module,
-        devices=select_devices(devices), host=host,
-        measured=measured, time_limit_s=time_limit_s, budget_s=budget_s, keep=keep,
-        progress=progress, launcher=launcher,
-    ) as study:  # fmt: skip
+        target, devices=select_devices(devices), budget_s=budget_s, **options
+    ) as study:
         step = measure_target(study.runner, has_gpu=bool(study.ready.gpu))
         feeding, told = host_as_told(study, step)
         loader = step.traced.loader
@@ -178,14 +162,14 @@ def try_cpu_settings(
 
 
 def explain_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), rules: Sequence[str] = ()
+    run: StoredRun, *, devices: Sequence[str] = (), rules: Sequence[str] = ()
 ) -> ExplainReport:
-    """Explain the run in ``path``, written by ``breakeven check`` or ``explain`` with ``-o``.
+    """Explain a run that ``breakeven check`` or ``explain`` wrote with ``-o``.
 
     Nothing is run or measured again: the host is that of the stored run.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         devices: Names of GPUs; the explanation is for the first. By default those of the stored
             run, with the explanation for the GPU of its verdict.
         rules: Codes or causes of the rules whose findings to report; all by default.
@@ -196,7 +180,7 @@ def explain_run(
             hand, or holds no recorded step.
     """
     wanted = chosen_rules(rules)
-    report, recording, program = read_recorded(path, "explain")
+    report, recording, program = read_recorded(run, "explain")
     predicted = (
         result
         for result in report.results

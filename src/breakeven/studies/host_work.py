@@ -54,6 +54,7 @@ def on_threads(as_set: PlainRun, trial: ThreadTrial) -> PlainRun:
         other=trial.other,
         other_work=trial.other_work,
         gap=trial.gap,
+        power=trial.power,
     )
 
 

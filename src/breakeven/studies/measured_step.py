@@ -263,6 +263,7 @@ def measured_result(plain: PlainRun, kind: DeviceKind) -> DeviceResult:
         num_samples=len(plain.measurement.steady_ns),
         is_disturbed=plain.measurement.is_disturbed,
         num_threads=plain.num_threads if is_cpu else None,
+        power=plain.power,
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Unpack
 
 import numpy as np
 from msgspec.structs import replace
 
 from breakeven.advise import recast
 from breakeven.calibrate import Speed, anchors_of, in_measured_machines, read_speeds, with_kinds
-from breakeven.capture import KEEP_NOTHING, Keep, Launcher
 from breakeven.device import (
     DeviceSpec,
     FeedingHost,
@@ -21,7 +20,6 @@ from breakeven.device import (
     select_devices,
 )
 from breakeven.errors import Caveat, UsageError
-from breakeven.progress import Progress
 from breakeven.report.normal_report import (
     NORMAL_SCHEMA_VERSION,
     NormalReport,
@@ -41,7 +39,7 @@ from breakeven.simulate import (
 )
 from breakeven.studies.host_work import host_for_prediction, with_factors_of
 from breakeven.studies.measured_step import measure_target, program_facts, shown_host, step_caveats
-from breakeven.studies.study import read_recorded, start_study
+from breakeven.studies.study import StoredRun, StudyOptions, read_recorded, start_study
 from breakeven.timing import Estimate, Source
 from breakeven.trace import HostWork
 from breakeven.units import format_duration
@@ -78,39 +76,22 @@ _NO_SPEED_HINT = "say what you saw: --measured 'T4: 340 it/s', or 'colab T4: 45 
 def normal_target(
     target: str,
     *,
-    arguments: Sequence[str] = (),
-    is_module: bool = False,
     devices: Sequence[str] = (),
-    host: str = "auto",
-    measured: Sequence[str] = (),
-    time_limit_s: float = 300.0,
-    keep: Keep = KEEP_NOTHING,
-    progress: Progress | None = None,
-    launcher: Launcher | None = None,
+    **options: Unpack[StudyOptions],
 ) -> NormalReport:
     """Judge whether the step of ``target`` is as fast as it should be on the GPU that ran it.
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
-        arguments: ``sys.argv[1:]`` of the script.
-        is_module: Run ``target`` as ``python -m`` does.
         devices: Names of other GPUs to predict, six by default.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``. A GPU here is measured.
-        time_limit_s: Limit of each run, in seconds.
-        keep: Side effects of the target that are real; by default none.
-        progress: Progress callback.
-        launcher: Starts the processes; by default the study has its own.
+        **options: Of the runs; see `StudyOptions`. ``measured`` has the speeds to judge; a GPU
+            here is measured.
 
     Raises:
         BreakevenError: If the target gives no answer, or a device or host is unknown.
         UsageError: If there is no speed to judge, or one is no speed of this step.
     """
-    with start_study(
-        target, arguments=arguments, is_module=is_module, devices=select_devices(devices),
-        host=host, measured=measured, time_limit_s=time_limit_s, keep=keep, progress=progress,
-        launcher=launcher,
-    ) as study:  # fmt: skip
+    with start_study(target, devices=select_devices(devices), **options) as study:
         if not (study.speeds or study.ready.gpu):
             raise UsageError(_NO_SPEED, hint=_NO_SPEED_HINT)
         step = measure_target(study.runner, has_gpu=bool(study.ready.gpu))
@@ -126,14 +107,14 @@ def normal_target(
 
 
 def normal_run(
-    path: str | os.PathLike[str], *, devices: Sequence[str] = (), measured: Sequence[str] = ()
+    run: StoredRun, *, devices: Sequence[str] = (), measured: Sequence[str] = ()
 ) -> NormalReport:
-    """Judge speeds of the step in ``path``, written by ``breakeven check`` or ``explain``.
+    """Judge speeds of the step of a run that ``breakeven check`` or ``explain`` wrote.
 
     Nothing is run or measured again.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         devices: Names of other GPUs to predict, six by default.
         measured: As for `normal_target`.
 
@@ -143,7 +124,7 @@ def normal_run(
         UsageError: As for `normal_target`.
     """
     speeds = read_speeds(measured)
-    report, recording, program = read_recorded(path, "normal")
+    report, recording, program = read_recorded(run, "normal")
     own, kinds = recording.host, {one.device.id: one.kind for one in speeds.values() if one.kind}
     host = with_kinds(own, own, kinds)
     assert isinstance(host, FeedingHost)

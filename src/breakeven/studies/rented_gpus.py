@@ -105,55 +105,55 @@ def rented_steps(
     undivided: list[Caveat] = []
     for kind_id, groups in _grouped(machines, numbers).items():
         host = _rented_host(kind_id, recording.host)
-        alone: dict[_Part, StepPrediction] = {}
-        if num_processes == 1 and 1 in numbers:
-            parts = list(dict.fromkeys(part for part, _ in groups))
-            predicted = predict_steps(program, [devices[part] for part in parts], host)
-            alone = dict(zip(parts, predicted, strict=True))
-        for (part, num_gpus), some in groups.items():
-            device, num_parts = devices[part], 1
+        for num_gpus, by_part in groups.items():
+            kinds = [devices[part] for part in by_part]
             try:
-                if num_gpus == 1 and part in alone:
-                    step, num_parts = _fitting(alone[part], program, scaled, host)
+                if num_gpus == num_processes == 1:
+                    alone = predict_steps(program, kinds, host)
+                    fitted = [_fitting(step, program, scaled, host) for step in alone]
                 else:
-                    step = predict_on_gpus(
+                    shared = predict_on_gpus(
                         scaled or program.trace,
-                        device,
+                        kinds,
                         host,
                         num_gpus,
                         keeps_global_batch=keeps_global_batch,
-                    ).step
+                    )
+                    fitted = [(prediction.step, 1) for prediction in shared]
             except BreakevenError as error:
                 message = f"{error.message}; try --batch-per-gpu"
                 undivided.append(Caveat(code="batch-not-divided", message=message))
                 continue
             # The kernels are those of the recorded process, which has its part of the batch.
             share = num_gpus / num_processes if keeps_global_batch else 1.0
-            largest = largest_batch(scaled, device)
-            found = RentedStep(
-                step=step,
-                machines=some,
-                num_gpus=num_gpus,
-                num_parts=num_parts,
-                largest_batch=largest and largest * (num_gpus if keeps_global_batch else 1),
-                busy_watts=board_watts(device, works[part].during(share * step.estimate.value_ns)),
-            )
-            steps.append(found)
+            for (part, some), (step, num_parts) in zip(by_part.items(), fitted, strict=True):
+                device = devices[part]
+                largest = largest_batch(scaled, device)
+                work = works[part].during(share * step.estimate.value_ns)
+                found = RentedStep(
+                    step=step,
+                    machines=some,
+                    num_gpus=num_gpus,
+                    num_parts=num_parts,
+                    largest_batch=largest and largest * (num_gpus if keeps_global_batch else 1),
+                    busy_watts=board_watts(device, work),
+                )
+                steps.append(found)
     return steps, undivided
 
 
 def _grouped(
     machines: Sequence[Machine], numbers: Sequence[int]
-) -> Mapping[str, Mapping[tuple[_Part, int], list[Machine]]]:
-    """Return the machines by the id of their kind, their part of a GPU, and the number to use."""
-    found: dict[str, dict[tuple[_Part, int], list[Machine]]] = {}
+) -> Mapping[str, Mapping[int, Mapping[_Part, list[Machine]]]]:
+    """Return the machines by the id of their kind, the number to use, and their part of a GPU."""
+    found: dict[str, dict[int, dict[_Part, list[Machine]]]] = {}
     for machine in machines:
         kind = find_host_kind(machine.cloud) or find_kind("cloud")
         part = machine.gpu, machine.gpu_fraction
         for number in numbers:
             if number <= machine.num_gpus:
-                groups = found.setdefault(kind.id, {})
-                groups.setdefault((part, number), []).append(machine)
+                groups = found.setdefault(kind.id, {}).setdefault(number, {})
+                groups.setdefault(part, []).append(machine)
     return found
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from breakeven.calibrate import (
     Speed,
@@ -31,6 +32,32 @@ from breakeven.simulate import Program, build_program
 from breakeven.studies.host_work import host_for_prediction
 from breakeven.studies.measured_step import MeasuredStep, TrainingLength, steps_per_epoch
 from breakeven.studies.runner import Runner
+
+
+class StudyOptions(TypedDict, total=False):
+    """How a study runs its target. Every option may be left out.
+
+    Args:
+        arguments: ``sys.argv[1:]`` of the script.
+        is_module: Run the target as ``python -m`` does.
+        host: The host of the GPUs: ``auto`` (the default), ``here``, a kind of machine, or a CPU's
+            name.
+        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``, ``colab T4: 45 s/epoch``.
+        time_limit_s: Limit of each run, in seconds; 300 by default.
+        keep: Side effects of the target that are real; by default none.
+        progress: Progress callback.
+        launcher: Starts the processes of several studies, instead of ``keep``. By default each
+            study has its own, which takes some seconds to import torch.
+    """
+
+    arguments: Sequence[str]
+    is_module: bool
+    host: str
+    measured: Sequence[str]
+    time_limit_s: float
+    keep: Keep
+    progress: Progress | None
+    launcher: Launcher | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +91,9 @@ class Study:
 def start_study(
     target: str,
     *,
-    arguments: Sequence[str] = (),
-    is_module: bool = False,
     devices: Sequence[DeviceSpec] = (),
-    host: str = AUTO,
-    measured: Sequence[str] = (),
-    time_limit_s: float = 300.0,
     budget_s: float = 1.0,
-    keep: Keep = KEEP_NOTHING,
-    progress: Progress | None = None,
-    launcher: Launcher | None = None,
+    **options: Unpack[StudyOptions],
 ) -> Iterator[Study]:
     """Check the arguments, start torch, and measure this machine before any run.
 
@@ -81,16 +101,9 @@ def start_study(
 
     Args:
         target: ``train.py``, ``train.py:function``, or a module's name with ``is_module``.
-        arguments: ``sys.argv[1:]`` of the script.
-        is_module: Run ``target`` as ``python -m`` does.
         devices: GPUs to predict.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
-        measured: Speeds of the step on GPUs elsewhere: ``T4: 340 it/s``.
-        time_limit_s: Limit of each run, in seconds.
         budget_s: Seconds of timed steps that suffice if steps are short.
-        keep: Side effects of the target that are real; by default none.
-        progress: Progress callback.
-        launcher: Starts the processes; by default the study has its own.
+        **options: Of the runs; see `StudyOptions`.
 
     Raises:
         UsageError: If torchrun started this process.
@@ -102,11 +115,19 @@ def start_study(
             hint="leave torchrun out: RANK=0 LOCAL_RANK=0 WORLD_SIZE=N breakeven ..., with the "
             "number of processes as N",
         )
+    if unknown := options.keys() - StudyOptions.__annotations__.keys():
+        raise TypeError(f"a study has no option {min(unknown)}")
+    host = options.get("host", AUTO)
     check_host_name(host)
-    speeds = read_speeds(measured)
-    found = find_target(target, arguments, is_module=is_module)
-    progress = progress or SilentProgress()
-    with nullcontext(launcher) if launcher else Launcher(keep) as processes:
+    speeds = read_speeds(options.get("measured", ()))
+    found = find_target(
+        target, options.get("arguments", ()), is_module=options.get("is_module", False)
+    )
+    progress = options.get("progress") or SilentProgress()
+    time_limit_s = options.get("time_limit_s", 300.0)
+    launcher = options.get("launcher")
+    own = nullcontext(launcher) if launcher else Launcher(options.get("keep", KEEP_NOTHING))
+    with own as processes:
         progress.begin("starting torch")
         ready = processes.ready()
         kinds = {one.device.id: one.kind for one in speeds.values() if one.kind}
@@ -145,20 +166,26 @@ def host_as_told(study: Study, step: MeasuredStep) -> tuple[HostSpec, tuple[Cave
     return in_measured_machines(study.host, new), told
 
 
+# The file of a run that check or explain stored, or its report.
+StoredRun = str | os.PathLike[str] | CheckReport | ExplainReport
+
+
 def read_recorded(
-    path: str | os.PathLike[str], command: str
+    run: StoredRun, command: str
 ) -> tuple[CheckReport | ExplainReport, RecordedStep, Program]:
     """Return a stored run of ``breakeven check`` or ``explain``, its recording, and its kernels.
 
     Args:
-        path: The file.
+        run: The file, or the report itself.
         command: The command that reads it, for errors.
 
     Raises:
         StoredDataError: If the file cannot be read, is cut off, has another version, was changed by
             hand, or holds no recorded step.
     """
-    report = read_document(path)
+    is_file = isinstance(run, str | os.PathLike)
+    report = read_document(run) if is_file else run
+    path = run if is_file else "the report"
     if not isinstance(report, CheckReport | ExplainReport):
         raise StoredDataError(
             f"{path} is a run of breakeven {report_command(report)}, which records no step",

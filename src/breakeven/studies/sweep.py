@@ -248,14 +248,12 @@ def _predicted_grid(
     shared = [int(value) for value in axis.values if int(value) > 1] if axis else []
     for values, step in steps.items() if shared else ():
         program, size = build_program(step), model_size(step)
-        times = [phase_times(program, device, host) for device in devices]
+        times = phase_times(program, devices, host)
         for number in shared:
             setup = MultiGpuSetup(strategy=strategy, num_devices=number)
             found[values, number] = tuple(
-                predict_multi_gpu(
-                    step, device, host, setup, single=single, times=own, size=size
-                ).step
-                for device, single, own in zip(devices, found[values, 1], times, strict=True)
+                predict_multi_gpu(single, own, size, host, setup).step
+                for single, own in zip(found[values, 1], times, strict=True)
             )
     return found
 

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from breakeven.timing.measurement import CONFIDENCE as CONFIDENCE
     from breakeven.timing.measurement import EMULATED_ON_CPU as EMULATED_ON_CPU
     from breakeven.timing.measurement import Clock as Clock
+    from breakeven.timing.measurement import CounterPower as CounterPower
     from breakeven.timing.measurement import CpuFacts as CpuFacts
     from breakeven.timing.measurement import CpuSetting as CpuSetting
     from breakeven.timing.measurement import CpuTrial as CpuTrial
     from breakeven.timing.measurement import Estimate as Estimate
+    from breakeven.timing.measurement import MachinePower as MachinePower
     from breakeven.timing.measurement import Measurement as Measurement
     from breakeven.timing.measurement import Source as Source
     from breakeven.timing.measurement import StepPhases as StepPhases

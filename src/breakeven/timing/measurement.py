@@ -292,6 +292,36 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_ns: float
 
 
+class CounterPower(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean power of a part of this machine during timed steps, by an energy counter.
+
+    The part's idle power and the work of other processes are included.
+
+    Args:
+        counter: ``RAPL package-0`` for a CPU, ``NVML`` for the board of the GPU.
+        watts: Mean power.
+        low_watts: Low end: the counter may be one update behind.
+        high_watts: High end.
+    """
+
+    counter: str
+    watts: float
+    low_watts: float
+    high_watts: float
+
+
+class MachinePower(msgspec.Struct, frozen=True, kw_only=True):
+    """The power that the energy counters of this machine show.
+
+    Args:
+        parts: Power by counter.
+        unread: For each counter that shows none, why, and what to do.
+    """
+
+    parts: tuple[CounterPower, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
 class CpuSetting(StrEnum):
     """The setting that a trial changes."""
 

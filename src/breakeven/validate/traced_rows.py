@@ -154,13 +154,11 @@ class TracedRows:
                     times[key] = model.times(place)
                 setup, assumed = setup_of(row.note, row.num_devices)
                 prediction = predict_multi_gpu(
-                    step,
-                    place.device,
+                    prediction,
+                    times[key],
+                    model.size,
                     place.host,
                     setup,
-                    single=prediction,
-                    times=times[key],
-                    size=model.size,
                     costs=place.costs,
                     table=calibration.multi_gpu,
                 ).step
@@ -197,7 +195,8 @@ class Model:
 
     def times(self, place: Place) -> PhaseTimes:
         """Return the times of the step's phases in a place."""
-        return phase_times(self.program.with_costs(place.costs), place.device, place.host)
+        program = self.program.with_costs(place.costs)
+        return phase_times(program, [place.device], place.host)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

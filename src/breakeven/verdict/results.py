@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, StepPrediction
-from breakeven.timing import Estimate, Source
+from breakeven.timing import Estimate, MachinePower, Source
 
 Nanoseconds = Annotated[float, Meta(ge=0.0)]
 
@@ -47,6 +47,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
             if it did not.
         fed_by: Assumed kind of machine around a predicted GPU; empty if none was assumed, and in
             older reports.
+        power: Power of this machine during the measured steps; null for a prediction, without
+            energy counters and in older reports.
     """
 
     device: str
@@ -66,6 +68,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     calibrated_on: str = ""
     fed_by: str = ""
+    power: MachinePower | None = None
 
 
 def threads_text(number: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from breakeven.capture.messages import LoaderUse, PlainRun
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.sessions.in_process import _repeat, _request
+from breakeven.capture.sessions.interleaved_runs import Turns
 from breakeven.capture.sessions.plain import FeedingLoader, PlainSession, caveats_of_run
+from breakeven.capture.sessions.thread_trials import ThreadTrials
 from breakeven.capture.sessions.trained import Trained
 from breakeven.errors import has_caveat
-from breakeven.timing import EMULATED_ON_CPU
+from breakeven.measure import EnergyMeter
+from breakeven.timing import EMULATED_ON_CPU, TurnKind
 from breakeven.trace import Configuration
 
 USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0, wait_ns=5.0)
@@ -215,3 +220,47 @@ def test_each_number_of_threads_has_its_own_time_for_batches() -> None:
     assert trial.num_threads == 1
     assert trial.loader_wait_ns is not None
     assert MS < trial.loader_wait_ns < 8 * MS
+
+
+def test_the_power_of_the_steps_comes_with_them_and_with_each_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    (zone / "name").write_text("package-0")
+    (zone / "max_energy_range_uj").write_text("1000000000000")
+    energy = zone / "energy_uj"
+    energy.write_text("0")
+    meter = partial(EnergyMeter, folder=tmp_path)
+    monkeypatch.setattr("breakeven.capture.sessions.plain.EnergyMeter", meter)
+    monkeypatch.setattr("breakeven.capture.sessions.thread_trials.EnergyMeter", meter)
+    monkeypatch.setattr(ThreadTrials, "counts_to_try", lambda *_: [1])
+    joules = [0]
+
+    def step() -> None:
+        joules[0] += 1
+        energy.write_text(str(joules[0] * 10**6))
+        time.sleep(0.005)
+
+    run = _repeat(step, PlainSession, replace(_request("step", 0.05), tries_threads=True))
+    assert isinstance(run, PlainRun)
+    (trial,) = run.trials
+    for power in (run.power, trial.power):
+        assert power is not None
+        (part,) = power.parts
+        assert part.counter == "RAPL package-0"
+        # A joule in at least 5 ms.
+        assert 0 < part.watts <= 200
+
+
+def test_steps_that_take_turns_have_no_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[EnergyMeter] = []
+    monkeypatch.setattr(EnergyMeter, "stop", stopped.append)
+    turns = Turns(-1, lambda _: None, TurnKind.SHORT)
+    monkeypatch.setattr(turns, "wait", lambda: None)
+    monkeypatch.setattr(turns, "end_step", lambda _: None)
+    kind = partial(PlainSession, turns=turns)
+    run = _repeat(lambda: time.sleep(0.001), kind, _request("step", 0.02))  # type: ignore[arg-type]
+    assert isinstance(run, PlainRun)
+    assert run.power is None
+    assert stopped == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from breakeven.cli import main
 from breakeven.cli.cost import _until_s
+from breakeven.cli.options import duration_s, whole_number
 from unit.studies.test_cost import stored
 
 
@@ -54,6 +56,8 @@ def test_an_own_price_replaces_the_listed_one(
         (["--steps", "5", "--price", "g9.xlarge=1"], "g9.xlarge"),
         (["--steps", "5", "--budget", "nan"], "is not a number above 0"),
         (["--steps", "5", "--deadline", "0h"], "is not a time above 0"),
+        (["--steps", "5", "--setup", "-1"], "is not a time of at least 0"),
+        (["--steps", "5", "--power-price", "-1"], "is not a number of at least 0"),
         (["--steps", "5", "--until", "2020-01-01T00:00"], "is in the past"),
         (["--steps", "5", "--until", "later"], "is not a time, such as 07:30"),
         (["--steps", "5", "--deadline", "8h", "--until", "07:00"], "not allowed with"),
@@ -163,3 +167,47 @@ def test_a_job_for_another_provider_is_refused(
     run = ["cost", str(stored(tmp_path)), "--steps", "9", "--clouds", "AWS", "--format", "hf"]
     assert main(run) == 2
     assert "--format hf is for hf alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1h30m", 5400.0), ("1h 30min", 5400.0), ("2d", 172_800.0), ("1d 2h 3m 4.5s", 93_784.5),
+        ("30m1h", 5400.0), ("90", 90.0),
+    ],
+)  # fmt: skip
+def test_a_time_has_one_part_or_several(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1h30", "h", "1x", "1h-30m", "1,5h", "s", "1e3s", "9" * 400])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a time above 0, such as 30s or"):
+        duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e6", 10**6), ("1.5E3", 1500), ("10_000", 10_000), ("1,000", 1000), ("7", 7)],
+)
+def test_whole_numbers_may_have_an_exponent(text: str, number: int) -> None:
+    found = whole_number(text)
+    assert (found, type(found)) == (number, int)
+
+
+@pytest.mark.parametrize("text", ["1.5", "1.5e0", "1e18", "1e99", "1e-3", "0e3", "e6", "1e", "nan"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number above 0"):
+        whole_number(text)
+
+
+def test_power_may_be_free_and_setup_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["cost", str(stored(tmp_path)), "--steps", "1e3", "--machines", "T4", "--json"]
+    assert main([*run, "--power-price", "0", "--setup", "0", "--grid", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["num_steps"] == 1000
+    assert report["setup_s"] == {"value": 0, "low": 0, "high": 0}
+    assert {row["co2_kg"]["value"] for row in report["rows"]} == {0}
+    assert [row["usd"]["value"] for row in report["rows"] if not row["provider"]] == [0]

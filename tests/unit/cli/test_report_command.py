@@ -288,7 +288,7 @@ def test_a_card_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixt
     ("options", "message"),
     [
         (["--card"], "the length of the training is unknown"),
-        (["--card", "--steps", "5", "-o", "card.svg"], "no card is written as card.svg"),
+        (["--card", "--steps", "5", "-o", "card.pdf"], "no card is written as card.pdf"),
         (["--card", "--format", "sarif"], "not allowed with argument --card"),
         (["--steps", "5"], "--steps is the length of the training for --card"),
         (["--card", "--steps", "0"], "is not a whole number above 0"),

@@ -120,7 +120,14 @@ def test_every_option_reaches_the_tuner(tune: FakeTune) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("60", 60.0), ("90s", 90.0), ("2m", 120.0), ("1.5 min", 90.0), ("1h", 3600.0)],
+    [
+        ("60", 60.0),
+        ("90s", 90.0),
+        ("2m", 120.0),
+        ("1.5 min", 90.0),
+        ("1h", 3600.0),
+        ("1h30m", 5400.0),
+    ],
 )
 def test_budgets(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds

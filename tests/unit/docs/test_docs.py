@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import breakeven
 from breakeven.cli.dispatch import build_parser
 from breakeven.verdict import Bound, Choice
 from factories.loaded_scripts import load_script
@@ -123,8 +124,9 @@ def test_each_bound_and_choice_is_explained(value: str) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     config = (ROOT / "mkdocs.yml").read_text("utf-8")
-    listed = set(re.findall(r": ([\w-]+\.md)$", config, re.MULTILINE))
-    assert listed == {page.name for page in DOCS.glob("*.md")}
+    listed = set(re.findall(r"(?:: |- )((?:api/)?[\w-]+\.md)$", config, re.MULTILINE))
+    pages = (*DOCS.glob("*.md"), *DOCS.glob("api/*.md"))
+    assert listed == {page.relative_to(DOCS).as_posix() for page in pages}
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
@@ -135,9 +137,11 @@ def test_links_to_pictures_pages_and_data_lead_to_files(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).is_file()] == []
 
 
-def test_the_api_page_names_things_that_exist() -> None:
-    names = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
-    assert names
+def test_the_api_pages_name_things_that_exist() -> None:
+    text = "".join(page.read_text("utf-8") for page in DOCS.glob("api/*.md"))
+    names = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    assert len(names) == len(set(names))
+    assert {name.rpartition(".")[2] for name in names} >= {*breakeven.__all__} - {"__version__"}
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert hasattr(importlib.import_module(module), attribute), name

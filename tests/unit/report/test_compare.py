@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -318,3 +319,34 @@ def test_the_command_compares_files(
     assert "of breakeven sweep" in captured.err
     assert main(["compare", str(before)]) == 2
     assert main(["compare", str(before), str(tmp_path / "absent.json")]) == 3
+
+
+def _on_t4(step_ns: float, bound: Bound, *, host: str = "cpu") -> CheckReport:
+    report = made_up.cpu_wins()
+    result = made_up.gpu("T4", step_ns, step_ns / 1.5, step_ns * 1.5, bound)
+    return replace(
+        report,
+        results=(report.results[0], result),
+        host=replace(report.host, name=host),
+    )
+
+
+def _t4_change(before: CheckReport, after: CheckReport) -> tuple[float, Change]:
+    found = next(t for t in compare_reports(before, after).times if t.point.device == "T4")
+    return found.high / found.ratio, found.change
+
+
+def test_similar_predictions_for_one_gpu_share_most_of_their_error() -> None:
+    before = _on_t4(1e6, Bound.LAUNCH)
+    independent = math.exp(math.hypot(math.log(1.5), math.log(1.5)))
+    width, change = _t4_change(before, _on_t4(1.6e6, Bound.LAUNCH))
+    assert width < independent**0.7
+    assert change is Change.SLOWER
+    # Another bottleneck, another host, or a much longer step: independent errors.
+    for after in (
+        _on_t4(1.6e6, Bound.COMPUTE),
+        _on_t4(1.6e6, Bound.LAUNCH, host="another"),
+        _on_t4(2.1e6, Bound.LAUNCH),
+    ):
+        assert _t4_change(before, after)[0] == pytest.approx(independent)
+    assert _t4_change(before, _on_t4(1.6e6, Bound.COMPUTE))[1] is Change.NOT_SHOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakeven.cost import PeerLink, PeerPath
+from breakeven.cost import PeerLink, PeerPath, reference_host
+from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.simulate import (
     Bound,
@@ -30,6 +32,7 @@ from breakeven.simulate import (
     phase_times,
     predict_multi_gpu,
     predict_on_gpus,
+    predict_steps,
     setup_of,
     shared_step_ns,
     shared_times,
@@ -221,7 +224,7 @@ def test_model_without_a_backward_pass_exchanges_no_gradients() -> None:
 
 
 def test_phase_times_split_what_happens_once_from_what_every_device_does() -> None:
-    lone = phase_times(build_program(traced(), costs=MadeUpCosts()), GPU, HOST)
+    (lone,) = phase_times(build_program(traced(), costs=MadeUpCosts()), [GPU], HOST)
     assert lone.forward_host_ns == pytest.approx(500)
     assert lone.backward_host_ns == pytest.approx(400)
     # Setting gradients to zero, and the optimizer.
@@ -232,15 +235,20 @@ def test_phase_times_split_what_happens_once_from_what_every_device_does() -> No
     assert lone.copy_ns == pytest.approx(200)
 
 
+def shared_by(
+    devices: MultiGpuSetup, host: HostSpec = HOST, table: MultiGpuTable | None = None
+) -> MultiGpuPrediction:
+    """Return the prediction of the traced step on several GPUs."""
+    costs = MadeUpCosts()
+    program = build_program(traced(), costs=costs)
+    (single,), (times,) = predict_steps(program, [GPU], host), phase_times(program, [GPU], host)
+    size = model_size(program.trace)
+    return predict_multi_gpu(single, times, size, host, devices, costs=costs, table=table)
+
+
 def test_prediction_has_a_wider_interval_and_says_what_it_assumed() -> None:
-    predicted = predict_multi_gpu(
-        traced(),
-        GPU,
-        msgspec.structs.replace(HOST, op_ns=1_000.0),
-        setup(Strategy.DATA_PARALLEL, 4),
-        costs=MadeUpCosts(),
-        table=TABLE,
-    )
+    slow = msgspec.structs.replace(HOST, op_ns=1_000.0)
+    predicted = shared_by(setup(Strategy.DATA_PARALLEL, 4), slow, table=TABLE)
     single = predicted.single.estimate
     shared = predicted.step.estimate
     assert predicted.factor > 1
@@ -255,16 +263,14 @@ def test_prediction_has_a_wider_interval_and_says_what_it_assumed() -> None:
 
 def test_known_peer_access_needs_no_caveat() -> None:
     known = MultiGpuSetup(strategy=Strategy.DDP, num_devices=2, has_peer_access=True)
-    predicted = predict_multi_gpu(traced(), GPU, HOST, known, costs=MadeUpCosts(), table=TABLE)
+    predicted = shared_by(known, table=TABLE)
     assert predicted.step.caveats == ()
 
 
 def test_more_devices_never_make_a_step_shorter() -> None:
     for strategy in Strategy:
         steps = [
-            predict_multi_gpu(
-                traced(), GPU, HOST, setup(strategy, num_devices), costs=MadeUpCosts()
-            ).step.estimate.value_ns
+            shared_by(setup(strategy, num_devices)).step.estimate.value_ns
             for num_devices in (2, 3, 4, 8)
         ]
         assert steps == sorted(steps)
@@ -312,14 +318,15 @@ def scaled_trace(*, group: ProcessGroup | msgspec.UnsetType = msgspec.UNSET) -> 
 
 def on_gpus(step: StepTrace | ScaledTrace, num_gpus: int, **changed: Any) -> MultiGpuPrediction:
     given: dict[str, Any] = {"keeps_global_batch": True, "costs": MadeUpCosts(), **changed}
-    return predict_on_gpus(step, GPU, HOST, num_gpus, **given)
+    (prediction,) = predict_on_gpus(step, [GPU], HOST, num_gpus, **given)
+    return prediction
 
 
 def test_gpus_divide_the_batch_or_each_has_one() -> None:
     step = scaled_trace()
-    assert [on_gpus(step, n).batch_size for n in (1, 2, 4)] == [60, 30, 15]
+    assert [on_gpus(step, n).step.batch_size for n in (1, 2, 4)] == [60, 30, 15]
     each = [on_gpus(step, n, keeps_global_batch=False) for n in (1, 2, 4)]
-    assert [prediction.batch_size for prediction in each] == [60, 60, 60]
+    assert [prediction.step.batch_size for prediction in each] == [60, 60, 60]
     alone = each[0]
     assert alone.factor == 1
     assert alone.communication_ns == 0
@@ -328,11 +335,28 @@ def test_gpus_divide_the_batch_or_each_has_one() -> None:
     assert on_gpus(step.first, 4, keeps_global_batch=False).step == each[2].step
 
 
+@pytest.mark.parametrize("num_gpus", [1, 4])
+def test_devices_at_once_are_predicted_as_each_alone(num_gpus: int) -> None:
+    devices = [find_device(name) for name in ("T4", "A100 SXM4 80GB", "H100 SXM5", "RTX 4090")]
+    host = reference_host()
+
+    def figures(some: list[DeviceSpec]) -> list[float]:
+        predicted = predict_on_gpus(scaled_trace(), some, host, num_gpus, keeps_global_batch=True)
+        times = phase_times(build_program(scaled_trace().first), some, host)
+        ends = [(p.step.estimate.low_ns, p.factor, p.communication_ns) for p in predicted]
+        return [*chain(*ends), *chain(*map(msgspec.structs.astuple, times))]
+
+    alone = [figures([device]) for device in devices]
+    at_once = figures(devices)
+    assert sorted(at_once) == pytest.approx(sorted(chain(*alone)), rel=1e-12)
+    assert at_once[:3] == pytest.approx(alone[0][:3], rel=1e-12)
+
+
 def test_one_process_of_several_has_its_part_of_the_batch() -> None:
     step = scaled_trace(group=ProcessGroup(num_processes=2))
     # Two processes of 60 samples, by three GPUs and by two.
-    assert on_gpus(step, 3).batch_size == 40
-    assert on_gpus(step.first, 2).batch_size == 60
+    assert on_gpus(step, 3).step.batch_size == 40
+    assert on_gpus(step.first, 2).step.batch_size == 60
 
 
 def test_uneven_parts_and_too_many_gpus_are_said() -> None:
@@ -340,7 +364,7 @@ def test_uneven_parts_and_too_many_gpus_are_said() -> None:
         return [caveat.code for caveat in prediction.step.caveats]
 
     uneven = on_gpus(scaled_trace(), 7)
-    assert uneven.batch_size == 9
+    assert uneven.step.batch_size == 9
     assert codes(uneven) == ["assumed-peer-path", "uneven-batch"]
     assert "assumed-one-machine" in codes(on_gpus(scaled_trace(), 20))
     with pytest.raises(BreakevenError, match=r"among 61 GPUs: it has 60 samples"):

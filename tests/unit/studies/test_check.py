@@ -55,8 +55,9 @@ def test_function_is_measured_here_and_predicted_elsewhere() -> None:
     ]
     assert report.results[0].source is Source.MEASURED
     assert report.results[0].num_samples > 0
+    # A parameter without a batch cannot be scaled.
     assert isinstance(report.crossover, NoCrossover)
-    assert "check_step" in report.crossover.none_because  # no command line is involved
+    assert "cannot be scaled" in report.crossover.none_because
 
 
 def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from breakeven.money import Interval, Machine, PriceFile, PriceSource
 from breakeven.report import CostReport, CostRow, record, to_json
 from breakeven.simulate import CpuCosts, CpuRates
 from breakeven.studies import SETUP_S, CostRequest, TrainingLength, cost_run
-from breakeven.timing import Source
+from breakeven.timing import CounterPower, MachinePower, Source
 from breakeven.trace import Op, Phase, ProcessGroup, StepTrace, TensorSpec
 from breakeven.units import NS_PER_S
 from breakeven.verdict import BetweenTime, DeviceKind, ProgramSummary
@@ -447,3 +447,65 @@ def test_energy_counts_idle_boards_and_parts_of_gpus(tmp_path: Path) -> None:
     )
     watts = {one.machine: one.energy_kwh.value / one.time_ns.value for one in found.rows}
     assert watts["eighth"] < watts["whole"] < watts["four"] < 4 * watts["whole"]
+
+
+RAPL = tuple(
+    CounterPower(counter=f"RAPL package-{n}", watts=30.0, low_watts=29.0, high_watts=31.0)
+    for n in (0, 1)
+)
+NVML = CounterPower(counter="NVML", watts=200.0, low_watts=180.0, high_watts=220.0)
+
+
+def measured(
+    folder: Path, power: MachinePower, on_gpu: MachinePower | None = None, gpu: str = "Tesla T4"
+) -> Path:
+    """Write a run with the power of this machine; with ``on_gpu``, its GPU takes 0.1 s a step."""
+    path = stored(folder)
+    own = replace(_read(path).results[0], power=power)
+    on_t4 = replace(
+        own, device=gpu, kind=DeviceKind.GPU, step_ns=1e8, low_ns=1e8, high_ns=1e8, power=on_gpu
+    )
+    return changed(path, results=(own, on_t4) if on_gpu else (own,))
+
+
+def test_the_counters_of_all_sockets_give_the_energy_of_this_machine(tmp_path: Path) -> None:
+    path = measured(tmp_path, MachinePower(parts=RAPL))
+    here = row(cost_run(path, request(power_usd_per_kwh=0.5)), "this machine")
+
+    # 60 W for 10,000 s.
+    assert here.energy_kwh.value == pytest.approx(6e5 / 3.6e6, rel=1e-3)
+    assert here.energy_kwh.low == pytest.approx(5.8e5 * 0.95 / 3.6e6, rel=1e-3)
+    assert here.energy_kwh.high == pytest.approx(6.2e5 * 1.05 / 3.6e6, rel=1e-3)
+    assert here.usd.value == pytest.approx(0.5 * here.energy_kwh.value)
+    assert here.energy_counters == ("RAPL package-0", "RAPL package-1")
+    assert not any(one.energy_counters for one in cost_run(path, request()).rows if one.provider)
+
+
+def test_the_gpu_of_this_machine_draws_what_its_counters_show(tmp_path: Path) -> None:
+    def gpu_kwh(*parts: CounterPower, gpu: str = "Tesla T4") -> Interval:
+        path = measured(tmp_path, MachinePower(), MachinePower(parts=parts), gpu)
+        rows = cost_run(path, request()).rows
+        (found,) = (one for one in rows if one.is_here and one.kind is DeviceKind.GPU)
+        assert found.energy_counters == tuple(part.counter for part in parts)
+        watts = found.energy_kwh.times(3.6e6 * NS_PER_S / found.time_ns.value)
+        codes = {caveat.code for caveat in found.caveats}
+        assert ("unknown-board" in codes) == (gpu == "unheard of" and NVML not in parts)
+        return watts
+
+    both, none = gpu_kwh(*RAPL, NVML), gpu_kwh()
+    # The board has 200 W, both packages 60 W.
+    assert both.value == pytest.approx(260.0)
+    assert gpu_kwh(NVML).value == pytest.approx(none.value - gpu_kwh(*RAPL).value + both.value)
+    assert gpu_kwh(*RAPL, NVML, gpu="unheard of").value == pytest.approx(260.0)
+    assert gpu_kwh(*RAPL, gpu="unheard of").value == pytest.approx(60.0)
+
+
+def test_counters_that_show_nothing_leave_the_prediction_and_say_why(tmp_path: Path) -> None:
+    predicted = row(cost_run(stored(tmp_path), request()), "this machine")
+    path = measured(tmp_path, MachinePower(unread=("only root may read it",)))
+    here = row(cost_run(path, request()), "this machine")
+
+    assert here.energy_kwh == predicted.energy_kwh
+    assert here.energy_counters == ()
+    (why,) = (one.message for one in here.caveats if one.code == "energy-not-measured")
+    assert why.endswith(": only root may read it")

@@ -147,7 +147,7 @@ def unfused_optimizer(case: RuleInput) -> Matches:
     )
     if not optimizers or not can_be_fused or not updates:
         return
-    times = phase_times(case.program, case.device, case.host)
+    (times,) = phase_times(case.program, [case.device], case.host)
     optimizer_ns = max(times.other_host_ns, times.other_device_ns)
     if not case.step_ns or optimizer_ns / case.step_ns < _MIN_OPTIMIZER_FRACTION:
         return

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes
+from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes, gpu_uuid
 from breakeven.capture.messages import LoaderUse, PlainRun, RunRequest
 from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
@@ -32,6 +32,7 @@ from breakeven.measure import (
     LEAST_SAMPLES,
     MOST_SAMPLES,
     PATIENCE,
+    EnergyMeter,
     GpuClock,
     HostClock,
     OtherLoad,
@@ -132,6 +133,7 @@ class PlainSession(UpdateSession):
         self._is_compiled = False
         self._trained = Trained(self._optimizers, self._gpu)
         self._load: OtherLoad | None = None
+        self._meter: EnergyMeter | None = None
         self._page_faults = PageFaults()
         self._host_clock = HostClock()
         clock = GpuClock(self._gpu) if self._gpu else self._host_clock
@@ -254,6 +256,7 @@ class PlainSession(UpdateSession):
             effects=self._settings.effects(),
             turns=tuple(self._turns.of_calls[call] for call in ends[1:]) if self._turns else (),
             phases=phases,
+            power=self._meter and self._meter.power,
             **other_work_of(measurement, ends, self._stacks)._asdict(),
         )
 
@@ -276,6 +279,8 @@ class PlainSession(UpdateSession):
     def _time(self, optimizer: int) -> None:
         if self._load is None:
             self._load = OtherLoad(counts_group=self._turns is None)
+            gpu = self._trained.gpu()
+            self._meter = EnergyMeter(gpu_uuid(gpu) if gpu else "")
         if self._stacks is not None:
             self._stacks.note_update()
             if not self.num_steps:
@@ -298,6 +303,8 @@ class PlainSession(UpdateSession):
         self._on_step(self._timer.num_calls, self._timer.is_waiting)
         is_known = self._request.backwards_per_step > 0 or self._optimizers.is_round_known()
         if is_enough and is_known and self._graphs.is_settled:
+            if self._meter is not None and self._turns is None:
+                self._meter.stop()
             if self._request.times_loader:
                 self._feeding.alone_ns, self._feeding.taking_ns = self._loaders.time_alone()
             # Conclude before the trials, which take memory and processors.

@@ -13,7 +13,7 @@ from breakeven.capture.messages import ThreadTrial
 from breakeven.capture.sessions.between_steps import StackSamples, other_work_of
 from breakeven.capture.sessions.session import PhaseWatch
 from breakeven.configure import Patches
-from breakeven.measure import StepTimer
+from breakeven.measure import EnergyMeter, StepTimer
 from breakeven.processor import num_physical_cores
 from breakeven.timing import Measurement
 
@@ -32,12 +32,14 @@ class _Trial:
         num_threads: The number of threads.
         timer: Timer of the steps.
         first_call: Number of their first update.
+        meter: Meter of their energy.
         waits_ns: Time that each step waits for batches.
     """
 
     num_threads: int
     timer: StepTimer
     first_call: int
+    meter: EnergyMeter
     waits_ns: list[float] = field(default_factory=list[float])
 
 
@@ -118,6 +120,8 @@ class ThreadTrials(Patches):
         if not is_enough and trial.timer.num_calls <= _FEW_CALLS:
             samples_ns = trial.timer.samples_ns()
             is_enough = bool(samples_ns) and min(samples_ns) > _HOPELESS * self._as_set_ns
+        if is_enough:
+            trial.meter.stop()
         return is_enough and not self._next(trial.first_call + trial.timer.num_calls)
 
     def results(
@@ -141,6 +145,7 @@ class ThreadTrials(Patches):
                     measurement=measurement,
                     phases=phases.phases(ends[measurement.num_warmup :]) if phases else None,
                     loader_wait_ns=median(trial.waits_ns) if trial.waits_ns else None,
+                    power=trial.meter.power,
                     **other_work_of(measurement, ends, stacks)._asdict(),
                 )
             )
@@ -151,5 +156,6 @@ class ThreadTrials(Patches):
             return False
         count = self._counts.pop()
         self._set_num_threads(count)
-        self._trials.append(_Trial(count, self._make_timer(self._is_patient), num_calls))
+        timer = self._make_timer(self._is_patient)
+        self._trials.append(_Trial(count, timer, num_calls, EnergyMeter()))
         return True

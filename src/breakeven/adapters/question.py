@@ -1,0 +1,130 @@
+"""One function that answers a question about any training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from breakeven.errors import UsageError
+from breakeven.report import CheckReport, ExplainReport, read_document
+from breakeven.studies import (
+    CostRequest,
+    Report,
+    TrainingLength,
+    check_step,
+    check_target,
+    cost_run,
+    cost_target,
+    explain_run,
+    explain_target,
+    normal_run,
+    normal_target,
+    parse_axis,
+    sweep_target,
+)
+
+Question = Literal["check", "explain", "normal", "cost"]
+
+
+def ask(
+    what: object,
+    *,
+    question: Question = "check",
+    devices: Sequence[str] = (),
+    host: str = "auto",
+    batch_sizes: Sequence[int] = (),
+    **options: Any,
+) -> Report:
+    """Answer a question about a training: would another device pay, and what slows it down?
+
+    A script runs in child processes that discard its files. Everything else runs in this process,
+    on the CPU: a framework trains a copy, and a function's modules, optimizers and random numbers
+    are restored. Stored runs are not run again.
+
+    Args:
+        what: One of: the path of a script (``train.py`` or ``train.py:function``); the path of a
+            run that ``breakeven check -o`` wrote, or its `Report`; a function without arguments
+            that does one training step; Lightning's ``(trainer, module)`` or ``(trainer, module,
+            loader)``; a ``Trainer`` of transformers; an agent of Stable-Baselines3.
+        question: ``check``: does a GPU pay off? ``explain``: what takes the time? ``normal``: is a
+            measured speed normal? ``cost``: what does the whole training cost?
+        devices: Names of GPUs, six by default. Not for ``cost``, which compares ``machines``.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        batch_sizes: Check a script at these sizes of its DataLoader; the answer is a sweep.
+        **options: Further arguments of the study. A script takes those of ``StudyOptions``, a
+            function or trainer ``budget_s``; ``check`` and ``cost`` take ``num_steps`` or
+            ``num_epochs``, ``explain`` takes ``rules``, ``normal`` takes ``measured``, ``cost``
+            takes the fields of ``CostRequest``.
+
+    Raises:
+        UsageError: If ``what`` is none of these, or the question or an option is wrong.
+        BreakevenError: If the training gives no answer, or a device or host is unknown.
+        TypeError: If the study has no such option.
+    """
+    if question not in get_args(Question):
+        raise UsageError(
+            f"{question!r} is no question", hint=f"ask one of {', '.join(get_args(Question))}"
+        )
+    if isinstance(devices, str):
+        raise UsageError(f"devices is the text {devices!r}", hint=f"pass [{devices!r}]")
+    of_device = {"devices": tuple(devices)} if devices else {}
+    of_host = {} if host == "auto" else {"host": host}
+    if options.keys() & {"num_steps", "num_epochs"}:
+        length = {name: options.pop(name, None) for name in ("num_steps", "num_epochs")}
+        options["length"] = TrainingLength(**length)
+    if question == "cost":
+        asked = {
+            field.name: options.pop(field.name)
+            for field in fields(CostRequest)
+            if field.name in options
+        }
+        options["request"] = CostRequest(**{"length": TrainingLength(), **asked})
+
+    target = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
+    study: Callable[..., Any]
+    if batch_sizes:
+        if not target or question != "check":
+            raise UsageError("batch_sizes is for a check of a script", hint="leave it out")
+        options["axes"] = (parse_axis(f"batch_size={','.join(map(str, batch_sizes))}"),)
+        return Report(sweep_target(target, **of_device, **of_host, **options))
+    if target and Path(target).suffix.lower() != ".json":
+        study = {
+            "check": check_target, "explain": explain_target, "normal": normal_target,
+            "cost": cost_target,
+        }[question]  # fmt: skip
+        return Report(study(target, **of_device, **of_host, **options))
+    if target or isinstance(what, Report | CheckReport | ExplainReport):
+        run = read_document(target) if target else what.value if isinstance(what, Report) else what
+        options |= of_host
+    else:
+        run = _checked_here(what, options, of_device if question != "cost" else {}, of_host)
+        if question == "check":
+            of_device = {}
+    study = {
+        "check": _itself, "explain": explain_run, "normal": normal_run, "cost": cost_run
+    }[question]  # fmt: skip
+    return Report(study(run, **of_device, **options))
+
+
+def _itself(run: Any, **options: Any) -> Any:
+    if options:
+        raise TypeError(f"a check of this has no option {min(options)}")
+    return run
+
+
+def _checked_here(what: object, options: dict[str, Any], *chosen: dict[str, Any]) -> CheckReport:
+    # Imported here, since all else works without torch.
+    from breakeven.adapters.training_loops import training_loop
+
+    step: Any = training_loop(what) or what
+    if step is what and not callable(what):
+        raise UsageError(
+            f"an object of type {type(what).__name__} is no training",
+            hint="pass a script's path, a function that does one step, or a trainer",
+        )
+    budget = {"budget_s": options.pop("budget_s")} if "budget_s" in options else {}
+    named = {name: value for each in (budget, *chosen) for name, value in each.items()}
+    return check_step(step, knows_other_cpus=True, **named)
