@@ -1,7 +1,7 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes the pages of ``pages()``; with ``--check`` it changes nothing and
-exits with 1 when a page on disk is out of date. The pages are kept in the repository, so that they
+``python docs/generate.py`` writes the pages of ``PAGES`` and ``GALLERY``; with ``--check`` it changes
+nothing and exits with 1 if one of ``PAGES`` on disk is out of date. Git keeps ``PAGES``, so that they
 can be read, and their changes reviewed, without building anything.
 """
 
@@ -557,24 +557,19 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "tune.md": tune_page,
     "tutorial.md": partial(with_answers, "tutorial.md"),
     **rule_pages(),
-    **{
-        f"gallery/{answer.name}.html": partial(answer_file, answer.name, ".html")
-        for answer in ANSWERS
-        if answer.title and answer.has_page
-    },
 }
-# Git ignores these: each follows from a stored answer, and changes with every report's style.
-UNVERSIONED = "gallery/"
+# Git ignores these: they follow from stored answers, and change with the style of reports.
+GALLERY: Mapping[str, Callable[[], str]] = {
+    f"gallery/{answer.name}.html": partial(answer_file, answer.name, ".html")
+    for answer in ANSWERS
+    if answer.title and answer.has_page
+}
 
 
-def pages() -> Mapping[str, str]:
-    """Return the text of every page that follows from the code, by file name."""
-    return {name: page() for name, page in PAGES.items()}
-
-
-def outdated_pages() -> Mapping[str, str]:
-    """Return the text of the pages that differ on disk."""
-    return {name: text for name, text in pages().items() if _text_on_disk(name) != text}
+def outdated_pages(pages: Mapping[str, Callable[[], str]]) -> Mapping[str, str]:
+    """Return the text of the pages that differ on disk, by file name."""
+    texts = {name: page() for name, page in pages.items()}
+    return {name: text for name, text in texts.items() if _text_on_disk(name) != text}
 
 
 def main(argv: list[str]) -> int:
@@ -582,9 +577,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if outdated")
     args = parser.parse_args(argv)
-    outdated = outdated_pages()
+    outdated = outdated_pages(PAGES if args.check else {**PAGES, **GALLERY})
     if args.check:
-        outdated = [name for name in outdated if not name.startswith(UNVERSIONED)]
         for name in outdated:
             sys.stderr.write(f"docs/{name} is out of date: run python docs/generate.py\n")
         return 1 if outdated else 0

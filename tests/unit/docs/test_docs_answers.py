@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from test_docs import DOCS, GENERATOR, ROOT
 from breakeven.cli.dispatch import build_parser
 from factories.loaded_scripts import load_script
 
+ANSWERS = load_script(DOCS / "answers.py", "docs_answers")
 TERMINAL = load_script(DOCS / "terminal.py", "docs_terminal")
 DEMO = load_script(DOCS / "demo.py", "docs_demo")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -32,6 +35,43 @@ def test_an_answer_can_be_asked_again(answer: Any) -> None:
     assert build_parser().parse_args(own).command == words[0]
     assert not answer.script or (ROOT / answer.script).is_file()
     assert answer.file.is_file()
+
+
+def test_the_median_of_several_tunings_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([4.0, 9.0, 1.0, 7.0, 5.0])
+
+    def tune(words: list[str], folder: Path, _: dict[str, str]) -> SimpleNamespace:
+        speedup = next(found)
+        (folder / "breakeven.toml").write_text(f"speedup = {speedup}")
+        return SimpleNamespace(stdout=json.dumps({"speedup": speedup, "target": f"{folder}/a.py"}))
+
+    monkeypatch.setattr(ANSWERS, "breakeven", tune)
+    answer = ANSWERS.Answer(name="a", command="tune a.py")
+    text, speedups = ANSWERS.measure(answer, tmp_path, {}, num_runs=5)
+    assert json.loads(text) == {"speedup": 5.0, "target": "a.py"}
+    assert speedups == [1.0, 4.0, 5.0, 7.0, 9.0]
+    assert (tmp_path / "breakeven.toml").read_text() == "speedup = 5.0"
+
+
+def test_what_is_stored_for_the_docs_stays_small() -> None:
+    kept = [DOCS / "demo.cast", *DOCS.glob("answers/*"), *DOCS.glob("pictures/*")]
+    assert sum(file.stat().st_size for file in kept) <= 400_000
+
+
+@pytest.mark.parametrize("name", GENERATOR.GALLERY)
+def test_a_stored_answer_becomes_a_page_of_the_gallery(name: str) -> None:
+    answer = GENERATOR.STORED[name.removeprefix("gallery/").removesuffix(".html")]
+    assert f" {answer.script}" in GENERATOR.GALLERY[name]()
+
+
+def test_the_pages_name_the_repository_of_the_project() -> None:
+    pages = {"ci.md": 2, "gallery.md": 12}
+    owner = GENERATOR.repository().removeprefix("https://github.com/").partition("/")[0]
+    for page, count in pages.items():
+        text = (DOCS / page).read_text("utf-8")
+        assert re.findall(r"[\w-]+(?=/breakeven(?:@|$|/blob/))", text, re.M) == [owner] * count
 
 
 def test_the_gallery_has_the_six_systems() -> None:
