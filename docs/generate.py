@@ -1,8 +1,8 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes the pages of ``PAGES`` and ``GALLERY``; with ``--check`` it changes
-nothing and exits with 1 if one of ``PAGES`` on disk is out of date. Git keeps ``PAGES``, so that they
-can be read, and their changes reviewed, without building anything.
+``python docs/generate.py`` writes ``PAGES`` and ``GALLERY``. With ``--check`` it changes nothing,
+and exits with 1 if one of ``PAGES`` is out of date. Git keeps ``PAGES``: they can be read, and
+their changes reviewed, without building anything.
 """
 
 from __future__ import annotations

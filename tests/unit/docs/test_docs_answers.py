@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_docs import DOCS, GENERATOR, ROOT
 
@@ -105,6 +105,7 @@ def test_long_output_is_scrolled_through_from_its_command_to_its_end() -> None:
     assert f"k{len(views) - 1} last" in picture
 
 
+@settings(max_examples=20)  # each draws 400 rows twice
 @given(
     drawings=st.lists(
         st.lists(st.sampled_from(["one", "two", "three"]), min_size=1, max_size=3), min_size=1
