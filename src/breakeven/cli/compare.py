@@ -14,7 +14,7 @@ SUMMARY = "compare two stored runs: what became faster, slower, or neither"
 DESCRIPTION = """\
 Compare two runs of one command, stored with -o. Each step time in B is divided
 by that in A: a device is faster or slower if the 90 % interval of this ratio
-leaves out 1, else a change is not shown. Of a sweep, every point is compared, and
+leaves out 1, else a change is unclear. Of a sweep, every point is compared, and
 the median of each device is shown. A different machine, torch or target comes
 first, since it may be why."""
 USAGE = "compare A.json B.json [--fail-if CONDITION] [--json]"

@@ -35,7 +35,7 @@ _CHOICE_WORDS = {
     Choice.TOO_CLOSE: "too close to call",
     Choice.UNDECIDED: "undecided",
 }
-_WORDS = {Change.FASTER: "faster", Change.SLOWER: "slower", Change.NOT_SHOWN: "not shown"}
+_WORDS = {Change.FASTER: "faster", Change.SLOWER: "slower", Change.NOT_SHOWN: "unclear"}
 _STYLES = {Change.FASTER: "green", Change.SLOWER: "red", Change.NOT_SHOWN: "dim"}
 
 
@@ -125,7 +125,7 @@ def _device_table(report: ComparisonReport) -> Table:
             *columns_of(headings, rows, numbers="n" * len(headings)),
             Column("change", words),
         ),
-        legend="B / A below 1 is faster; (low–high) 90 % interval; not shown: within it",
+        legend="B / A below 1 is faster; (low–high) 90 % interval; unclear: it holds 1",
     )
 
 

@@ -159,7 +159,7 @@ def test_compiled_steps_are_compared_beside_the_eager_ones() -> None:
     assert compiled[0].change is Change.SLOWER
     lines = shown(report).splitlines()
     assert "  torch.compile: default → max-autotune" in lines
-    assert "Of 5 devices: 5 not shown." in lines
+    assert "Of 5 devices: 5 unclear." in lines
     assert "Of 1 compiled step: 1 slower." in lines
     (eager,) = (number for number, line in enumerate(lines) if line.startswith("T4 "))
     assert lines[eager + 1].startswith("T4, compiled ")
@@ -307,7 +307,7 @@ def test_the_command_compares_files(
     after.write_bytes(to_json(changed_check()))
     sweep.write_bytes(to_json(sweeps.widths()))
     assert main(["compare", str(before), str(after)]) == 0
-    assert "Of 4 devices: 1 faster, 1 slower, 2 not shown." in capsys.readouterr().out
+    assert "Of 4 devices: 1 faster, 1 slower, 2 unclear." in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
