@@ -481,10 +481,10 @@ def repository() -> str:
     return project["urls"]["Repository"]
 
 
-def ci_page() -> str:
-    """Return the page on CI as it is, with the name of the repository."""
+def with_repository(name: str) -> str:
+    """Return a page as it is, with the name of the repository."""
     owner = repository().split("/")[-2]
-    text = (DOCS / "ci.md").read_text("utf-8")
+    text = (DOCS / name).read_text("utf-8")
     return re.sub(r"[\w.-]+(?=/breakeven(@|$))", owner, text, flags=re.MULTILINE)
 
 
@@ -542,13 +542,14 @@ def demo_picture() -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "../README.md": partial(with_answers, "../README.md"),
-    "ci.md": ci_page,
+    "ci.md": partial(with_repository, "ci.md"),
     "cli.md": cli_page,
     "devices.md": devices_page,
     "gallery.md": gallery_page,
     "json.md": json_page,
     "kernels.md": kernels_page,
     "normal.md": normal_page,
+    "notebooks.md": partial(with_repository, "notebooks.md"),
     "operators.md": operators_page,
     "pictures/chart.svg": partial(answer_file, "disc", ".svg"),
     "pictures/check.svg": check_picture,

@@ -54,5 +54,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def load_ipython_extension(shell: object) -> None:
+    """Add the magics of notebooks, at ``%load_ext breakeven``."""
+    importlib.import_module("breakeven.notebook").load_ipython_extension(shell)
+
+
 def __dir__() -> list[str]:
     return __all__

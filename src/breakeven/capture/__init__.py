@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
+    from breakeven.capture.failures import failure_of as failure_of
     from breakeven.capture.failures import script_error as script_error
     from breakeven.capture.location import file_digest as file_digest
+    from breakeven.capture.location import name_cells as name_cells
     from breakeven.capture.messages import KEEP_NOTHING as KEEP_NOTHING
     from breakeven.capture.messages import Answer as Answer
     from breakeven.capture.messages import FailureKind as FailureKind
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from breakeven.capture.sessions.in_process import time_step as time_step
     from breakeven.capture.sessions.in_process import trace_step as trace_step
     from breakeven.capture.sessions.interleaved_runs import alternate as alternate
+    from breakeven.capture.sessions.session import BackwardCalls as BackwardCalls
     from breakeven.capture.target import Target as Target
     from breakeven.capture.target import TargetKind as TargetKind
     from breakeven.capture.target import find_target as find_target

@@ -25,7 +25,7 @@ from breakeven.capture.location import (
 from breakeven.capture.messages import FailureKind, RunFailure
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError, ScriptError
-from breakeven.trace import FileWrites, Location, WriteProtection
+from breakeven.trace import FileWrites, Location, WriteProtection, line_text
 
 _FOLDER = Path(__file__).resolve().parents[2]
 # The end of a traceback matters most, and the start of a message: torch's may list all backends.
@@ -36,6 +36,7 @@ _MAX_MESSAGE = 1_000
 
 # Variables that torchrun sets for the first process.
 _TORCHRUN = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"
+_SHELL = r"get_ipython|\.run_\w+_magic|\.magic\("
 _TORCHRUN_NAMES = r"\b((LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT))\b"
 _NO_SHARDS = (
     "breakeven predicts several GPUs with the whole model on each: wrap it in "
@@ -172,6 +173,8 @@ def script_error(
     if num_steps == 0:
         after = "before its first training step"
     hint = "name a function that does one step: path.py:function"
+    if target.is_notebook:
+        hint = "check the cell of the step alone, in the notebook: %%breakeven"
     match failure.kind:
         case FailureKind.INTERNAL:
             *_, last = ("no message", *failure.message.strip().splitlines())
@@ -232,6 +235,8 @@ def script_error(
         function = processes.function or "path.py:function"
         elsewhere = f"train in the script's own process, or name the training function: {function}"
         hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
+    if target.skipped:
+        hint += f"; {target.caveats[0].message}"
     return ScriptError(
         message,
         hint=hint,
@@ -262,6 +267,8 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             return f"the script needs {missing}{where}: change to its folder, or pass its path"
         case "FileExistsError":
             return "an earlier run may have made it: let the script reuse it, as with exist_ok=True"
+        case "EOFError" if target.is_notebook:
+            return "standard input is empty here: write the input into the cell"
         case "EOFError":
             return "standard input is empty here: pass the input as arguments after `--`"
         case "AttributeError" | "ImportError" if missing:
@@ -270,6 +277,8 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             r"has no function|required positional argument", message
         ):
             return "name a function of the file that can be called without arguments"
+        case "AttributeError" if target.is_notebook and re.search(_SHELL, failure.source):
+            return "get_ipython() is None here: leave the call out, or write it as a magic: %name"
         case "KeyError" | "TypeError" | "ValueError" if re.search(_TORCHRUN_NAMES, words):
             return f"torchrun starts the script: run `{_TORCHRUN} breakeven check ...`"
         case _ if exception == "MemoryError" or any(text in message for text in _OUT_OF_MEMORY):
@@ -300,7 +309,7 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
 def _place(location: Location, source: str) -> str:
     path, here = Path(location.file), _here()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return f"{shown}:{location.line}" + (f": `{source}`" if source else "")
+    return f"{shown}{line_text(location.file, location.line)}" + (f": `{source}`" if source else "")
 
 
 def _here() -> Path:
@@ -317,4 +326,5 @@ def _command_of(target: Target) -> str:
         name = target.function
         return f'python -c "from {Path(target.path).stem} import {name}; {name}()"'
     option = ("-m",) if target.kind is TargetKind.MODULE else ()
-    return " ".join(("python", *option, target.label, *target.arguments))
+    program = ("jupyter", "execute") if target.is_notebook else ("python", *option)
+    return " ".join((*program, target.label, *target.arguments))

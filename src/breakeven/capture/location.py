@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import linecache
 import sys
 import sysconfig
+import tokenize
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
 from breakeven.capture.target import as_text
-from breakeven.trace import Location
+from breakeven.trace import CELL_LINES, Location, is_notebook
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 # breakeven runs these shipped training scripts like any user's script: reports name their lines,
 # even if the package is installed among the libraries.
 _OWN_SCRIPTS = str(Path(_PACKAGE) / "workloads" / "scripts")
 
+
+# No handwritten file is larger; parsing generated ones takes seconds.
+_MAX_SOURCE_BYTES = 1_000_000
 
 _KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 # In an editable installation, both packages are in the same folder.
@@ -53,6 +59,8 @@ def _installed_beside() -> tuple[str, ...]:
 @cache
 def is_user_file(filename: str) -> bool:
     """Return whether ``filename`` is the user's: not a library's, the interpreter's or ours."""
+    if filename in _cells:
+        return True
     if filename.startswith("<"):
         return False
     try:
@@ -117,9 +125,51 @@ def caller_of_constructor(frame: FrameType | None, instance: object) -> FrameTyp
     return frame
 
 
+# Cells of the notebook in this process, by the names of their code.
+_cells: dict[str, tuple[str, int]] = {}
+
+
+def name_cells(notebook: str, numbers: Mapping[str, int], text: str) -> None:
+    """Let locations name the cells of the notebook in this process.
+
+    Args:
+        notebook: Name of the notebook, ending in ``.ipynb``.
+        numbers: Number of each cell, by the file name of its code.
+        text: The notebook's program, as in `breakeven.source.Notebook`.
+    """
+    _cells.update((name, (notebook, number)) for name, number in numbers.items())
+    keep_text(notebook, text)
+    is_user_file.cache_clear()  # some kernels name cells as generated code
+
+
+def keep_text(name: str, text: str) -> None:
+    """Let Python find the lines of a notebook, for tracebacks and `inspect`."""
+    # Entries without a time of change are never compared with a file.
+    linecache.cache[name] = len(text), None, [f"{line}\n" for line in text.split("\n")], name
+
+
 def location_of(file: str, line: int, function: str = "") -> Location:
     """Return a location that can be shown and encoded, even if the file's name is not UTF-8."""
+    if file in _cells:
+        file, cell = _cells[file]
+        line += cell * CELL_LINES
     return Location(file=as_text(file), line=line, function=function)
+
+
+def text_of(name: str) -> str:
+    """Return the text of a Python file; empty if it is missing, unreadable or too large."""
+    # The text of a notebook, and of its cells, is not in a file: Python keeps it for tracebacks.
+    if not is_notebook(name):
+        try:
+            if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
+                return ""
+            with tokenize.open(name) as file:
+                return file.read()
+        except (SyntaxError, UnicodeDecodeError):  # the file declares a wrong encoding
+            return Path(name).read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError):
+            pass
+    return "".join(linecache.getlines(name))
 
 
 def file_digest(path: str) -> str | None:

@@ -9,7 +9,6 @@ sends ``Started``. The child sends ``StepCount`` and ``Paused`` any number of ti
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
@@ -192,7 +191,7 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
         if self.location is None:
             waits = ", waiting for a quiet moment" if self.is_waiting else ""
             return f"step {self.num_steps}{waits}"
-        return f"no step yet, at {Path(self.location.file).name}:{self.location.line}"
+        return f"no step yet, at {self.location.text}"
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from breakeven.errors import ScriptError
+from breakeven.errors import Caveat, ScriptError
+from breakeven.trace.events import is_notebook
 
 
 class TargetKind(StrEnum):
@@ -23,6 +24,10 @@ class TargetKind(StrEnum):
     SCRIPT = "script"
     MODULE = "module"
     FUNCTION = "function"
+
+
+# Skipped lines of a notebook in a caveat.
+_MOST_SKIPPED = 5
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             absolute path.
         function: Name of the function; empty for scripts and modules.
         raw_arguments: ``sys.argv[1:]`` of the script.
+        skipped: Lines of a notebook that are not Python and do not run, each with its place.
     """
 
     kind: TargetKind
@@ -45,6 +51,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     raw_name: bytes = b""
     function: str = ""
     raw_arguments: tuple[bytes, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def is_notebook(self) -> bool:
+        """Return whether the target is a notebook, whose code cells run as one script."""
+        return self.kind is TargetKind.SCRIPT and is_notebook(self.path)
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Return the caveat on the lines of a notebook that do not run."""
+        if not self.skipped:
+            return ()
+        some = "; ".join(self.skipped[:_MOST_SKIPPED])
+        more = len(self.skipped) - _MOST_SKIPPED
+        some += f"; and {more:,} more" if more > 0 else ""
+        message = f"lines of the notebook that are not Python did not run: {some}"
+        return (Caveat(code="notebook-magics", message=message),)
 
     @property
     def path(self) -> str:
@@ -71,7 +94,7 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         is_module: Whether ``text`` is a module, as for ``python -m``.
 
     Raises:
-        ScriptError: No such file or module exists, or it cannot be read.
+        ScriptError: No such file or module exists, it cannot be read, or a notebook has no code.
     """
     if is_module:
         return _find_module(text, arguments)
@@ -84,6 +107,16 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         raise ScriptError(
             f"{function!r} in {text!r} is not the name of a function", hint="write path.py:function"
         )
+    skipped: tuple[str, ...] = ()
+    if is_notebook(path.name):
+        from breakeven.source.notebook import CONVERT, read_notebook
+
+        if function:
+            raise ScriptError(
+                f"{text!r} names a function of a notebook, which is run as a whole",
+                hint=f"name the notebook alone, or {CONVERT}",
+            )
+        skipped = read_notebook(path.read_bytes(), as_text(str(path))).skipped
     return Target(
         kind=TargetKind.FUNCTION if function else TargetKind.SCRIPT,
         # Show a link under its own name, as Python's tracebacks do.
@@ -92,13 +125,15 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
         label=as_text(text),
         function=function,
         raw_arguments=tuple(map(os.fsencode, arguments)),
+        skipped=skipped,
     )
 
 
 def _check_file(path: Path, text: str) -> None:
     # Unlike `Path.exists`, it raises nothing for broken links and overlong names.
     if not os.path.exists(path):  # noqa: PTH110
-        near = sorted(other.name for other in path.parent.glob("*.py"))
+        pattern = "*.ipynb" if is_notebook(path.name) else "*.py"
+        near = sorted(other.name for other in path.parent.glob(pattern))
         hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
         raise ScriptError(f"there is no file {text!r}", hint=hint)
     if path.is_dir():

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.report import printable
+from breakeven.trace import line_text
 
 # Invisible trailing whitespace; colours of table cells are kept.
 _UNSEEN = re.compile(r"[ \t]+(?=\n|\Z)")
@@ -29,7 +30,9 @@ class CommandConsole(Console):
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False) -> None:
         stream = file or (sys.stderr if stderr else sys.stdout)
-        super().__init__(file=stream if stream.isatty() else cast("TextIO", _Trimmed(stream)))
+        file = stream if stream.isatty() else cast("TextIO", _Trimmed(stream))
+        # In a notebook, rich would ignore the stream.
+        super().__init__(file=file, force_jupyter=False)
 
     def on_broken_pipe(self) -> None:
         """Re-raise the ``BrokenPipeError`` being handled; rich would exit with 1."""
@@ -73,7 +76,7 @@ def show_error(error: BreakevenError, console: Console | None = None) -> None:
         if error.file is not None:
             place = printable(error.file, None)
             if error.line is not None:
-                place += f":{error.line}"
+                place += line_text(error.file, error.line)
             lines.append(Text(f"  at {place}"))
         last_lines = deque(error.output.splitlines(), maxlen=_NUM_OUTPUT_LINES)
         if last_lines:

@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
         _write_line("error: cannot write the answer to stdout: it is closed")
         return EXIT_NO_ANSWER
     try:
-        exit_code = _run_command(argv)
+        exit_code = run_command(argv)
         sys.stdout.flush()
         return exit_code
     except SystemExit as ended:  # argparse after --help and --version
@@ -197,7 +197,13 @@ def entry_point() -> None:
     script()
 
 
-def _run_command(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code, 0 or 1.
+
+    Raises:
+        BreakevenError: The command has no answer.
+        SystemExit: The user asked for help or versions, which are written to stdout.
+    """
     own, script_arguments = list(argv), ()
     if "--" in own:
         position = own.index("--")

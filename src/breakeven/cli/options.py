@@ -55,9 +55,9 @@ def add_comparison(parser: argparse.ArgumentParser, more: str = "") -> None:
         "--host",
         metavar="here|KIND|NAME",
         default="auto",
-        help="machine that feeds the GPUs: here, a kind (desktop, windows, cloud, colab), or a CPU "
-        "such as 'EPYC 7763' (default: for data-center GPUs a cloud machine, for others this CPU; "
-        "all: breakeven devices --hosts)",
+        help="machine that feeds the GPUs: here, a kind (desktop, windows, cloud, colab, kaggle), "
+        "or a CPU such as 'EPYC 7763' (default: for data-center GPUs a cloud machine, for others "
+        "this CPU; all: breakeven devices --hosts)",
     )
     add_module(parser)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from breakeven.errors import UsageError
 
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
 
     from breakeven.report import Condition, Figures
     from breakeven.report.document import Document
+
+
+class Front(NamedTuple):
+    """A notebook in which a command runs.
+
+    Args:
+        receive: Receives the report instead of stdout.
+        draw: Shows one line of progress; None in a terminal, which shows progress as always.
+    """
+
+    receive: Callable[[msgspec.Struct], None]
+    draw: Callable[[str], None] | None
+
+
+FRONT: ContextVar[Front | None] = ContextVar("FRONT", default=None)
 
 
 def write_stdout(document: bytes) -> None:
@@ -81,7 +97,7 @@ def print_report(
     hints: Callable[[], Sequence[str]] = tuple,
     **options: object,
 ) -> None:
-    """Write files, and the answer to stdout.
+    """Write files, and the answer to stdout or to the notebook.
 
     Args:
         report: The answer.
@@ -99,6 +115,8 @@ def print_report(
         # The answer cost the user's time: a full disk must not lose it.
         if args.json:
             write_stdout(to_json(report))
+        elif front := FRONT.get():
+            front.receive(report)
         else:
             show(report, CommandConsole(), hints=hints(), **options)
 

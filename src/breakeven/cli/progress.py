@@ -18,12 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from breakeven.cli.console import CommandConsole
+from breakeven.cli.output import FRONT
 from breakeven.report import printable, settings_text
 from breakeven.timing import Source
 from breakeven.units import NS_PER_S, format_duration
 from breakeven.verdict import AxisValue, DeviceKind, SweepPoint
 
 _REFRESHES_PER_S = 10
+# A notebook stores and sends each change of its line.
+_DRAWN_PER_S = 4
 # Number of stages shown for a sweep, which has many.
 _MAX_STAGES = 4
 _BAR_CHARACTERS = 24
@@ -37,7 +40,7 @@ _MOST_LISTED = 4
 @contextmanager
 def show_progress(
     stream: TextIO, *, is_quiet: bool, has_points: bool = False
-) -> Iterator[LiveProgress | PlainProgress]:
+) -> Iterator[LiveProgress | PlainProgress | LineProgress]:
     """Yield a progress display that suits ``stream``, and clear it at the end.
 
     Args:
@@ -45,11 +48,14 @@ def show_progress(
         is_quiet: Whether to show nothing.
         has_points: Whether to show the points of a grid as they finish.
     """
+    front = FRONT.get()
     console = CommandConsole(file=stream)
     num_rows = max(console.height - _OTHER_ROWS, _LEAST_ROWS) if has_points else 0
     live = LiveProgress(num_rows=num_rows)
     if is_quiet:  # never drawn
         yield live
+    elif front is not None and front.draw is not None:
+        yield LineProgress(front.draw)
     elif not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(stream)
     else:
@@ -91,6 +97,43 @@ class PlainProgress:
         for line in lines:
             self._stream.write(f"[{num_done:,}/{num_points:,}] {line}\n")
         self._stream.flush()
+
+
+class LineProgress:
+    """One line that changes, for notebooks.
+
+    Args:
+        draw: Replaces the line.
+        now_s: Clock, in seconds.
+    """
+
+    def __init__(
+        self, draw: Callable[[str], None], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._draw = draw
+        self._now_s = now_s
+        self._stage = ""
+        self._drawn_s = 0.0
+
+    def begin(self, stage: str, expected_s: float | None = None) -> None:
+        """Show the stage."""
+        about = "" if expected_s is None else f" (about {_seconds(expected_s)})"
+        self._stage = f"breakeven: {printable(stage)}{about}"
+        self._draw(self._stage)
+
+    def detail(self, text: str) -> None:
+        """Show the text after the stage, but not more often than a notebook can draw it."""
+        now_s = self._now_s()
+        if now_s - self._drawn_s >= 1 / _DRAWN_PER_S:
+            self._drawn_s = now_s
+            self._draw(f"{self._stage}: {printable(text)}")
+
+    def end(self) -> None:
+        """Show nothing: the line is cleared with the answer."""
+
+    def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
+        """Show how many points of a grid are done."""
+        self._draw(f"{self._stage}: {num_done:,} of {num_points:,} points")
 
 
 class LiveProgress:

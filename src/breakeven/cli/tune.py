@@ -157,6 +157,8 @@ def run(args: argparse.Namespace) -> int:
 
 def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
     """Return the next commands, given the answer and the flags in use."""
+    from breakeven.source import CONVERT
+    from breakeven.trace import is_notebook
     from breakeven.units import NS_PER_S
     from breakeven.verdict import Numerics, Outcome
 
@@ -167,7 +169,9 @@ def next_hints(report: TuneReport, args: argparse.Namespace) -> tuple[str, ...]:
         words += ["--", *args.script_arguments]
     command = shlex.join(words)
     hints: list[str] = []
-    if report.configuration.changes:
+    if is_notebook(args.target):
+        hints.append(f"breakeven run takes no notebook: {CONVERT} {args.target}, and tune that")
+    elif report.configuration.changes:
         hints.append(f"Train with it: {command}   (settings: {args.output})")
     else:
         hints.append(f"{args.output} records that, and {command} will not tune again")

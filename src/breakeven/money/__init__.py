@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from breakeven.money.machines import PriceSource as PriceSource
     from breakeven.money.machines import age_days as age_days
     from breakeven.money.machines import billed_usd as billed_usd
+    from breakeven.money.machines import gpu_usd_per_hour as gpu_usd_per_hour
     from breakeven.money.machines import known_prices as known_prices
     from breakeven.money.machines import price_caveats as price_caveats
     from breakeven.money.machines import read_prices as read_prices

@@ -126,6 +126,23 @@ def shipped_prices() -> PriceFile:
     return msgspec.json.decode(text, type=PriceFile)
 
 
+@cache
+def gpu_usd_per_hour(name: str) -> float | None:
+    """Return the lowest shipped price of a machine with one whole GPU; None if there is none.
+
+    Args:
+        name: A GPU, as `known_device` finds it.
+    """
+    gpu = known_device(name)
+    prices = [
+        machine.usd_per_hour
+        for machine in shipped_prices().machines
+        if gpu is not None and machine.gpu == gpu.id
+        if machine.num_gpus == 1 and machine.gpu_fraction == 1
+    ]
+    return min(prices, default=None)
+
+
 def user_prices() -> Path:
     """Return the path of this user's refreshed prices, a file that may be absent."""
     path = os.environ.get(PRICES_VARIABLE)

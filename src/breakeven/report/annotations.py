@@ -18,6 +18,7 @@ from breakeven.report.rules import all_rule_pages
 from breakeven.report.shown import encode_document
 from breakeven.report.text import printable
 from breakeven.simulate import Finding, Severity
+from breakeven.trace import is_notebook, line_words
 from breakeven.units import format_percent
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -57,7 +58,7 @@ def _github_command(finding: Finding, path: str) -> str:
 
     Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands
     """
-    properties = {"file": path, "line": finding.line, "title": finding.code}
+    properties = {"file": path, "line": _line(finding), "title": finding.code}
     texts = [f"{name}={_escaped(str(one), ':,')}" for name, one in properties.items() if one]
     level = _LEVELS.get(finding.severity, "notice")
     return f"::{level} {','.join(texts)}::{_escaped(_message(finding))}"
@@ -91,7 +92,7 @@ def _sarif(placed: Sequence[tuple[Finding, str]]) -> dict[str, Any]:
             "ruleId": finding.code,
             "level": _LEVELS.get(finding.severity, "note"),
             "message": {"text": _message(finding)},
-            "locations": [_sarif_location(path, finding.line or 1)] if path else [],
+            "locations": [_sarif_location(path, _line(finding) or 1)] if path else [],
         }
         for finding, path in placed
     ]
@@ -105,15 +106,22 @@ def _sarif_location(path: str, line: int) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line}}}
 
 
+def _line(finding: Finding) -> int | None:
+    """Return the line in the file; None for a notebook, whose file has no such line."""
+    return None if is_notebook(finding.file or "") else finding.line
+
+
 def _message(finding: Finding) -> str:
     gain = finding.gain_fraction
     saved = f"The fix saves {format_percent(gain)} of the step. " if gain > 0 else ""
-    return printable(f"{finding.title}. {saved}Fix: {finding.fix}", 1000)
+    file, line = finding.file or "", finding.line
+    cell = f"In {line_words(file, line)}: " if line and is_notebook(file) else ""
+    return printable(f"{cell}{finding.title}. {saved}Fix: {finding.fix}", 1000)
 
 
 def _script(report: CheckReport | ExplainReport) -> str:
     """Return the file of the target; for a module, the one among the recorded files, if any."""
-    if script := re.fullmatch(r"(.*\.py)(:\w+)?", report.target, re.DOTALL):
+    if script := re.fullmatch(r"(.*\.(?:py|ipynb))(:\w+)?", report.target, re.DOTALL):
         return script[1]
     ends = tuple(f"/{report.target.replace('.', '/')}{end}" for end in (".py", "/__main__.py"))
     sources = report.recording.sources if report.recording else ()

@@ -11,7 +11,7 @@ from breakeven.errors import has_caveat
 from breakeven.report.check_report import CheckReport
 from breakeven.report.document import Line, Medium
 from breakeven.report.explain_report import ExplainReport
-from breakeven.report.text import plural, printable, ratio_with_interval
+from breakeven.report.text import place_text, plural, printable, ratio_with_interval
 from breakeven.timing import EMULATED_ON_CPU, Source
 from breakeven.units import format_percent
 from breakeven.verdict import (
@@ -160,7 +160,7 @@ def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary)
         return
     parts: list[str] = []
     for part in program.parts:
-        place = f"{printable(PurePath(part.file).name, 40)}:{part.line}"
+        place = place_text(PurePath(part.file).name, part.line, 48)
         named = f"{part_name(part)} at {place}" if part.function else place
         parts.append(f"{share_text(program, part.time_ns)} {named}")
     listed = f" ({', '.join(parts)})" if parts else ""
@@ -184,7 +184,7 @@ def _program_lines(report: CheckReport | ExplainReport, program: ProgramSummary)
 
 def part_name(part: ProgramPart) -> str:
     """Return the name of a part of the training: its function, or its place if it has none."""
-    return printable(part.function, 60) or f"{printable(PurePath(part.file).name, 40)}:{part.line}"
+    return printable(part.function, 60) or place_text(PurePath(part.file).name, part.line, 48)
 
 
 def share_text(program: ProgramSummary, time_ns: float) -> str:

@@ -1,4 +1,4 @@
-"""A chart of step times as values: axes, points, crossovers, and the styles of series.
+"""A chart as values: axes, points, crossovers, and the styles of series.
 
 Series differ by colour, dashes and marker, so two differences remain without colour.
 """
@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from breakeven.report.text import duration_with_interval, printable
+from breakeven.report.text import listed, printable, ratio_alone
 from breakeven.timing import Source
-from breakeven.units import format_count, format_digits, format_duration
+from breakeven.units import format_count, format_digits
 from breakeven.verdict import (
     NUM_PARAMETERS,
     AxisValue,
     Crossover,
-    CurvePoint,
     DeviceKind,
-    DeviceResult,
-    SweepPoint,
 )
 
 # Values within a smaller ratio are easier to distinguish on a linear axis from 0.
@@ -35,7 +32,8 @@ _LEAST_SPAN = 1e-9
 _SMALLEST, _LARGEST = 1e-60, 1e60
 # Margin between the outermost value and the frame, as a share of the axis.
 _MARGIN = 0.03
-_LEAST_NS = 1.0
+# A shorter axis of speeds would exaggerate small differences.
+_LEAST_SPEEDS = (0.5, 2.0)
 # Round counts from here on get a prefix: 10k, 100k, 1M.
 _LONG_COUNT = 10_000
 _AXIS_WORDS = {NUM_PARAMETERS: "parameters", "num_devices": "number of GPUs"}
@@ -93,31 +91,31 @@ class ChartAxis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoint:
-    """A step time with its 90 % interval.
+    """A value with its 90 % interval.
 
     Args:
         x: Value on the horizontal axis.
         row: Index of its value in the chart's ``x_labels``.
-        step_ns: Time of one step.
-        low_ns: Lower end of its interval.
-        high_ns: Upper end.
+        value: Value on the vertical axis.
+        low: Lower end of its interval.
+        high: Upper end.
+        step_ns: Time that it stands for.
+        text: The same for a reader, with the interval.
         source: Measured or predicted.
-        is_too_big: Whether the step exceeds the device's memory.
+        is_too_big: Whether the step exceeds the device's memory: it is marked below the curves.
+        has_value: Whether it has a value at all.
     """
 
     x: float
     row: int
+    value: float
+    low: float
+    high: float
     step_ns: float
-    low_ns: float
-    high_ns: float
+    text: str
     source: Source
     is_too_big: bool = False
-
-    @property
-    def text(self) -> str:
-        """The step time with its interval."""
-        text = duration_with_interval(self.step_ns, self.low_ns, self.high_ns)
-        return f"{text}, too big" if self.is_too_big else text
+    has_value: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +127,31 @@ class ChartSeries:
         kind: CPU or GPU.
         style: Number of its style.
         points: Points by ``x``, at most one for each.
+        remark: Why it is shown, for the legend.
+        is_extra: Whether it is drawn on request only.
     """
 
     name: str
     kind: DeviceKind
     style: int
     points: tuple[ChartPoint, ...]
+    remark: str = ""
+    is_extra: bool = False
+
+    @property
+    def curve(self) -> tuple[ChartPoint, ...]:
+        """The points that have a value and fit the device's memory."""
+        return tuple(one for one in self.points if one.has_value and not one.is_too_big)
+
+    @property
+    def too_big(self) -> tuple[ChartPoint, ...]:
+        """The points that exceed the device's memory."""
+        return tuple(one for one in self.points if one.is_too_big)
+
+    @property
+    def label(self) -> str:
+        """The name with the remark."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +175,16 @@ class CrossoverMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Step times of devices along one axis.
+    """Values of devices along one axis.
 
     Args:
         title: Title of the chart.
         note: Held settings and other remarks for the reader; may be empty.
         x: The axis along which the devices are compared.
-        y: Time of one step.
+        y: The compared quantity.
         x_labels: Label of each ``x`` that has a point, ascending.
         series: One per device.
+        rival: Name of what has the value 1, drawn as a bold line; empty for none.
         crossovers: The values from which GPUs win.
         is_by_device: Whether each series is a single point, with its own place on ``x``.
     """
@@ -177,78 +195,25 @@ class Chart:
     y: ChartAxis
     x_labels: tuple[str, ...]
     series: tuple[ChartSeries, ...]
+    rival: str = ""
     crossovers: tuple[CrossoverMark, ...] = ()
     is_by_device: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no device has a value, so that there is nothing to draw."""
+        return not any(one.curve for one in self.series)
 
-def step_chart(
-    *,
-    title: str,
-    x: ChartAxis,
-    x_labels: Iterable[str],
-    series: Sequence[tuple[str, DeviceKind, tuple[ChartPoint, ...]]],
-    crossovers: Iterable[tuple[str, Crossover]] = (),
-    note: str = "",
-    is_by_device: bool = False,
-) -> Chart:
-    """Return a chart of step times.
+    @property
+    def too_big_for(self) -> str:
+        """The devices whose memory some sizes exceed, for readers without colour; may be empty."""
+        names = [one.name for one in self.series if one.too_big]
+        return f"too big for {listed(names, 3)}" if names else ""
 
-    Args:
-        title: Title of the chart.
-        x: The horizontal axis.
-        x_labels: Label of each value on ``x`` that has a point.
-        series: Name, kind and points of each device.
-        crossovers: Crossovers, each with a remark that distinguishes it from others of the chart.
-        note: Held settings.
-        is_by_device: Whether each series is a single point.
-    """
-    ordered = sorted(series, key=lambda named: named[1] is not DeviceKind.CPU)
-    style_by_name = {name: number for number, (name, _, _) in enumerate(ordered)}
-    every = [
-        max(value, _LEAST_NS)
-        for _, _, points in series
-        for point in points
-        for value in (point.low_ns, point.high_ns)
-    ]
-    marks: list[CrossoverMark] = []
-    for remark, found in crossovers:
-        name = printable(found.device, 60) + (f" ({remark})" if remark else "")
-        mark = CrossoverMark(
-            style=style_by_name.get(found.device, 0),
-            x=float(found.value),
-            low=float(found.low),
-            high=None if found.high is None else float(found.high),
-            label=f"{name} faster from {found.value:,} ({crossover_interval(found)})",
-        )
-        marks.append(mark)
-    return Chart(
-        title=title,
-        note=note,
-        x=x,
-        y=value_axis("time of one step", every, lambda ns: format_duration(ns) if ns else "0"),
-        x_labels=tuple(x_labels),
-        series=tuple(
-            ChartSeries(
-                name=printable(name, 60), kind=kind, style=style_by_name[name], points=points
-            )
-            for name, kind, points in ordered
-        ),
-        crossovers=tuple(marks),
-        is_by_device=is_by_device,
-    )
-
-
-def chart_point(timed: DeviceResult | SweepPoint | CurvePoint, x: float, row: int) -> ChartPoint:
-    """Return the point of a step time."""
-    return ChartPoint(
-        x=x,
-        row=row,
-        step_ns=timed.step_ns,
-        low_ns=timed.low_ns,
-        high_ns=timed.high_ns,
-        source=timed.source,
-        is_too_big=not isinstance(timed, CurvePoint) and timed.fits is False,
-    )
+    @property
+    def shown(self) -> Chart:
+        """The chart without what is drawn on request only."""
+        return replace(self, series=tuple(one for one in self.series if not one.is_extra))
 
 
 def crossover_interval(crossover: Crossover) -> str:
@@ -308,6 +273,33 @@ def value_axis(
     low, high = unit * low, unit * high
     return ChartAxis(
         label=label, scale=scale, low=low, high=high, ticks=ticks, as_text=as_text, unit=unit
+    )
+
+
+def speed_axis(rival: str, speeds: Iterable[float]) -> ChartAxis:
+    """Return a logarithmic axis of speeds relative to ``rival``; 1 is always a tick.
+
+    Args:
+        rival: Name of what has the speed 1.
+        speeds: Positive numbers.
+    """
+    every = [*_distinct(speeds), *_LEAST_SPEEDS]
+    low, high = min(every), max(every)
+    stretch = (high / low) ** _MARGIN
+    low, high = low / stretch, high * stretch
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for digits, stride in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 4)):
+        decades = (decade for decade in range(first, last + 1) if decade % stride == 0)
+        values = [digit * 10.0**decade for decade in decades for digit in digits]
+        places = [value for value in values if low <= value <= high]
+        if len(places) <= _MAX_TICKS:
+            break
+    else:
+        places = [1.0]
+    ticks = tuple(Tick(value, ratio_alone(value)) for value in places)
+    label = f"speed relative to {rival}"
+    return ChartAxis(
+        label=label, scale=Scale.LOG, low=low, high=high, ticks=ticks, as_text=ratio_alone
     )
 
 

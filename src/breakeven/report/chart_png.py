@@ -70,21 +70,29 @@ def chart_png(charts: Sequence[Chart], *, heading: str) -> bytes:
 
 
 def _draw(axes: Any, chart: Chart) -> None:
+    chart = chart.shown
     title = f"{chart.title} · {chart.note}" if chart.note else chart.title
     notes = [f"{mark.label} on" for mark in chart.crossovers]
     axes.set_title("\n".join(shorten(text, 90) for text in (title, *notes)), fontsize="small")
     for mark in chart.crossovers:
         axes.axvline(mark.x, color=style_of(mark.style).light, linestyle=(0, (1, 3)))
+    if chart.rival:
+        axes.axhline(1.0, color="black", linewidth=2.5)
+        words = {"transform": axes.get_yaxis_transform(), "ha": "right", "fontsize": "small"}
+        axes.text(0.99, 1.04, f"faster than {shorten(chart.rival, 40)}", va="bottom", **words)
     for series in chart.series:
-        style, x = style_of(series.style), [point.x for point in series.points]
-        low, high = [p.low_ns for p in series.points], [p.high_ns for p in series.points]
+        style, x = style_of(series.style), [point.x for point in series.curve]
+        low, high = [p.low for p in series.curve], [p.high for p in series.curve]
         axes.vlines(x, low, high, color=style.light, linewidth=1)
         line = (0, style.dashes) if style.dashes else "solid"
         line = "none" if chart.x.scale is Scale.CATEGORY else line
-        steps, name = [point.step_ns for point in series.points], shorten(series.name, 34)
-        axes.plot(x, steps, color=style.light, linestyle=line, label=name)
-        fills = [style.light if p.source is Source.MEASURED else "white" for p in series.points]
-        axes.scatter(x, steps, c=fills, edgecolors=style.light, marker=style.marker, zorder=3)
+        values, name = [point.value for point in series.curve], shorten(series.label, 44)
+        axes.plot(x, values, color=style.light, linestyle=line, label=name)
+        fills = [style.light if p.source is Source.MEASURED else "white" for p in series.curve]
+        axes.scatter(x, values, c=fills, edgecolors=style.light, marker=style.marker, zorder=3)
+        # Sizes that exceed the memory, at the lower edge.
+        big = [point.x for point in series.too_big]
+        axes.plot(big, [chart.y.low] * len(big), "x", color=style.light, clip_on=False)
     for side, axis in (("x", chart.x), ("y", chart.y)):
         labels = [shorten(tick.label, 18) for tick in axis.ticks]
         turn = 20 if axis.scale is Scale.CATEGORY and sum(map(len, labels)) > 80 else 0

@@ -64,6 +64,8 @@ class SvgChart:
         self.strip = [self._mark(row, mark) for row, mark in enumerate(chart.crossovers)]
         self.top = _TOP + _STRIP_ROW * len(self.strip)
         self.bottom = float(self.top + _PLOT_HEIGHT)
+        # Height of what the series are compared with.
+        self.rival_y = self.y(1.0) if chart.rival else self.bottom
         labels = sum(len(tick.label) for tick in chart.x.ticks)
         self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
         self.height = self.bottom + _BOTTOM + (60 if self.are_x_labels_turned else 0)
@@ -72,15 +74,23 @@ class SvgChart:
         # Text, series, and kind of the mark in front of it.
         self.legend: list[tuple[str, ChartSeries | None, str]] = []
         if not chart.is_by_device:
-            self.legend += [(series.name, series, "series") for series in chart.series]
+            self.legend += [(series.label, series, "series") for series in chart.series]
         self.legend += [("measured", None, "measured"), ("predicted", None, "predicted")]
+        if chart.too_big_for:
+            self.legend.append((chart.too_big_for, None, "big"))
         self.legend.append(("bands and bars: 90 % interval", None, ""))
         # A description for screen readers.
-        names = ", ".join(series.name for series in chart.series)
-        marks = "; ".join(mark.label for mark in self.strip)
+        marks = [mark.label for mark in self.strip]
+        for series in filter(lambda one: one.curve and not one.is_extra, chart.series):
+            first, last = series.curve[0], series.curve[-1]
+            ends = f"{chart.y.as_text(first.value)} at {chart.x_labels[first.row]}"
+            if last is not first:
+                ends += f", {chart.y.as_text(last.value)} at {chart.x_labels[last.row]}"
+            marks.append(f"{series.name}: {ends}")
+        above = f"Above 1×, a device is faster than {chart.rival}. " if chart.rival else ""
         self.description = (
-            f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale, of {names}."
-            + (f" {marks}." if marks else "")
+            f"{chart.y.label} along the {chart.x.label}, {chart.y.scale} scale. {above}"
+            f"{'; '.join(marks)}."
         )
         # Each value of the horizontal axis as text, with the points of all series.
         by_row = [{point.row: point for point in series.points} for series in chart.series]
@@ -100,25 +110,24 @@ class SvgChart:
         """Return the horizontal coordinate of a value."""
         return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
 
-    def y(self, step_ns: float) -> float:
-        """Return the vertical coordinate of a step time."""
-        return round(self.top + (1 - self.chart.y.position(step_ns)) * _PLOT_HEIGHT, 1)
+    def y(self, value: float) -> float:
+        """Return the vertical coordinate of a value."""
+        return round(self.top + (1 - self.chart.y.position(value)) * _PLOT_HEIGHT, 1)
 
     def line(self, points: Sequence[ChartPoint]) -> str:
         """Return the path through the points."""
-        return _path((self.x(point.x), self.y(point.step_ns)) for point in points)
+        return _path((self.x(point.x), self.y(point.value)) for point in points)
 
     def band(self, points: Sequence[ChartPoint]) -> str:
         """Return the path around the intervals."""
-        highs = [(self.x(point.x), self.y(point.high_ns)) for point in points]
-        lows = [(self.x(point.x), self.y(point.low_ns)) for point in points]
+        highs = [(self.x(point.x), self.y(point.high)) for point in points]
+        lows = [(self.x(point.x), self.y(point.low)) for point in points]
         return _path([*highs, *reversed(lows)]) + "Z"
 
     def whiskers(self, points: Sequence[ChartPoint]) -> str:
         """Return the path of single intervals, without a band."""
         return "".join(
-            f"M{self.x(point.x):g},{self.y(point.low_ns):g}V{self.y(point.high_ns):g}"
-            for point in points
+            f"M{self.x(point.x):g},{self.y(point.low):g}V{self.y(point.high):g}" for point in points
         )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from breakeven.report.chart import Chart, ChartPoint, value_axis
+from breakeven.report.chart import Chart, speed_axis, value_axis
 from breakeven.report.explain_report import DEVICE_TRACK, HOST_TRACK, TimelineSpan
 from breakeven.report.text import printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip
@@ -38,24 +39,32 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         num_rows: Height of the plot without axis and legend.
         is_ascii: Draw without braille and box-drawing characters.
     """
-    # If the step does not fit the device, its time cannot be compared.
-    curves = [[one for one in series.points if not one.is_too_big] for series in chart.series]
-    times_ns = [point.step_ns for points in curves for point in points]
-    if times_ns:  # a terminal has no room for intervals
-        y = value_axis(chart.y.label, times_ns, chart.y.as_text, chart.y.unit)
+    chart = chart.shown
+    curves = [series.curve for series in chart.series]
+    if values := [point.value for points in curves for point in points]:
+        # A terminal has no room for intervals.
+        y = chart.y
+        if chart.rival:
+            y = speed_axis(chart.rival, values)
+        else:
+            y = value_axis(y.label, values, y.as_text, y.unit)
         chart = dataclasses.replace(chart, y=y)
     across, down = (1, 1) if is_ascii else (2, 4)
+
+    def dot_row(value: float) -> int:
+        return round((1 - chart.y.position(value)) * (num_rows * down - 1))
+
     ticks: dict[int, str] = {}
-    for tick in chart.y.ticks:
-        row = round((1 - chart.y.position(tick.value)) * (num_rows - 1))
+    # The speed 1 keeps its label if others are too close to it.
+    for tick in sorted(chart.y.ticks, key=lambda tick: abs(math.log(tick.value or 1.0))):
+        row = dot_row(tick.value) // down
         if not {row - 1, row, row + 1} & ticks.keys():
             ticks[row] = printable(tick.label)
     margin = max(map(len, ticks.values()), default=0)
     width = max(num_columns - margin - 2, 8)
 
-    def dot(x: float, step_ns: float) -> tuple[int, int]:
-        x_share, y_share = chart.x.position(x), 1 - chart.y.position(step_ns)
-        return round(x_share * (width * across - 1)), round(y_share * (num_rows * down - 1))
+    def dot(x: float, value: float) -> tuple[int, int]:
+        return round(chart.x.position(x) * (width * across - 1)), dot_row(value)
 
     def column(x: float) -> int:
         return round(chart.x.position(x) * (width - 1))
@@ -63,7 +72,9 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     drawn = list(zip(curves, _LETTERS, itertools.cycle(_STYLES), strict=False))
     dots: dict[tuple[int, int], tuple[int, str]] = {}
     for points, _, style in drawn:
-        places = [dot(point.x, point.step_ns) for point in points]
+        # The CPU that all are compared with is the bold line.
+        is_rival = chart.rival and all(point.value == 1 for point in points)
+        places = [] if is_rival else [dot(point.x, point.value) for point in points]
         for (x0, y0), (x1, y1) in itertools.pairwise(places):
             num_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
             for step in range(num_steps + 1):
@@ -76,27 +87,32 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         last = -_LETTER_GAP
         for point in points:
             if column(point.x) - last >= _LETTER_GAP or point is points[-1]:
-                last, row = column(point.x), dot(point.x, point.step_ns)[1] // down
+                last, row = column(point.x), dot_row(point.value) // down
                 is_measured = point.source is Source.MEASURED
                 letters[row, last] = (letter.upper() if is_measured else letter, style)
-    cross = "X" if is_ascii else "╳"
+    for series, (_, _, style) in zip(chart.series, drawn, strict=False):
+        for point in series.too_big:
+            letters.setdefault((num_rows - 1, column(point.x)), ("!", f"bold {style}"))
+    cross, bold, light = ("X", "=", "-") if is_ascii else ("╳", "━", "─")
+    rival_row = dot_row(1.0) // down if chart.rival else num_rows
     for mark in chart.crossovers:
-        for series, points in zip(chart.series, curves, strict=True):
-            if series.style == mark.style and points:
-                height_ns = _height_ns(chart, points, mark.x)
-                letters[dot(mark.x, height_ns)[1] // down, column(mark.x)] = (cross, "bold")
+        letters[rival_row, column(mark.x)] = (cross, "bold")
 
     lines: list[Text] = []
+    if chart.rival:
+        above = f"above 1×, a device is faster than {shorten(chart.rival, 24)}"
+        lines.append(Text(f"{' ' * margin}  {above}", style="dim"))
     for row in range(num_rows):
         bar = " |" if is_ascii else " ┤" if row in ticks else " │"
         line = Text.assemble((ticks.get(row, "").rjust(margin) + bar, "dim"))
         for x in range(width):
             bits, style = dots.get((row, x), (0, ""))
             dotted = "." if is_ascii else chr(0x2800 + bits)
-            line.append(*letters.get((row, x), (dotted if bits else " ", style)))
+            empty = (bold, "bold") if row == rival_row else (" ", "")
+            line.append(*letters.get((row, x), (dotted, style) if bits else empty))
         line.rstrip()
         lines.append(line)
-    rule = ["-" if is_ascii else "─"] * width
+    rule = [light] * width
     labels, free_from = [" "] * (margin + 2 + width), 0
     for tick in chart.x.ticks:
         label, middle = printable(tick.label, 20), margin + 2 + column(tick.value)
@@ -106,29 +122,28 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
             labels[start : start + len(label)] = label
             free_from = start + len(label) + 2
     for mark in chart.crossovers:
+        high = chart.x.high if mark.high is None else mark.high
+        for place in range(column(mark.low), column(high) + 1):
+            rule[place] = bold if rule[place] in (light, bold) else rule[place]
         rule[column(mark.x)] = "^" if is_ascii else "▲"
     corner = " +" if is_ascii else " └"
     lines += [Text(" " * margin + corner + "".join(rule), style="dim")]
     lines += [Text("".join(labels).rstrip(), style="dim")]
     legend = [
-        Text.assemble((letter, f"bold {style}"), " ", shorten(series.name, 30))
+        Text.assemble((letter, f"bold {style}"), " ", shorten(series.label, 44))
         for series, (_, letter, style) in zip(chart.series, drawn, strict=False)
     ]
     if len({point.source for points in curves for point in points}) > 1:
         legend.append(Text("CAPITAL measured, small predicted", style="dim"))
+    if chart.too_big_for:
+        legend.append(Text(f"! {chart.too_big_for}", style="dim"))
     if chart.crossovers:
-        legend.append(Text.assemble((cross, "bold"), (" crossover", "dim")))
-    return Text("\n").join([*lines, *_flowing(legend, num_columns)])
-
-
-def _height_ns(chart: Chart, points: Sequence[ChartPoint], x: float) -> float:
-    """Return the step time at ``x`` on the drawn line between two points."""
-    for left, right in itertools.pairwise(points):
-        if left.x <= x <= right.x:
-            start, end = chart.x.position(left.x), chart.x.position(right.x)
-            share = (chart.x.position(x) - start) / (end - start)
-            return left.step_ns ** (1 - share) * right.step_ns**share
-    return min(points, key=lambda point: abs(point.x - x)).step_ns
+        interval = f" crossover, {bold} its interval on the axis"
+        legend.append(Text.assemble((cross, "bold"), (interval, "dim")))
+    text = Text("\n").join([*lines, *_flowing(legend, num_columns)])
+    if is_ascii:
+        text.plain = text.plain.replace("×", "x")
+    return text
 
 
 def _flowing(entries: Iterable[Text], width: int) -> list[Text]:

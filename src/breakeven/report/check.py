@@ -17,26 +17,16 @@ from breakeven.report.answer_text import (
     speed_against,
     verdict_lines,
 )
-from breakeven.report.chart import (
-    Chart,
-    axis_word,
-    category_axis,
-    chart_point,
-    crossover_interval,
-    size_axis,
-    step_chart,
-)
+from breakeven.report.chart import Chart, axis_word, crossover_interval
 from breakeven.report.check_report import CheckReport
 from breakeven.report.document import (
     Cell,
     Column,
     Document,
-    Interval,
     Line,
     Medium,
     Section,
     Table,
-    evenly_spread,
 )
 from breakeven.report.run_text import (
     busy_warnings,
@@ -45,8 +35,16 @@ from breakeven.report.run_text import (
     fix_texts,
     run_facts,
 )
+from breakeven.report.speed_chart import (
+    Timed,
+    TimedLine,
+    chosen_gpus,
+    device_chart,
+    speed_chart,
+)
 from breakeven.report.text import (
     duration_with_interval,
+    listed,
     place_text,
     plural,
     printable,
@@ -54,7 +52,9 @@ from breakeven.report.text import (
     ratio_with_interval,
     shorten,
 )
+from breakeven.simulate import Finding
 from breakeven.timing import Source
+from breakeven.trace import is_notebook
 from breakeven.units import (
     NS_PER_S,
     format_bytes,
@@ -73,12 +73,9 @@ from breakeven.verdict import (
     cpu_result,
 )
 
-# A shorter axis would exaggerate: a difference of 5 % would look like one of 500 %.
-_SHORTEST_AXIS = 10.0
 _MAX_FINDINGS = 8
 # A fix that saves a smaller share of the step is not worth reading about.
 _LEAST_GAIN = 0.005
-_MAX_SIZES = 9
 _MOST_BREAKS = 3
 
 
@@ -105,7 +102,7 @@ def check_document(report: CheckReport) -> Document:
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
         facts=tuple(run_facts(report)),
         blocks=(
-            Section("Step time", charts, only=Medium.PAGE),
+            Section("From which size on a GPU pays off", charts, only=Medium.PAGE),
             Section("Devices", (_result_table(report), *too_big), heading=""),
             *_times_section(report),
             _crossover_section(report, crossovers),
@@ -118,44 +115,72 @@ def check_document(report: CheckReport) -> Document:
 
 def check_charts(report: CheckReport) -> tuple[Chart, ...]:
     """Return the chart along the sizes, or of the devices if there are no curves."""
-    curves = [curve for curve in report.curves if curve.points]
-    if curves:
-        sizes = sorted({point.size for curve in curves for point in curve.points})
-        word, crossover = axis_word(curves[0].axis), report.crossover
-        series = [
-            (
-                curve.device,
-                curve.kind,
-                tuple(
-                    chart_point(point, float(point.size), sizes.index(point.size))
-                    for point in sorted(curve.points, key=lambda point: point.size)
-                ),
-            )
-            for curve in curves
-        ]
-        chart = step_chart(
-            title=f"Step time along the {word}",
-            x=size_axis(word, sizes),
-            x_labels=(f"{size:,}" for size in sizes),
-            series=series,
-            crossovers=[("", crossover)] if isinstance(crossover, Crossover) else [],
-        )
-        return (chart,)
-    if not report.results:
-        return ()
-    results = sorted((*report.results, *report.absent_cpus), key=lambda one: one.step_ns)
-    names = [printable(result.device, 60) for result in results]
-    chart = step_chart(
-        title="Step time by device",
-        x=category_axis("device", names),
-        x_labels=names,
-        series=[
-            (result.device, result.kind, (chart_point(result, float(row), row),))
-            for row, result in enumerate(results)
-        ],
-        is_by_device=True,
+    chart = _size_chart(report) or device_chart((*report.results, *_variants(report)))
+    return () if chart is None else (chart,)
+
+
+def _size_chart(report: CheckReport) -> Chart | None:
+    """Return the speeds along the sizes; other forms of the recorded step are single points."""
+    curves, own_size = [one for one in report.curves if one.points], report.step.batch_size
+    cpu = next((curve for curve in curves if curve.kind is DeviceKind.CPU), None)
+    here = reference_cpu(report.results)
+    if cpu is None or here is None:
+        return None
+    forms = () if own_size is None else tuple(_variants(report))
+    sizes = sorted(
+        {point.size for curve in curves for point in curve.points}
+        | ({own_size} if forms and own_size is not None else set())
     )
-    return (chart,)
+    drawn = {curve.device for curve in curves}
+    gpus = {
+        one.device: math.inf if one.fits is False else one.step_ns
+        for one in report.results
+        if one.kind is DeviceKind.GPU and one.device in drawn
+    }
+    crossover = report.crossover if isinstance(report.crossover, Crossover) else None
+    best = min(gpus, key=gpus.__getitem__, default="") if crossover is None else crossover.device
+    chosen = chosen_gpus(gpus, best)
+    lines = [
+        TimedLine(
+            name=curve.device if curve.kind is DeviceKind.GPU else device_label(here),
+            kind=curve.kind,
+            times={sizes.index(point.size): point for point in curve.points},
+            remark=chosen.get(curve.device, ""),
+            is_extra=curve.kind is DeviceKind.GPU and curve.device not in chosen,
+        )
+        for curve in curves
+    ]
+    rivals: dict[int, Timed] = {sizes.index(point.size): point for point in cpu.points}
+    if own_size in sizes:
+        row = sizes.index(own_size)
+        rivals.setdefault(row, here)
+        lines += [
+            TimedLine(
+                name=device_label(one),
+                kind=one.kind,
+                times={row: one},
+                is_extra=one.kind is DeviceKind.GPU and one.device not in (*chosen, best),
+            )
+            for one in forms
+        ]
+    word = axis_word(cpu.axis)
+    return speed_chart(
+        title=f"Speed against {device_label(here)} along the {word}",
+        word=word,
+        places=[float(size) for size in sizes],
+        x_labels=[f"{size:,}" for size in sizes],
+        lines=lines,
+        rival=device_label(here),
+        rivals=rivals,
+        crossovers=[] if crossover is None else [("", crossover)],
+    )
+
+
+def _variants(report: CheckReport) -> Iterator[DeviceResult]:
+    """Yield other forms of the step, and other CPUs, which the verdict does not compare."""
+    yield from filter(None, (_generated_result(report), report.captured and report.captured.result))
+    yield from _compiled_results(report)
+    yield from report.absent_cpus
 
 
 def _generated_result(report: CheckReport) -> DeviceResult | None:
@@ -202,8 +227,9 @@ def _at_best_sentences(report: CheckReport) -> Iterator[str]:
             f"With forward, backward and update as generated code, a step takes "
             f"{format_duration(step.step_ns, 2)} on this CPU, {format_duration(step.kept_ns, 2)} "
             f"of that for the rest of the loop: {ratio_alone(step.speedup)} as fast as now"
-            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. To train so, use "
-            "breakeven tune and breakeven run, or call breakeven.fast_step in the loop."
+            f"{'' if gpu is None else f' and {_speed_text(cpu, gpu)}'}. To train so, "
+            f"{'' if is_notebook(report.target) else 'use breakeven tune and breakeven run, or '}"
+            "call breakeven.fast_step in the loop."
         )
     if report.captured is None:
         return
@@ -294,37 +320,23 @@ def _crossover_sentences(report: CheckReport) -> Iterator[str]:
                 pass
 
 
-def log_axis(results: Sequence[DeviceResult]) -> tuple[float, float]:
-    """Return the ends of an axis that contains every interval and spans at least a decade."""
-    low = min(max(result.low_ns, 1.0) for result in results)
-    high = max(max(result.high_ns, 1.0) for result in results)
-    stretch = math.sqrt(max(_SHORTEST_AXIS / (high / low), 1.0))
-    return low / stretch, high * stretch
-
-
 def _result_table(report: CheckReport) -> Table:
-    best = (_generated_result(report), report.captured and report.captured.result)
-    # Other variants of the same devices, which the verdict does not compare.
-    others = (*_compiled_results(report), *report.absent_cpus, *filter(None, best))
+    others = tuple(_variants(report))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None
-    axis = (*log_axis(results), None if cpu is None else max(cpu.step_ns, 1.0))
     names: list[Cell] = []
-    intervals: list[Interval] = []
     bounds: list[Cell | str] = []
     marks: list[str] = []
     for one in results:
         label, device = device_label(one), printable(one.device)
         page = label if label == device else f"{label} ({device})"
         names.append(Cell((SOURCE_MARKS[one.source], f" {shorten(label, 32)}"), page=page))
-        low, value, high = (max(ns, 1.0) for ns in (one.low_ns, one.step_ns, one.high_ns))
-        intervals.append(Interval(low, value, high, axis, *SOURCE_MARKS[one.source]))
         if one.fits is False:
             bounds.append(Cell("too big", style="red", page="too big for its memory"))
             marks.append("out")
         else:
-            bounds.append("" if one.bound is None else one.bound.value)
+            bounds.append("" if one.bound is None else one.bound.word)
             marks.append("chosen" if one.device == chosen and one not in others else "")
     sources = [
         f"{one.source} ({one.num_samples:,} steps)" if one.num_samples else f"{one.source}"
@@ -335,7 +347,6 @@ def _result_table(report: CheckReport) -> Table:
         Column("  device", names, page_header="device"),
         Column("source", sources, only=Medium.PAGE),
         Column("step time", times, page_header="step time (90 % interval)"),
-        Column("faster → slower", intervals, only=Medium.TERMINAL, optional=2),
     ]
     if report.step.batch_size is not None:
         per_s = report.step.batch_size * NS_PER_S
@@ -406,71 +417,54 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
 
 
 def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
-    """Return the crossover, and the GPU's speed relative to the CPU at each size."""
-    first, *others = sentences
-    found = report.crossover if isinstance(report.crossover, Crossover) else None
-    lines = [Line(first), *map(Line, others)]
-    if found is not None:
+    """Return the crossover, and the speed of GPUs along the sizes."""
+    lines = [Line(sentence) for sentence in sentences]
+    found = report.crossover
+    if isinstance(found, Crossover):
         place = f"{axis_word(found.axis)} {found.value:,}"
-        before, _, after = first.partition(place)
+        before, _, after = sentences[0].partition(place)
         lines[0] = Line((before, (place, "bold"), after))
-    # Show the GPU of the crossover, or else of the verdict. If the verdict is open, leave the
-    # ratios out: their times are just as uncertain.
-    verdict = report.verdict
-    name = verdict.over if verdict.choice is Choice.CPU else verdict.device
-    name = found.device if found else name
-    gpu = next((c for c in report.curves if c.kind is DeviceKind.GPU and c.device == name), None)
-    cpu = next((curve for curve in report.curves if curve.kind is DeviceKind.CPU), None)
-    tables: list[Table] = []
-    if gpu and cpu and (found or verdict.choice is not Choice.UNDECIDED):
-        cpu_times_ns = {point.size: point.step_ns for point in cpu.points}
-        ratios = [
-            (point.size, cpu_times_ns[point.size] / point.step_ns)
-            for point in sorted(gpu.points, key=lambda point: point.size)
-            if point.size in cpu_times_ns and point.step_ns > 0
-        ]
-        shown = evenly_spread(ratios, _MAX_SIZES)
-        label = shorten(printable(gpu.device), 18) + " vs CPU"
-        columns = [Column(printable(gpu.axis.replace("_", " ")), (label,))]
-        for number, (size, ratio) in enumerate(shown):
-            is_end = number in (0, len(shown) - 1)
-            # Keep both ends always, then halves, then quarters and so on.
-            optional = 0 if is_end else len(shown) - (number & -number)
-            cell = _styled(ratio_alone(ratio), ratio, ratio)
-            columns.append(Column(f"{size:,}", (cell,), is_number=True, optional=optional))
-        if len(ratios) >= 2:
-            tables.append(Table(columns))
-    return Section("", (*lines, *tables), only=Medium.TERMINAL)
+    # An open verdict has times that are too uncertain for a curve.
+    is_open = report.verdict.choice is Choice.UNDECIDED and not isinstance(found, Crossover)
+    chart = None if is_open else _size_chart(report)
+    return Section("", (*lines, *([] if chart is None else [chart])), only=Medium.TERMINAL)
 
 
 def _finding_section(report: CheckReport) -> Iterator[Section]:
     """Yield the findings; a terminal shows those whose fix saves a noticeable amount."""
-    findings = report.findings
+    # The same fault on several lines is one finding.
+    lines_of: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in report.findings:
+        lines_of.setdefault((one.code, one.title, one.fix), []).append(one)
+    findings = [max(own, key=lambda one: one.gain_fraction) for own in lines_of.values()]
     if not findings:
         return
+
     # A finding without a share of time is not only about time.
-    is_small = [
-        (one.share_fraction > 0 or one.gain_fraction > 0) and one.gain_fraction < _LEAST_GAIN
-        for one in findings
-    ]
-    num_shown = min(is_small.count(False), _MAX_FINDINGS)
-    ordered = [
-        findings[number] for number in sorted(range(len(findings)), key=is_small.__getitem__)
-    ]
+    def is_small(one: Finding) -> bool:
+        return max(one.share_fraction, one.gain_fraction) > 0 and one.gain_fraction < _LEAST_GAIN
+
+    findings.sort(key=is_small)
+    num_small = sum(map(is_small, findings))
+    num_shown = min(len(findings) - num_small, _MAX_FINDINGS)
     lines: list[Line] = []
-    for number, (finding, fix) in enumerate(zip(ordered, fix_texts(ordered), strict=True)):
+    for number, (finding, fix) in enumerate(zip(findings, fix_texts(findings), strict=True)):
         only = Medium.PAGE if number >= num_shown else None
-        code, title = printable(finding.code, 20), printable(finding.title)
-        facts = (
-            place_text(finding.file, finding.line, 72),
-            f"{format_percent(finding.share_fraction)} of the step"
-            if finding.share_fraction > 0
-            else "",
-            f"the fix saves {format_percent(finding.gain_fraction)}"
-            if finding.gain_fraction > 0
-            else "",
+        own = lines_of[finding.code, finding.title, finding.fix]
+        places = list(filter(None, dict.fromkeys(place_text(f.file, f.line, 72) for f in own)))
+        share, gain = (
+            format_percent(part) if part > 0 else ""
+            for part in (finding.share_fraction, finding.gain_fraction)
         )
-        lines.append(Line(((code, "bold magenta"), f"  {title}"), indent=2, only=only))
+        where = f"{plural(len(places), 'line')}: " if len(places) > 1 else ""
+        each = "of one saves up to" if where else "saves"
+        facts = (
+            where + listed(places, 3),
+            f"{share} of the step" if share and not where else "",
+            f"the fix {each} {gain}" if gain else "",
+        )
+        head = ((printable(finding.code, 20), "bold magenta"), f"  {printable(finding.title)}")
+        lines.append(Line(head, indent=2, only=only))
         if any(facts):
             lines.append(Line(" · ".join(filter(None, facts)), "dim", 4, only))
         lines.append(Line((("fix: ", "green"), fix), indent=4, only=only))

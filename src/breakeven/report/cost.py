@@ -210,9 +210,7 @@ def _table(rows: Sequence[CostRow]) -> Table:
     money = [_with_ends(r.usd) if r.usd.value else "free" for r in rows]
     emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
     parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
-    bounds = [
-        (r.bound.value if r.bound else "") + text for r, text in zip(rows, parts, strict=True)
-    ]
+    bounds = [(r.bound.word if r.bound else "") + text for r, text in zip(rows, parts, strict=True)]
     batches = [f"{r.largest_batch:,}" if r.largest_batch else "" for r in rows]
     columns = [
         Column(
@@ -271,9 +269,11 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         point = ChartPoint(
             x=row.usd.value,
             row=number,
+            value=row.time_ns.value,
+            low=row.time_ns.low,
+            high=row.time_ns.high,
             step_ns=row.time_ns.value,
-            low_ns=row.time_ns.low,
-            high_ns=row.time_ns.high,
+            text=time_text(row),
             source=row.source,
         )
         groups.setdefault(row.kind, []).append(point)

@@ -95,27 +95,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A value within its interval, drawn on a logarithmic axis in a terminal.
-
-    Args:
-        low: Lower end, above 0.
-        value: The value.
-        high: Upper end.
-        axis: Both ends of the axis, and a value to mark on it.
-        mark: Character that marks the value.
-        style: Its colour.
-    """
-
-    low: float
-    value: float
-    high: float
-    axis: tuple[float, float, float | None]
-    mark: str
-    style: str
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """A cell with a style, or with a different text in a page.
 
@@ -131,7 +110,7 @@ class Cell:
     page: str | None = None
 
 
-AnyCell = str | Cell | Bar | Interval
+AnyCell = str | Cell | Bar
 
 
 def cell_text(cell: AnyCell, medium: Medium = Medium.TERMINAL) -> str:

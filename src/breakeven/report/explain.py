@@ -61,7 +61,7 @@ _BOUND_WORDS = {
     Bound.LATENCY: "kernels that wait for each other",
     Bound.TRANSFER: "copies",
     Bound.SYNC: "waits for the GPU",
-    Bound.HOST_DATA: "data and other work of the host",
+    Bound.HOST_DATA: "the host's own work",
     Bound.HOST_OPTIMIZER: "the optimizer on the host",
 }
 _SEVERITY_STYLES = {

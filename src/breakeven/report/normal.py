@@ -100,7 +100,7 @@ def _other_section(report: NormalReport) -> Iterator[Section]:
         (
             shorten(device_label(one), 32),
             duration_with_interval(one.step_ns, one.low_ns, one.high_ns),
-            "too big" if one.fits is False else "" if one.bound is None else one.bound.value,
+            "too big" if one.fits is False else "" if one.bound is None else one.bound.word,
             shorten(one.fed_by.partition(",")[0], 40),
         )
         for one in sort_results(report.others)

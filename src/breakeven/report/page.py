@@ -18,7 +18,7 @@ _FOLDER = "html"
 _SCOPE = "breakeven-report"
 _MAX_WORD_CHARACTERS = 28
 _TITLE_HEIGHT = 46
-_KEY_COLUMNS, _KEY_HEIGHT = 3, 20
+_KEY_COLUMNS, _KEY_HEIGHT = 2, 20
 _IMAGE_CSS = """\
 .paper { fill: var(--paper); }
 .heading { font-weight: 600; }
@@ -65,6 +65,7 @@ def _page(document: Document, style: str, **values: object) -> bytes:
         "page.html.j2",
         document=document,
         terminal=Medium.TERMINAL,
+        page_only=Medium.PAGE,
         style=_Verbatim(style),
         has_long_word=_has_long_word,
         page_text=lambda cell: cell_text(cell, Medium.PAGE),
@@ -87,7 +88,7 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     """
     places: list[tuple[float, SvgChart]] = []
     height = 40.0
-    for view in map(SvgChart, charts):
+    for view in (SvgChart(chart.shown) for chart in charts):
         places.append((height, view))
         num_rows = -(-len(view.legend) // _KEY_COLUMNS)
         height += _TITLE_HEIGHT + view.height + 6 + num_rows * _KEY_HEIGHT + 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
@@ -11,15 +10,10 @@ from breakeven.errors import Caveat
 from breakeven.report.answer_text import SOURCE_MARKS, sample_legend
 from breakeven.report.chart import (
     Chart,
-    ChartPoint,
     Scale,
     axis_word,
-    category_axis,
-    chart_point,
     crossover_interval,
     settings_text,
-    size_axis,
-    step_chart,
     value_text,
 )
 from breakeven.report.document import (
@@ -39,6 +33,13 @@ from breakeven.report.run_text import (
     caveat_section,
     host_facts,
     side_effect_facts,
+)
+from breakeven.report.speed_chart import (
+    Timed,
+    TimedLine,
+    chosen_gpus,
+    is_timed,
+    speed_chart,
 )
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import Source
@@ -84,7 +85,7 @@ def sweep_document(report: SweepReport) -> Document:
         warnings=sweep_warnings(report),
         facts=tuple(sweep_facts(report)),
         blocks=tuple(sweep_sections(report)),
-        charts=sweep_charts(report),
+        charts=tuple(chart for chart in sweep_charts(report) if not chart.is_empty),
     )
 
 
@@ -201,7 +202,14 @@ def _is_always(kind: DeviceKind, crossover: SweepCrossover) -> bool:
 
 
 def sweep_sections(report: SweepReport) -> Iterator[Section]:
-    """Yield crossovers, step times, failures and caveats."""
+    """Yield charts, crossovers, step times, failures and caveats."""
+    charts = sweep_charts(report)
+    shown = charts[:_MAX_CHARTS]
+    cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
+    more = [Line(cut)] if len(shown) < len(charts) else []
+    if charts:
+        title = f"From which {_word(report.axes[0].name)} on a GPU pays off"
+        yield Section(title, (*shown, *more), only=Medium.PAGE)
     groups: dict[str, list[SweepCrossover]] = {axis.name: [] for axis in report.axes}
     for crossover in report.crossovers:
         groups.setdefault(crossover.outcome.axis, []).append(crossover)
@@ -210,19 +218,13 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         ends = {c.outcome.searched[1] for c in group if c.outcome.searched is not None}
         up_to = f" up to {max(ends):,}" if len(ends) == 1 else " searched"
         title = f"From which {along} on a GPU is faster, for all larger ones{up_to}"
-        yield Section(title, (_crossover_table(group),))
-    charts = sweep_charts(report)
+        yield Section(title, (_crossover_table(group, title),))
     yield from _step_sections(report, charts)
-    shown = charts[:_MAX_CHARTS]
-    cut = f"The first {len(shown)} of {len(charts)} charts; every figure is in the JSON."
-    more = [Line(cut)] if len(shown) < len(charts) else []
-    if charts:
-        yield Section("Step time", (*shown, *more), only=Medium.PAGE)
     yield from _failure_section(report)
     yield from caveat_section(_caveats(report))
 
 
-def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
+def _crossover_table(group: Sequence[SweepCrossover], caption: str) -> Table:
     """Return one sentence for each GPU, or one row for each setting of the other axes."""
     settings = _held_settings(group)
     if len(settings) == 1:
@@ -230,11 +232,11 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
         names = [shorten(printable(crossover.device), 24) for crossover in ordered]
         sentences = [Cell(_crossover_phrase(crossover)) for crossover in ordered]
         columns = (Column("GPU", names), Column("from", sentences, least=12))
-        return Table(columns, has_header=False)
+        return Table(columns, caption=caption, has_header=False)
     shown = evenly_spread(range(len(settings)), _MAX_CROSSOVERS)
     texts = dict.fromkeys(c.device for c in group)
     names = [printable(settings_text(settings[number]), 60) for number in shown]
-    columns = [Column("", names, least=8)]
+    columns = [Column("", names, page_header="settings", least=8)]
     for device in texts:
         found = {settings.index(c.held): c.outcome for c in group if c.device == device}
         cells: list[str] = []
@@ -249,7 +251,7 @@ def _crossover_table(group: Sequence[SweepCrossover]) -> Table:
         columns.append(Column(printable(device), cells, is_number=True))
     is_cut = len(shown) < len(settings)
     cut = f"{len(shown)} of {len(settings):,} settings; all by --json" if is_cut else ""
-    return Table(columns, legend=cut)
+    return Table(columns, caption=caption, legend=cut)
 
 
 def _crossover_phrase(crossover: SweepCrossover) -> Phrase:
@@ -328,46 +330,68 @@ def _sweep_chart(
         note = "; ".join(filter(None, (note, "each GPU adds a batch to the step")))
     values = first.values if axis == first.name else sorted(set(places), key=float)
     along = [value for value in values if value in places]
-    if any(isinstance(value, str) for value in along):
-        x = category_axis(word, [value_text(value) for value in along])
-        numbers = [float(row) for row in range(len(along))]
-    else:
+    if not any(isinstance(value, str) for value in along):
         along = sorted(along, key=float)
-        numbers = [float(value) for value in along]
-        x = size_axis(word, numbers)
+    cpus = {point.hardware for point in report.points if point.kind is DeviceKind.CPU}
+    rival = "this CPU" if cpus == {report.host.name} else "the CPU"
     # A GPU prediction does not depend on the CPU's threads: draw it once. Along threads, the CPU is
     # still one device.
     threads = next((one.name for one in report.axes[1:] if one.role is AxisRole.THREADS), None)
-    by_device: dict[tuple[str, DeviceKind], dict[AxisValue | None, dict[int, ChartPoint]]] = {}
+    shares = [one.name for one in report.axes if one.role is AxisRole.NUM_DEVICES]
+    lines: dict[tuple[str, DeviceKind], dict[int, SweepPoint]] = {}
+    rivals: dict[int, Timed] = {}
+    batches: dict[int, int] = {}
     for point, value in zip(points, places, strict=True):
         row = along.index(value)
-        device = point.hardware if first.role is AxisRole.THREADS else point.device
-        curves = by_device.setdefault((device, point.kind), {})
-        curve = curves.setdefault(None if threads is None else point.settings.get(threads), {})
-        curve.setdefault(row, chart_point(point, numbers[row], row))
-    series: list[tuple[str, DeviceKind, tuple[ChartPoint, ...]]] = []
-    for (device, kind), curves in by_device.items():
-        distinct = {
-            num: tuple(curve[row] for row in sorted(curve)) for num, curve in curves.items()
-        }
-        if len(set(distinct.values())) == 1:
-            distinct = {None: next(iter(distinct.values()))}
-        for num_threads, chart_points in distinct.items():
-            suffix = "" if num_threads is None else f", threads {value_text(num_threads)}"
-            series.append((device + suffix, kind, chart_points))
-    return step_chart(
-        title=f"Step time along the {'number of parameters' if axis == NUM_PARAMETERS else word}",
+        name = point.hardware if first.role is AxisRole.THREADS else point.device
+        if point.kind is DeviceKind.CPU:
+            # The name may hold the threads already.
+            if threads is not None and point.device == point.hardware:
+                name += f", threads {value_text(point.settings[threads])}"
+            name = name.replace(point.hardware, rival, 1)
+            if point.fits is not False and is_timed(point):
+                rivals[row] = min(point, rivals.get(row, point), key=lambda one: one.step_ns)
+        elif shares:
+            batches[row] = int(point.settings[shares[0]])
+        lines.setdefault((name, point.kind), {}).setdefault(row, point)
+    outcomes = [
+        one for one in report.crossovers if one.outcome.axis == axis and _agree(one.held, held)
+    ]
+    # Compare GPUs at the largest value with a time of the CPU.
+    last = max(rivals, default=0)
+    times_ns = {
+        name: own[last].step_ns if last in own and own[last].fits is not False else math.inf
+        for (name, kind), own in lines.items()
+        if kind is DeviceKind.GPU
+    }
+    starts = {one.device: _start_of(one) for one in sorted(outcomes, key=_start_of, reverse=True)}
+    best = min(times_ns, key=lambda name: (starts.get(name, math.inf), times_ns[name]), default="")
+    is_first = 0 < starts.get(best, math.inf) < math.inf
+    chosen = chosen_gpus(times_ns, best, "first to pay off" if is_first else "fastest")
+    return speed_chart(
+        title=f"Speed against {rival} along the {_word(axis)}",
         note=note,
-        x=x,
-        x_labels=map(value_text, along),
-        series=series,
+        word=word,
+        places=[float(value) for value in along if not isinstance(value, str)] or None,
+        x_labels=[value_text(value) for value in along],
+        lines=[
+            TimedLine(
+                name=name,
+                kind=kind,
+                times=own,
+                remark=chosen.get(name, ""),
+                is_extra=kind is DeviceKind.GPU and name not in chosen,
+                batches=batches if kind is DeviceKind.GPU else {},
+            )
+            for (name, kind), own in lines.items()
+        ],
+        rival=rival,
+        rivals=rivals,
         # Each crossover with the settings that distinguish it within the chart.
         crossovers=[
             (settings_text({k: v for k, v in one.held.items() if k not in held}), one.outcome)
-            for one in report.crossovers
+            for one in outcomes
             if isinstance(one.outcome, Crossover)
-            and one.outcome.axis == axis
-            and _agree(one.held, held)
         ],
     )
 
@@ -380,32 +404,16 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
     is_predicted = any(point.source is Source.PREDICTED for point in report.points)
     legend = sample_legend(samples, is_predicted=is_predicted)
     for chart in along[:_MAX_BLOCKS]:
-        chart = _with_short_names(report, chart)
         is_curve = chart.x.scale is not Scale.CATEGORY and len(chart.x_labels) > 1
-        title = chart.title + (f", {chart.note}" if chart.note else "")
+        is_curve = is_curve and not chart.is_empty
+        title = chart.title.replace("Speed", "Step time and speed", 1)
+        title += f", {chart.note}" if chart.note else ""
         blocks = (_step_table(chart, legend), *([chart] if is_curve else []))
         yield Section(title, blocks, only=Medium.TERMINAL)
     num_hidden = len(along) - _MAX_BLOCKS
     if num_hidden > 0:
         more = Line(f"and {plural(num_hidden, 'more setting')}, listed by --json", "dim")
         yield Section("", (more,), only=Medium.TERMINAL)
-
-
-def _with_short_names(report: SweepReport, chart: Chart) -> Chart:
-    """Return the chart with the CPU's name replaced by "CPU", if there is only one kind."""
-    cpus = [point for point in report.points if point.kind is DeviceKind.CPU]
-    names, kinds = {point.device for point in cpus}, {point.hardware for point in cpus}
-    if len(kinds) != 1:
-        return chart
-    (long_name,) = names if len(names) == 1 else kinds
-    long_name = printable(long_name, 60)
-    series = tuple(
-        dataclasses.replace(one, name="CPU" + one.name.removeprefix(long_name))
-        if one.kind is DeviceKind.CPU and one.name.startswith(long_name)
-        else one
-        for one in chart.series
-    )
-    return dataclasses.replace(chart, series=series)
 
 
 def _step_table(chart: Chart, legend: str) -> Table:
@@ -433,7 +441,7 @@ def _step_table(chart: Chart, legend: str) -> Table:
                 time = format_duration(point.step_ns, 2, keeps_zeros=True)
                 style = "bold" if point.step_ns == shortest_ns[row] else ""
                 cells.append(Cell((SOURCE_MARKS[point.source], " ", (time, style))))
-        columns.append(Column(series.name, cells, is_number=True))
+        columns.append(Column(series.name.removeprefix("this "), cells, is_number=True))
     num_rows = len(chart.x_labels)
     cut = f"\n{len(rows)} of {num_rows} sizes; all by --json" if len(rows) < num_rows else ""
     return Table(columns, legend=legend + cut)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import assert_never
@@ -25,7 +24,6 @@ from breakeven.report.document import (
     Code,
     Column,
     Document,
-    Interval,
     Line,
     Markdown,
     Medium,
@@ -51,7 +49,6 @@ _CODE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 # Longer text lines are hard to read, even in a wide terminal.
 _MAX_TEXT_CHARACTERS = 100
 _BAR_CHARACTERS = (6, 44)
-_INTERVAL_CHARACTERS = (13, 28)
 _HEADER_CHARACTERS = 16
 _ROW_STYLES = {"chosen": "bold", "out": "dim"}
 # More columns than any terminal has.
@@ -197,7 +194,7 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
         if column.is_number:
             header = textwrap.fill(header, max(widest, _HEADER_CHARACTERS))
         widest = max(widest, *map(cell_len, header.split("\n")))
-        is_drawn = any(isinstance(cell, Bar | Interval) for cell in cells)
+        is_drawn = any(isinstance(cell, Bar) for cell in cells)
         drawn.add_column(
             _text(header, console),
             justify="right" if column.is_number else "left",
@@ -215,7 +212,7 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
 
 
 def _cell(cell: AnyCell, column: Column, console: Console) -> RenderableType:
-    if isinstance(cell, Bar | Interval):
+    if isinstance(cell, Bar):
         return _Drawn(cell)
     phrase, style = (cell.phrase, cell.style) if isinstance(cell, Cell) else (cell, "")
     text = _text(phrase, console, style)
@@ -226,38 +223,17 @@ def _cell(cell: AnyCell, column: Column, console: Console) -> RenderableType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A bar or interval, as wide as its column."""
+    """A bar, as wide as its column."""
 
-    cell: Bar | Interval
+    cell: Bar
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        ends = _BAR_CHARACTERS if isinstance(self.cell, Bar) else _INTERVAL_CHARACTERS
-        return Measurement(*ends).with_maximum(options.max_width)
+        return Measurement(*_BAR_CHARACTERS).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         is_ascii, width = console.options.ascii_only, options.max_width
-        if isinstance(self.cell, Bar):
-            plot = bar_plot(self.cell, width, is_ascii=is_ascii)
-        else:
-            plot = interval_plot(self.cell, width)
+        plot = bar_plot(self.cell, width, is_ascii=is_ascii)
         yield Text(plot.translate(_ASCII) if is_ascii else plot, style=self.cell.style)
-
-
-def interval_plot(interval: Interval, num_characters: int) -> str:
-    """Return ``──○───``: a value and its interval on its logarithmic axis."""
-    start, end, reference = interval.axis
-
-    def position(value: float) -> int:
-        share = math.log(value / start) / math.log(end / start)
-        return min(max(round(share * (num_characters - 1)), 0), num_characters - 1)
-
-    low, high = position(interval.low), position(interval.high)
-    characters = [" "] * num_characters
-    if reference is not None:
-        characters[position(reference)] = "┊"
-    characters[low : high + 1] = "─" * (high + 1 - low)
-    characters[position(interval.value)] = interval.mark
-    return "".join(characters)
 
 
 def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:

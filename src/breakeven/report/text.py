@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from breakeven.trace import line_text
 from breakeven.units import format_digits, format_duration
 
 # Closer to 1 than this, two digits would print a difference as "1×".
@@ -45,14 +46,19 @@ def shorten(text: str, max_characters: int) -> str:
 def place_text(file: str | None, line: int | None, room: int | None = None) -> str:
     """Return ``file:line`` unbroken, so that terminals link it; empty without a file.
 
+    A line of a notebook is shown as ``train.ipynb cell 3, line 2``.
+
     Args:
-        file: Path of the file.
+        file: Path of the file; of an absolute one, only the name is kept.
         line: Line number, never cut; None for the whole file.
         room: Maximum length in characters.
     """
     if file is None:
         return ""
-    path, end = printable(file, None), "" if line is None else f":{line}"
+    name = file.replace("\\", "/").rpartition("/")[2]
+    is_absolute = file.startswith("/") or file[1:3] in (":\\", ":/")
+    path = printable(name if is_absolute else file, None)
+    end = "" if line is None else line_text(file, line)
     return (path if room is None else shorten(path, max(room - len(end), 8))) + end
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from breakeven.report.explain_report import ExplainReport, TimelineSpan
-from breakeven.report.text import with_texts
+from breakeven.report.text import place_text, with_texts
 from breakeven.report.timeline import TRACKS, group_and_words
 from breakeven.units import NS_PER_US
 
@@ -90,7 +90,7 @@ def _event(span: TimelineSpan, thread: int) -> dict[str, Any]:
         "cause": span.cause,
         "phase": span.phase,
         "module": span.module,
-        "line": None if span.file is None else f"{span.file}:{span.line}",
+        "line": place_text(span.file, span.line) or None,
         "critical": span.is_critical,
     }
     return {

@@ -214,6 +214,11 @@ class Bound(StrEnum):
     HOST_DATA = "host-data"
     HOST_OPTIMIZER = "host-optimizer"
 
+    @property
+    def word(self) -> str:
+        """The limit for a reader: ``host`` for ``host-data``, which need not be about data."""
+        return "host" if self is Bound.HOST_DATA else self.value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:

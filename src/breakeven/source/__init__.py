@@ -44,3 +44,8 @@ from breakeven.source.nodes import plain_name as plain_name
 from breakeven.source.nodes import spans as spans
 from breakeven.source.nodes import statements_of as statements_of
 from breakeven.source.nodes import text_of as text_of
+from breakeven.source.notebook import CONVERT as CONVERT
+from breakeven.source.notebook import Notebook as Notebook
+from breakeven.source.notebook import can_parse as can_parse
+from breakeven.source.notebook import notebook_of as notebook_of
+from breakeven.source.notebook import read_notebook as read_notebook

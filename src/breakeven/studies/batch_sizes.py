@@ -348,7 +348,15 @@ def _curves(
     return (
         _curve(compared.results[0].device, DeviceKind.CPU, cpu),
         *(
-            _curve(device.name, DeviceKind.GPU, {size: by_size[size][n].estimate for size in sizes})
+            Curve(
+                device=device.name,
+                kind=DeviceKind.GPU,
+                axis=AXIS,
+                points=tuple(
+                    curve_point(size, by_size[size][n].estimate, by_size[size][n].fits)
+                    for size in sizes
+                ),
+            )
             for n, device in enumerate(devices)
         ),
     )

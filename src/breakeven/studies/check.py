@@ -112,7 +112,7 @@ def check_target(
     report = _report(
         step, compared, sizes, facts, target=study.target.label, here=study.here,
         torch_version=study.ready.torch_version, told=told,
-        caveats=(*study.ready.caveats, *sizes.caveats, *_not_generated(step), *unpredicted),
+        caveats=(*study.caveats, *sizes.caveats, *_not_generated(step), *unpredicted),
         absent_cpus=absent, costs=costs, compile_mode=compile_mode, length=length,
     )  # fmt: skip
     return replace(report, writes=study.launcher.writes)

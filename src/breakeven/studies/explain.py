@@ -108,9 +108,7 @@ def explain_target(
                 cpu=cpu,
             ),
             rules=wanted,
-            caveats=step_caveats(
-                step, facts, seen, study.here, told, (*study.ready.caveats, *unscaled)
-            ),
+            caveats=step_caveats(step, facts, seen, study.here, told, (*study.caveats, *unscaled)),
             program=facts,
             writes=study.launcher.writes,
         )

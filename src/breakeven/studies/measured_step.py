@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 import msgspec
 from msgspec.structs import replace
@@ -391,7 +390,7 @@ def step_caveats(
     if facts.other_ns is None and step.as_set.other_work:
         work = step.as_set.other_work[0].location
         message = (
-            f"{PurePath(work.file).name}:{work.line} ({work.function}) runs in each pass of a "
+            f"{work.text} ({work.function}) runs in each pass of a "
             "loop around the steps; the steps per pass are unknown, so its time is not counted"
         )
         caveats.append(Caveat(code="between-not-counted", message=message))

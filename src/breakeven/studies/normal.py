@@ -102,7 +102,7 @@ def normal_target(
         step.program, seen, study.speeds, step.results, study.devices, target=study.target.label,
         shown=shown_host(seen, step.plain, study.ready.torch_version),
         steps_per_epoch=facts.steps_per_epoch,
-        caveats=step_caveats(step, facts, seen, study.here, more=study.ready.caveats),
+        caveats=step_caveats(step, facts, seen, study.here, more=study.caveats),
     )  # fmt: skip
 
 

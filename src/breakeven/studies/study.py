@@ -86,6 +86,11 @@ class Study:
     speeds: Mapping[str, Speed]
     progress: Progress
 
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Return the caveats that are known before any run."""
+        return *self.ready.caveats, *self.target.caveats
+
 
 @contextmanager
 def start_study(

@@ -181,6 +181,7 @@ def sweep_target(
         if message is not None:
             failures.append(SweepFailure(settings=settings, message=message))
     caveats = (
+        *study.target.caveats,
         *base.traced.trace.caveats,
         *recorded.caveats,
         *on_cpu.caveats(),

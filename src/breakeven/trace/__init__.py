@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from breakeven.trace.configuration import NumberFormat as NumberFormat
     from breakeven.trace.configuration import StepCase as StepCase
     from breakeven.trace.configuration import TimedPhase as TimedPhase
+    from breakeven.trace.events import CELL_LINES as CELL_LINES
     from breakeven.trace.events import Copy as Copy
     from breakeven.trace.events import Event as Event
     from breakeven.trace.events import GraphLaunch as GraphLaunch
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from breakeven.trace.events import Phase as Phase
     from breakeven.trace.events import Sync as Sync
     from breakeven.trace.events import TensorSpec as TensorSpec
+    from breakeven.trace.events import is_notebook as is_notebook
+    from breakeven.trace.events import line_text as line_text
+    from breakeven.trace.events import line_words as line_words
     from breakeven.trace.step_trace import NEVER_ON_DEVICE as NEVER_ON_DEVICE
     from breakeven.trace.step_trace import Call as Call
     from breakeven.trace.step_trace import Collective as Collective

@@ -337,4 +337,4 @@ def _describe(event: _Located | None) -> str:
     else:
         what = f"a sync ({event.kind})"
     location = event.location
-    return f"{what} at {location.file}:{location.line}" if location else what
+    return f"{what} at {location.place}" if location else what

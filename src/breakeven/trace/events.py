@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import prod
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -22,12 +23,48 @@ class Phase(StrEnum):
 # garbage collector would scan them repeatedly.
 
 
+NOTEBOOK = ".ipynb"
+# Line 2 of a notebook's cell 3 is line 3002: one number names both, everywhere.
+CELL_LINES = 1000
+
+
+def line_text(file: str, line: int) -> str:
+    """Return ``:12``; for a notebook, `` cell 3, line 2``."""
+    return f" {line_words(file, line)}" if is_notebook(file) else f":{line}"
+
+
+def line_words(file: str, line: int) -> str:
+    """Return ``line 12``; for a notebook, ``cell 3, line 2``."""
+    cell, of_cell = divmod(line, CELL_LINES)
+    return f"cell {cell}, line {of_cell}" if is_notebook(file) else f"line {line}"
+
+
+def is_notebook(file: str) -> bool:
+    """Return whether a file is a notebook, by its suffix."""
+    return file.lower().endswith(NOTEBOOK)
+
+
 class Location(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of one of the user's files."""
+    """A line of one of the user's files; line 2 of a notebook's cell 3 is line 3002."""
 
     file: str
     line: int
     function: str = ""
+
+    @property
+    def place(self) -> str:
+        """Return the line with the path of its file."""
+        return self.file + line_text(self.file, self.line)
+
+    @property
+    def text(self) -> str:
+        """Return the line with the name of its file, without folders."""
+        return PurePath(self.file).name + line_text(self.file, self.line)
+
+    @property
+    def words(self) -> str:
+        """Return the line alone, as words."""
+        return line_words(self.file, self.line)
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from breakeven.capture import EndRequest, TargetKind, find_target
 from breakeven.errors import BreakevenError, UsageError, has_caveat
+from breakeven.source import CONVERT
 from breakeven.store import TUNED_FILE_NAME, Tuned, read_tuned, this_machine
 from breakeven.units import NS_PER_S
 from breakeven.verdict import Machine, Numerics
@@ -46,13 +47,18 @@ def check_runnable(target: RunTarget) -> None:
 
     Raises:
         ScriptError: If there is no such file or module.
-        UsageError: If it is a function, which breakeven would call again and again.
+        UsageError: If it is a function, which breakeven would call again and again, or a notebook.
     """
     found = find_target(target.text, target.arguments, is_module=target.is_module)
     if found.kind is TargetKind.FUNCTION:
         raise UsageError(
             f"{target.text} is a function, and has no end to be run to",
             hint=f"name the script alone: breakeven run {found.path}",
+        )
+    if found.is_notebook:
+        raise UsageError(
+            f"{target.text} is a notebook, and breakeven run is for scripts",
+            hint=f"{CONVERT} {target.text}",
         )
 
 

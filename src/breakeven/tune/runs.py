@@ -264,7 +264,7 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
         case _:
             what = f"{failure.exception}: {first_line}" if failure.exception else first_line
     if location := failure.location:
-        what += f" ({location.file}:{location.line})"
+        what += f" ({location.place})"
     is_memory = failure.exception in ("MemoryError", "OutOfMemoryError") or any(
         text in message.lower() for text in _OUT_OF_MEMORY
     )

@@ -29,6 +29,7 @@ from breakeven.processor import has_half_hardware
 from breakeven.progress import Progress, SilentProgress
 from breakeven.rewrite import NoPatch, SourcePatch, propose_fast_step
 from breakeven.settings import NO_SCRIPT, StepFacts, all_candidates
+from breakeven.source import CONVERT
 from breakeven.store import this_machine
 from breakeven.studies import Runner, why_not_measured
 from breakeven.tune import default_budget_s
@@ -147,6 +148,7 @@ def tune_target(
             )
         progress.end()
     configuration = confirmed.configuration
+    caveats = (*found.caveats, *plain.caveats, *confirmed.caveats)
     return TuneReport(
         target=found.label,
         # Words of a command line may not be valid Unicode.
@@ -170,9 +172,7 @@ def tune_target(
             patch.change if configuration.fast_step and isinstance(patch, SourcePatch) else None
         ),
         duration_ns=monotonic_ns() - started_ns,
-        caveats=tuple(
-            {caveat.code: caveat for caveat in (*plain.caveats, *confirmed.caveats)}.values()
-        ),
+        caveats=tuple({one.code: one for one in caveats}.values()),
         is_undecided=not configuration.changes and is_undecided(confirmed.trials),
         writes=launcher.writes,
     )
@@ -224,6 +224,8 @@ def _proposed(target: Target) -> SourcePatch | NoPatch:
     """Return the patch that puts ``breakeven.fast_step`` into the loop of a script."""
     if target.kind is not TargetKind.SCRIPT:
         return NoPatch(reason=NO_SCRIPT)
+    if target.is_notebook:
+        return NoPatch(reason=f"a notebook's cells cannot be patched: {CONVERT}")
     try:
         source = Path(target.path).read_bytes()
     except OSError as error:

@@ -160,7 +160,7 @@ def host_summary(
     )
 
 
-class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step time of one device at one size.
 
     Args:
@@ -169,6 +169,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
         low_ns: Lower end of its 90 % interval.
         high_ns: Upper end.
         source: Measured here, or predicted.
+        fits: Whether the device has the memory; absent if unknown.
     """
 
     size: int
@@ -176,6 +177,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     low_ns: Nanoseconds
     high_ns: Nanoseconds
     source: Source
+    fits: bool | None = None
 
     @property
     def estimate(self) -> Estimate:
@@ -185,7 +187,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def curve_point(size: int, estimate: Estimate) -> CurvePoint:
+def curve_point(size: int, estimate: Estimate, fits: bool | None = None) -> CurvePoint:
     """Return the point of a curve for a time at a size."""
     return CurvePoint(
         size=size,
@@ -193,6 +195,7 @@ def curve_point(size: int, estimate: Estimate) -> CurvePoint:
         low_ns=estimate.low_ns,
         high_ns=estimate.high_ns,
         source=estimate.source,
+        fits=fits,
     )
 
 

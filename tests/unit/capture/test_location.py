@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import sys
 import sysconfig
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 import breakeven
 from breakeven.capture import location
-from breakeven.capture.location import is_user_file, locate, location_of
+from breakeven.capture.location import is_user_file, locate, location_of, name_cells, text_of
 from breakeven.capture.target import as_text
 from factories.fake_steps import next_line
 
@@ -103,3 +104,18 @@ def test_packages_installed_beside_the_users_files_are_libraries(
         "trainer/loop.py": False, "one_file.py": False,
         "trainer_of_mine.py": True, "bin/train.py": True,
     }  # fmt: skip
+
+
+def test_the_code_of_a_cell_is_the_users_and_names_its_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(location, "_cells", {})
+    monkeypatch.setattr(linecache, "cache", {})
+    name = "<ipython-input-3-5d2c>"
+    assert not is_user_file(name)
+    name_cells("train.ipynb", {name: 3}, "\n" * 3000 + "x = 1\ny = 2")
+    assert is_user_file(name)
+    assert location_of(name, 2).text == "train.ipynb cell 3, line 2"
+    assert linecache.getline("train.ipynb", 3002) == "y = 2\n"
+    assert text_of("train.ipynb").endswith("x = 1\ny = 2\n")
+    is_user_file.cache_clear()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from breakeven.capture import record_steps
+from breakeven.capture import kept_training, record_steps, time_step, trace_step
 from breakeven.errors import BreakevenError
 from breakeven.measure import own_time_ns
 from breakeven.trace import HostWork, Op, Phase, StepTrace
@@ -364,3 +364,57 @@ def test_what_the_recorder_takes_for_reading_tensors_is_no_work_of_the_script() 
     # Of what is read, torch alone would take a tenth.
     assert script_ns(reads) < min(took_ns) / 3
     assert script_ns(computes) > 4_000_000
+
+
+def test_a_function_that_loops_is_left_once_its_steps_suffice() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    left: list[str] = []
+
+    def train_for_ever() -> None:
+        try:
+            while True:
+                optimizer.zero_grad()
+                model(torch.randn(BATCH, 4)).square().mean().backward()
+                optimizer.step()
+        finally:
+            left.append("left")
+
+    assert time_step(train_for_ever, budget_s=0.01).measurement.samples_ns
+    assert trace_step(train_for_ever).trace.ops
+    # It never uses a GPU, so it is recorded again as if it did.
+    assert left == ["left"] * 3
+
+
+def test_a_step_with_several_optimizers_is_never_cut() -> None:
+    model = nn.Linear(4, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(3)]
+    ends: list[int] = []
+
+    def step() -> None:
+        model(torch.randn(BATCH, 4)).square().mean().backward()
+        ends.append(0)
+        for optimizer in optimizers:
+            optimizer.step()
+        ends[-1] += 1
+
+    time_step(step, budget_s=0.01)
+    trace_step(step)
+    assert set(ends) == {1}
+
+
+def test_a_loop_is_left_while_its_training_is_kept() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = model.weight.detach().clone()
+
+    def train_for_ever() -> None:
+        while True:
+            optimizer.zero_grad()
+            model(torch.randn(BATCH, 4)).square().mean().backward()
+            optimizer.step()
+
+    with kept_training(train_for_ever):
+        assert not torch.equal(model.weight, before)
+    assert torch.equal(model.weight, before)
+    assert not optimizer.state

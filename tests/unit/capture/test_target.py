@@ -8,6 +8,7 @@ import pytest
 
 from breakeven.capture import find_target
 from breakeven.errors import ScriptError
+from factories.notebooks import write_notebook
 
 
 @pytest.mark.parametrize("name", ["missing.py", "x" * 300 + ".py", "a\0b.py", "missing.py:step"])
@@ -21,3 +22,25 @@ def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
     link.symlink_to("y" * 3_000)
     with pytest.raises(ScriptError, match="there is no file"):
         find_target(str(link))
+
+
+def test_a_notebook_lists_what_does_not_run(tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "a.ipynb", *(f"!command {n}" for n in range(1, 8)), "x = 1")
+    target = find_target(str(path))
+    assert target.is_notebook
+    (caveat,) = target.caveats
+    assert "cell 1, line 1: `!command 1`; cell 2" in caveat.message
+    assert caveat.message.endswith("cell 5, line 1: `!command 5`; and 2 more")
+    assert find_target(str(write_notebook(tmp_path / "b.ipynb", "x = 1"))).caveats == ()
+
+
+def test_a_function_of_a_notebook_is_refused(tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "a.ipynb", "def step(): pass")
+    with pytest.raises(ScriptError, match="names a function of a notebook") as raised:
+        find_target(f"{path}:step")
+    assert "jupyter nbconvert" in (raised.value.hint or "")
+
+
+def test_a_notebook_without_code_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match="has no code cells"):
+        find_target(str(write_notebook(tmp_path / "a.ipynb")))

@@ -307,3 +307,12 @@ def test_hints_follow_the_answer_and_the_options(
     out = capsys.readouterr().out
     for absent in ("--budget", "--steps", "--exact"):
         assert absent not in out
+
+
+def test_a_notebook_is_tuned_but_not_run(
+    tune: FakeTune, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "train.ipynb"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Train with it" not in said
+    assert "jupyter nbconvert --to script train.ipynb, and tune that" in said

@@ -116,10 +116,10 @@ def test_the_generated_pages_do_not_depend_on_the_terminal(
     assert GENERATOR.cli_page() == narrow
 
 
-@pytest.mark.parametrize("value", [*Bound, *Choice])
-def test_each_bound_and_choice_is_explained(value: str) -> None:
+@pytest.mark.parametrize("word", [*(bound.word for bound in Bound), *Choice])
+def test_each_bound_and_choice_is_explained(word: str) -> None:
     text = (DOCS / "reading-the-report.md").read_text("utf-8")
-    assert re.search(rf"^\| `{re.escape(value)}` \| \S", text, re.MULTILINE)
+    assert re.search(rf"^\| `{re.escape(word)}` \| \S", text, re.MULTILINE)
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -67,7 +67,7 @@ def test_a_stored_answer_becomes_a_page_of_the_gallery(name: str) -> None:
 
 
 def test_the_pages_name_the_repository_of_the_project() -> None:
-    pages = {"ci.md": 2, "gallery.md": 12}
+    pages = {"ci.md": 2, "gallery.md": 12, "notebooks.md": 1}
     owner = GENERATOR.repository().removeprefix("https://github.com/").partition("/")[0]
     for page, count in pages.items():
         text = (DOCS / page).read_text("utf-8")

@@ -99,7 +99,7 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
     extras = PROJECT["optional-dependencies"]
     optional = {
         _requirement_name(requirement)
-        for extra in ("validate", "plots", "prices", "ray")
+        for extra in ("validate", "notebook", "plots", "prices", "ray")
         for requirement in extras[extra]
     }
     allowed = {*declared, *sys.stdlib_module_names, "breakeven", "faststep"}
@@ -108,7 +108,7 @@ def test_imports_of_the_package_are_declared_dependencies() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for name, is_in_function in _imports(ast.parse(path.read_text("utf-8")))
         # What may not be installed is imported where it is needed, never with the module.
-        if name not in allowed and not (is_in_function and name in optional)
+        if name not in allowed and not (is_in_function and name.lower() in optional)
     }
     assert undeclared == set()
 

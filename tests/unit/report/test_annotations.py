@@ -108,6 +108,16 @@ def test_rules_of_a_sarif_run_come_from_their_pages() -> None:
         assert f"## What it does\n\n{rule['fullDescription']['text']}" in page.page
 
 
+def test_a_finding_in_a_notebook_is_at_its_file_and_names_the_cell() -> None:
+    report = with_findings(finding(file="/a/train.ipynb", line=3002))
+    (result,) = sarif_run(report)["results"]
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+    assert result["message"]["text"].startswith("In cell 3, line 2: ")
+    ((_, properties, text),) = commands(report)
+    assert "line" not in properties
+    assert text.startswith("In cell 3, line 2: ")
+
+
 @pytest.mark.parametrize(
     ("severity", "level", "command"),
     [

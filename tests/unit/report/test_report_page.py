@@ -75,6 +75,20 @@ def test_the_page_is_well_formed_and_says_what_it_is(page: bytes) -> None:
         )
 
 
+def test_charts_and_frames_have_names_of_their_own(page: bytes) -> None:
+    reader = Reader(page)
+    frames = [one for _, one in reader.elements if one.get("role") == "region"]
+    labels = [frame["aria-label"] for frame in frames]
+    assert all(labels)
+    assert len(labels) == len(set(labels))
+    assert all(frame.get("tabindex") == "0" for frame in frames)
+    drawn = [one for one in reader.all("svg") if one.get("aria-hidden") != "true"]
+    assert all(one.get("role") == "img" for one in drawn)
+    assert len(reader.all("desc")) == len(drawn)
+    assert all(reader.text("desc"))
+    assert all(text.strip() for text in reader.text("th"))
+
+
 def test_nothing_is_fetched_and_the_policy_forbids_it(page: bytes) -> None:
     reader = Reader(page)
     text = page.decode()
@@ -98,7 +112,8 @@ def test_every_figure_of_a_sweep_is_in_the_page_without_a_script() -> None:
     reader = Reader(chart_document(report, ".html"))
     cells = reader.text("td")
     for point in report.points:
-        assert duration_with_interval(point.step_ns, point.low_ns, point.high_ns) in cells
+        time = duration_with_interval(point.step_ns, point.low_ns, point.high_ns)
+        assert any(cell.startswith(time) for cell in cells)
     assert [name for name in reader.text("th") if name in ("T4", "RTX 4090", "A100 SXM4 80GB")]
     num_measured = sum(point.source is Source.MEASURED for point in report.points)
     assert sum(cell.get("class") == "m" for cell in reader.all("td")) == num_measured

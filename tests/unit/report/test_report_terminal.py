@@ -15,8 +15,6 @@ from rich.console import Console
 
 from breakeven.errors import Caveat
 from breakeven.report import CheckReport, RowSource, SystemsReport, TableRow, compare_reports, show
-from breakeven.report.document import Interval
-from breakeven.report.terminal import interval_plot
 from breakeven.verdict import CodeChange, Machine, TuneReport
 from factories import explanations, reports, sweeps, systems, terminal, tunings
 from factories.accuracy import mixed, report_of
@@ -182,9 +180,3 @@ def test_columns_of_the_environment_are_honoured(monkeypatch: pytest.MonkeyPatch
     file = io.StringIO()
     show(reports.cpu_wins(), Console(file=file))
     assert 50 < max(map(cell_len, file.getvalue().splitlines())) <= 60
-
-
-def test_interval_plot_on_a_log_axis() -> None:
-    # Two decades in 21 characters: 10 characters a decade; 1 at 0, 10 at 10, 100 at 20.
-    interval = Interval(10.0, 31.6, 100.0, (1.0, 100.0, 1.0), "o", "")
-    assert interval_plot(interval, 21) == "┊         ─────o─────"

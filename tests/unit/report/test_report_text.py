@@ -8,6 +8,7 @@ from breakeven.report import printable
 from breakeven.report.text import (
     duration_with_interval,
     listed,
+    place_text,
     ratio_alone,
     ratio_with_interval,
     shorten,
@@ -81,3 +82,16 @@ MIN, H, DAY = 60 * S, 3_600 * S, 86_400 * S
 )
 def test_long_times_are_said_as_people_do(duration_ns: float, text: str) -> None:
     assert format_time(duration_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/tmp/runs/7f3a/train.py", "train.py:12"),
+        ("C:\\work\\train.py", "train.py:12"),
+        ("examples/train.py", "examples/train.py:12"),
+        (None, ""),
+    ],
+)
+def test_of_an_absolute_path_the_name_is_kept(file: str | None, shown: str) -> None:
+    assert place_text(file, 12) == shown

@@ -13,6 +13,7 @@ from breakeven.report import show
 from breakeven.report.chart import Chart, Scale
 from breakeven.report.check import check_charts
 from breakeven.report.sweep import sweep_charts
+from breakeven.report.text import duration_with_interval
 from breakeven.timing import BUSY_MACHINE, Source
 from breakeven.verdict import (
     AxisRole,
@@ -82,7 +83,7 @@ def test_the_answer_comes_first(report: SweepReport, first_line: str) -> None:
 def test_several_settings_are_a_table_with_a_block_each_up_to_a_cap() -> None:
     text = shown(made_up.grid(depths=(2, 4, 6, 8)))
     assert "threads 2, depth 8  187 (138–249)   105 (74–146)\n" in text
-    assert text.count("Step time along the batch size, depth ") == 3
+    assert text.count("Step time and speed against this CPU along the batch size, depth ") == 3
     assert "and 1 more setting, listed by --json" in text
     # Predictions of a GPU do not depend on the CPU's threads: one column for both.
     assert "CPU, threads 1  CPU, threads 2        T4  RTX 4090\n" in text
@@ -103,7 +104,7 @@ def test_the_cpu_is_named_by_its_threads_where_its_name_holds_them() -> None:
     )
     text = shown(msgspec.structs.replace(report, points=points))
     assert "\nbatch size  CPU (1 thread)  CPU (2 threads)        T4  RTX 4090\n" in text
-    assert "  a CPU (1 thread)   b CPU (2 threads)   c T4   d RTX 4090" in text
+    assert "  a this CPU (1 thread)   b this CPU (2 threads)   c T4" in text
     # It is that of the host, which is named already.
     assert "\nCPU: " not in text
 
@@ -118,9 +119,9 @@ def test_another_cpu_than_the_host_is_named() -> None:
 
 def test_a_narrow_table_of_crossovers_never_cuts_a_figure() -> None:
     text = shown(made_up.grid(depths=(2, 4)), columns=30)
-    figures = re.findall(r"\d+ \(\d+–\d+\)", text.partition("Step time")[0])
+    figures = re.findall(r"\d+ \(\d+–\d+\)", text.partition("Step time and speed")[0])
     assert len(figures) == 8
-    assert "…" not in text.partition("Step time")[0]
+    assert "…" not in text.partition("Step time and speed")[0]
 
 
 def test_failures_are_grouped_by_reason() -> None:
@@ -156,8 +157,8 @@ def only(report: SweepReport) -> Chart:
 
 def test_a_check_has_one_chart_along_its_batch_sizes() -> None:
     (chart,) = check_charts(reports.cpu_wins())
-    assert chart.title == "Step time along the batch size"
-    assert [series.name for series in chart.series] == [reports.CPU_NAME, "T4", "RTX 4090"]
+    assert chart.title == "Speed against this CPU along the batch size"
+    assert [series.name for series in chart.series] == ["this CPU", "T4", "RTX 4090"]
     assert chart.x.scale is chart.y.scale is Scale.LOG
     (mark,) = chart.crossovers
     assert (mark.x, mark.low, mark.high) == (640, 410, 1_300)
@@ -171,12 +172,18 @@ def test_the_cpu_comes_first_and_figures_are_kept() -> None:
     assert chart.series[0].kind is DeviceKind.CPU
     assert chart.series[0].style == 0
     drawn = {
-        (series.name, chart.x_labels[p.row], p.step_ns, p.low_ns, p.high_ns, p.source)
+        (series.name, chart.x_labels[p.row], p.step_ns, p.text.split(",")[0], p.source)
         for series in chart.series
         for p in series.points
     }
     told = {
-        (p.device, f"{p.settings['batch_size']:,}", p.step_ns, p.low_ns, p.high_ns, p.source)
+        (
+            "this CPU" if p.kind is DeviceKind.CPU else p.device,
+            f"{p.settings['batch_size']:,}",
+            p.step_ns,
+            duration_with_interval(p.step_ns, p.low_ns, p.high_ns),
+            p.source,
+        )
         for p in report.points
     }
     assert drawn == told
@@ -197,8 +204,8 @@ def test_the_parameters_have_a_chart_of_their_own_where_they_grow() -> None:
 def test_threads_share_a_chart_and_a_gpu_is_drawn_once() -> None:
     chart = only(made_up.grid(threads=(1, 2)))
     assert [series.name for series in chart.series] == [
-        f"{made_up.CPU_NAME}, threads 1",
-        f"{made_up.CPU_NAME}, threads 2",
+        "this CPU, threads 1",
+        "this CPU, threads 2",
         "T4",
         "RTX 4090",
     ]
@@ -229,7 +236,7 @@ def test_along_threads_the_cpu_is_one_device() -> None:
     axis = SweepAxis(name="threads", role=AxisRole.THREADS, values=(1, 2, 4))
     chart = only(made_up.report([axis], points))
     assert [(series.name, len(series.points)) for series in chart.series] == [
-        (made_up.CPU_NAME, 3),
+        ("this CPU", 3),
         ("T4", 3),
     ]
 

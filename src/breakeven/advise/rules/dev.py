@@ -229,7 +229,7 @@ def raising_lines(case: RuleInput) -> Matches:
         # Report a module that stays on the host at the line that makes it.
         made = made_at(case.sources, module) if module else None
         if made is not None:
-            where = "a line" if at is None else f"line {at.line} of {PurePath(at.file).name}"
+            where = "a line" if at is None else f"{at.words} of {PurePath(at.file).name}"
             title = f"{module} is made here and stays on the CPU; on a GPU {where} raises"
             fix = "move it to the device too, or assign it to the model before model.to(device)"
             evidence = f"{fault.message}; all parameters of the module are on the CPU"
@@ -275,8 +275,8 @@ def unused_gpu(case: RuleInput) -> Matches:
         yield Match(
             title="a GPU is chosen, and nothing is ever moved to it",
             fix=_MOVE,
-            evidence="no operator of the step runs on the GPU; nothing uses the device of line "
-            f"{choice.line}",
+            evidence="no operator of the step runs on the GPU; nothing uses the device of "
+            f"{choice.words}",
             location=made or choice,
             share_fraction=0.0,
         )

@@ -89,7 +89,7 @@ def updates_one_by_one(case: RuleInput) -> Matches:
             fix="leave foreach at its default or pass fused=True; use torch._foreach_* in a custom "
             "optimizer",
             evidence=f"the same {len(repeated)} operators are issued for each of some "
-            f"{num_tensors} tensors" + (f", made so at line {made.line}" if made else ""),
+            f"{num_tensors} tensors" + (f", made so at {made.words}" if made else ""),
             location=made or places.most_common(1)[0][0],
             events=tuple(ops),
             edit=changed({next(iter(own)): _foreach([*own.values()]) for own in repeated}, ops),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from breakeven.advise.rule import Match, Matches, RuleInput, once, rule
@@ -18,7 +19,7 @@ from breakeven.source import (
     nodes_in,
     own_nodes,
 )
-from breakeven.trace import Copy, Location, Op, Phase, Sync
+from breakeven.trace import Copy, Location, Op, Phase, Sync, line_words
 
 # The device has finished when these return; a trainer's loop reads the loss on the way.
 _WAITS = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "elapsed_time", "fit"})
@@ -222,11 +223,12 @@ def unawaited_work(case: RuleInput) -> Matches:
         if timed.is_awaited or is_long:
             continue
         first, last = timed.work[0], timed.work[-1]
-        work = f"work of line {first}" if first == last else f"work of lines {first} to {last}"
+        place = partial(line_words, timed.source.path)
+        work = place(first) if first == last else f"{place(first)} to {place(last)}"
         yield Match(
             title="the clock is read while the GPU is still at work",
             fix="call torch.cuda.synchronize() before both readings of the clock",
-            evidence=f"{work} is timed from line {timed.start}, and nothing waits for it",
+            evidence=f"work of {work} is timed from {place(timed.start)}, and nothing waits for it",
             location=timed.location,
             is_error=True,
         )
@@ -247,10 +249,11 @@ def means_with_first_steps(case: RuleInput) -> Matches:
         # In a mean over several epochs, the first steps hardly matter.
         if depth > 1 or num_steps >= _MANY_STEPS or not _is_mean(timed) or is_warm:
             continue
+        start = line_words(source.path, timed.start)
         yield Match(
             title="the mean of these times includes the first steps",
             fix="run three to ten steps before the clock starts, or leave them out",
-            evidence=f"the clock starts at line {timed.start}, before the GPU has done anything",
+            evidence=f"the clock starts at {start}, before the GPU has done anything",
             location=timed.location,
             is_error=True,
         )

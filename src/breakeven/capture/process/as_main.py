@@ -8,9 +8,12 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+
+from breakeven.trace.events import CELL_LINES, is_notebook
 
 _OUR_FOLDER = f"{Path(__file__).resolve().parents[2]}{os.sep}"
 
@@ -46,6 +49,9 @@ def run_as_main(
         put_folder_first(target)
         # Do not normalize: plain Python joins the two parts unchanged.
         file = target if Path(target).is_absolute() else f"{Path.cwd()}{os.sep}{target}"
+        if is_notebook(target):
+            _run_cells(Path(target).absolute(), main)
+            return
         main.__dict__.update(
             __file__=file, __loader__=SourceFileLoader("__main__", file), __cached__=None
         )
@@ -63,6 +69,33 @@ def run_as_main(
         if not (isinstance(error, Exception) and steps[1:] and _is_ours(steps[-1])):
             _hide_our_frames(steps)
         raise
+
+
+def _run_cells(path: Path, main: ModuleType) -> None:
+    """Run the code cells of a notebook one after the other, as Jupyter does."""
+    import __future__
+
+    import ast
+    import asyncio
+
+    from breakeven.capture.location import keep_text
+    from breakeven.source.notebook import read_notebook
+
+    notebook, file = read_notebook(path.read_bytes(), path.name), str(path)
+    keep_text(file, notebook.text)
+    os.environ.setdefault("MPLBACKEND", "agg")  # `show` of a window would wait
+    # Outside of IPython, there is no shell, and objects are shown as text.
+    show = lambda *objects, **_: print(*objects)  # noqa: E731, T201
+    main.__dict__.update(get_ipython=lambda: None, display=show)
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    with closing(asyncio.Runner()) as loop:
+        for number, cell in notebook.cells.items():
+            padded = "\n" * (number * CELL_LINES) + cell
+            code = compile(padded, file, "exec", flags, dont_inherit=True)
+            # Cells inherit `from __future__ import annotations` from earlier ones.
+            flags |= code.co_flags & __future__.annotations.compiler_flag
+            if (result := eval(code, main.__dict__)) is not None:
+                loop.run(result)
 
 
 def fresh_main() -> ModuleType:

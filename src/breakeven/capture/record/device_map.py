@@ -316,7 +316,7 @@ class OneGpu:
 
     def note_second(self, index: int, location: Location | None) -> None:
         """Note that the script uses a device beyond the first; keep only the first such line."""
-        where = f" ({location.file}:{location.line})" if location else ""
+        where = f" ({location.place})" if location else ""
         self._messages["second-device"] = self._messages["second-device"] or (
             f"the script uses cuda:{index}{where}; the prediction puts all of its tensors and "
             "work on one GPU"

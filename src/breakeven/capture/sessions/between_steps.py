@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from breakeven.capture.location import is_our_file, is_user_file, location_of
+from breakeven.capture.location import is_our_file, is_user_file, location_of, text_of
 from breakeven.capture.messages import Gap, OtherWork
 from breakeven.source import LOOP_STATEMENTS, nodes_in
 from breakeven.timing import Estimate, Measurement, Source
@@ -246,8 +246,8 @@ def loops_around(frames: Sequence[FrameType]) -> tuple[StepLoop, ...]:
     found: list[tuple[int, FrameType, ast.For | ast.AsyncFor | ast.While]] = []
     for depth, frame in enumerate(frames):
         try:
-            tree = ast.parse(Path(frame.f_code.co_filename).read_bytes())
-        except (OSError, SyntaxError, ValueError):  # generated code has no file
+            tree = ast.parse(text_of(frame.f_code.co_filename))
+        except (SyntaxError, ValueError):
             continue
         found += [
             (depth, frame, loop)

@@ -226,4 +226,4 @@ def _estimate(call: Callable[[], None]) -> Estimate:
 
 def _user_line() -> str:
     location = locate(sys._getframe(1))
-    return "" if location is None else f"{location.file.rpartition('/')[2]}:{location.line}"
+    return "" if location is None else location.text

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from threading import Event
 from typing import Any, NoReturn
 
@@ -31,6 +32,8 @@ _NO_STEP = "call optimizer.step() at least twice inside, or pass a function that
 
 # Of the first hundred steps of a training that goes on.
 _MOST_TIMED, _MOST_RECORDED = 80, 20
+# More updates than one step has, for all its optimizers.
+_MOST_UPDATES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +130,30 @@ def _repeat(
     kind: type[PlainSession | TracedSession],
     request: RunRequest,
 ) -> PlainRun | TracedRun | None:
-    """Run steps until done; if a function updates no weights, each return ends a step."""
+    """Run steps until done; if a function updates no weights, each return ends a step.
+
+    A function that loops over many steps is left soon after the steps suffice.
+    """
     if isinstance(step, TrainingLoop):
         return _run_loop(step, kind, request)
     is_done = Event()
-    with kind(request, is_done.set) as session:
-        step()
-        updates = session.num_steps > 0
-        while True:
-            if not updates:
-                session.mark_call()
-            if is_done.is_set():
-                return session.result()
+    updates_left = count(_MOST_UPDATES, -1)
+
+    def on_step(*_: object) -> None:
+        if is_done.is_set() and not next(updates_left):
+            raise _Enough
+
+    with kind(request, is_done.set, on_step) as session:
+        with suppress(_Enough):
             step()
+            updates = session.num_steps > 0
+            while True:
+                if not updates:
+                    session.mark_call()
+                if is_done.is_set():
+                    break
+                step()
+        return session.result()
 
 
 def _run_loop(
@@ -218,6 +232,7 @@ def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
     Args:
         step: One training step; None to restore random numbers only.
     """
+    updates_left = count(_MOST_UPDATES, -1)
     seen: dict[int, object] = {}  # keeps the objects alive, so that no id is reused
     with ExitStack() as restored, ExitStack() as hooks:
 
@@ -231,6 +246,8 @@ def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
             keep((*module._parameters.values(), *module._buffers.values()))
 
         def keep_optimizer(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            if not next(updates_left):
+                raise _Enough  # a loop, whose objects are known by now
             keep(parameter for group in optimizer.param_groups for parameter in group["params"])
             if id(optimizer) not in seen:
                 seen[id(optimizer)] = optimizer
@@ -244,7 +261,8 @@ def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
         hooks.callback(register_module_forward_pre_hook(keep_module).remove)
         hooks.callback(register_optimizer_step_pre_hook(keep_optimizer).remove)
         if step is not None:
-            step()
+            with suppress(_Enough):
+                step()
         hooks.close()  # hooks would slow the timed steps down
         yield
 

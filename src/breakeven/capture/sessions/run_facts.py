@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import shutil
 import sys
-import tokenize
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import torch
 from msgspec.structs import replace
 
-from breakeven.capture.location import file_digest, is_user_file
+from breakeven.capture.location import file_digest, is_user_file, text_of
 from breakeven.capture.messages import SourceFile
 from breakeven.capture.target import Target, TargetKind, as_text
 from breakeven.processor import num_cores
@@ -63,8 +61,6 @@ def subnormal_fraction(parameters: Iterable[torch.Tensor]) -> float:
     return num_subnormal / num_values if num_values else 0.0
 
 
-# No handwritten file is larger; parsing generated ones takes seconds.
-_MAX_SOURCE_BYTES = 1_000_000
 # Limit for files that no event of the step refers to; few rules need them.
 _MAX_OTHER_BYTES = 2_000_000
 
@@ -88,7 +84,7 @@ def mentions_cuda(target: Target) -> bool:
     return any(
         "cuda" in line.partition("#")[0]
         for name in _names_of_code(target)
-        for line in _text_of(name).splitlines()
+        for line in text_of(name).splitlines()
     )
 
 
@@ -103,12 +99,12 @@ def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
     datasets = (one.dataset_location for one in facts.loaders)
     for location in (*chain(*trace.stacks), *(fact.location for fact in named), *datasets):
         if location is not None and location.file not in texts:
-            texts[location.file] = _text_of(location.file)
+            texts[location.file] = text_of(location.file)
     room = _MAX_OTHER_BYTES
     for name in sorted(_names_of_code(target)):
         path = as_text(name)
         if path not in texts and room > 0:
-            texts[path] = _text_of(name)
+            texts[path] = text_of(name)
             room -= len(texts[path])
     return tuple(SourceText(path=path, text=text) for path, text in texts.items() if text)
 
@@ -119,17 +115,3 @@ def _names_of_code(target: Target) -> set[str]:
     if target.kind is not TargetKind.MODULE and target.raw_path:
         names.add(target.path)  # a script running as `__main__` may have replaced that module
     return {name for name in names if isinstance(name, str) and is_user_file(name)}
-
-
-def _text_of(name: str) -> str:
-    """Return the text of a Python file; empty if it is missing, unreadable or too large."""
-    try:
-        if Path(name).stat().st_size > _MAX_SOURCE_BYTES:
-            return ""
-        with tokenize.open(name) as file:
-            return file.read()
-    except (SyntaxError, UnicodeDecodeError):  # the file declares a wrong encoding
-        return Path(name).read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):
-        # A notebook's cell is not a file, but Python keeps its lines for tracebacks.
-        return "".join(linecache.getlines(name))

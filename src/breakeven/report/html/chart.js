@@ -122,7 +122,7 @@
       const group = svg.querySelector(`g.series[data-series="${Number(item.dataset.series)}"]`);
       const button = document.createElement("button");
       button.type = "button";
-      button.setAttribute("aria-pressed", "true");
+      button.setAttribute("aria-pressed", String(!group.classList.contains("off")));
       button.append(...item.childNodes);
       item.append(button);
       button.addEventListener("click", () => {
