@@ -4,7 +4,7 @@
 
 exec </dev/null
 export PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_QUIET=1
-export HF_HUB_OFFLINE=1 NO_MKDOCS_2_WARNING=1
+export HF_HUB_OFFLINE=1
 # The tools that are to be tested must come from the new environments alone.
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Without byte code on disk, each process that runs tests would compile all of them anew.

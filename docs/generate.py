@@ -1,25 +1,38 @@
 """Write the pages of the documentation that follow from the code.
 
-``python docs/generate.py`` writes the pages of ``pages()``; with ``--check`` it changes nothing and
-exits with 1 when a page on disk is out of date. The pages are kept in the repository, so that they
-can be read, and their changes reviewed, without building anything.
+``python docs/generate.py`` writes ``PAGES`` and ``GALLERY``. With ``--check`` it changes nothing,
+and exits with 1 if one of ``PAGES`` is out of date. Git keeps ``PAGES``: they can be read, and
+their changes reviewed, without building anything.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
 import re
 import sys
+import textwrap
+import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
+from html import escape
 from pathlib import Path
+from statistics import median
+from typing import Any
 from unittest import mock
 
 # argparse breaks lines at the width of the terminal: the pages must not depend on it.
 HELP_COLUMNS = 80
 DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS)]
+
+from answers import ANSWERS  # noqa: E402
+from terminal import moving, still  # noqa: E402
+
+STORED = {answer.name: answer for answer in ANSWERS}
 NOTICE = "<!-- Written by docs/generate.py; do not edit by hand. -->\n"
 
 
@@ -341,23 +354,59 @@ _IN_A_SCRIPT = (
 )
 
 
+# What the letters of a code stand for, in the order of the list.
+_RULE_FAMILIES = {
+    "LAUNCH": "Launches",
+    "SYNC": "Waits of the host",
+    "COPY": "Copies to the device",
+    "LOAD": "Loading data",
+    "HOST": "Work outside of torch",
+    "LOOP": "Python loops",
+    "BATCH": "Batch size",
+    "OPT": "Optimizer",
+    "KERN": "Kernels",
+    "PREC": "Precision",
+    "MEM": "Memory",
+    "DEV": "Device placement",
+    "CPU": "On the CPU",
+    "RUN": "Settings of the run",
+    "TIME": "Timing",
+}
+
+
 def rules_page() -> str:
-    """Return the list of rules, each of which leads to its page."""
+    """Return the list of rules by family, each of which leads to its page."""
     from breakeven.report import all_rule_pages
 
+    families: dict[str, list[Any]] = {letters: [] for letters in _RULE_FAMILIES}
+    for rule in all_rule_pages():
+        families[rule.code.rstrip("0123456789")].append(rule)
     lines = [
         NOTICE,
         "# Rules\n",
-        "What [`check` and `explain`](../reading-the-report.md#findings) find, by code. A code is "
-        "stable; several rules may detect the same cause. `breakeven rules CODE` shows the same "
-        "pages in the terminal.\n",
-        "| Code | Cause | What it finds |",
-        "| --- | --- | --- |",
+        "What [`check` and `explain`](../reading-the-report.md#findings) find, by family. A code "
+        "is stable; several rules may detect the same cause. The search finds rules by words. "
+        "`breakeven rules CODE` shows the same pages in the terminal.\n",
     ]
-    for rule in all_rule_pages():
-        link = f"[{rule.code}](../../src/breakeven/advise/rules/{rule.code}.md)"
-        lines.append(_table_row([link, f"`{rule.cause}`", rule.title]))
-    return "\n".join([*lines, ""])
+    for letters, rules in families.items():
+        lines += [f"## {_RULE_FAMILIES[letters]}\n", "| Code | What it finds | Cause |"]
+        lines.append("| --- | --- | --- |")
+        for rule in rules:
+            link = f"[{rule.code}]({rule.code}.md)"
+            lines.append(_table_row([link, rule.title, f"`{rule.cause}`"]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def rule_pages() -> Mapping[str, Callable[[], str]]:
+    """Return the page of each rule, which includes the one in the package."""
+    folder = DOCS.parent / "src/breakeven/advise/rules"
+    return {
+        f"rules/{page.name}": partial(
+            '{}\n--8<-- "{}"\n'.format, NOTICE, page.relative_to(DOCS.parent).as_posix()
+        )
+        for page in sorted(folder.glob("*.md"))
+    }
 
 
 def tune_page() -> str:
@@ -380,6 +429,123 @@ def tune_page() -> str:
     return f"{before}{begin}{notice}-->\n\n{table}\n\n{end}{after}"
 
 
+def terminal_text(name: str, *, is_coloured: bool = False) -> str:
+    """Return a stored answer as a terminal of 80 columns shows it."""
+    answer = STORED[name]
+    if answer.file.suffix == ".txt":
+        return answer.file.read_text("utf-8")
+    from rich.console import Console
+
+    from breakeven.report import read_document, show
+
+    console = Console(
+        file=io.StringIO(), width=HELP_COLUMNS, force_terminal=is_coloured, highlight=False,
+        color_system="standard" if is_coloured else None, legacy_windows=False, _environ={},
+    )  # fmt: skip
+    show(read_document(answer.file), console)
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    return re.sub(r"[ \t]+$", "", written, flags=re.MULTILINE).strip("\n") + "\n"
+
+
+# <!-- answer: NAME 1 3 --> precedes a block of code with these paragraphs of a stored answer (or
+# "verdict", its first sentences), and
+# <!-- answer: NAME diff --> one with the last part of the changed loop.
+_EXCERPT = re.compile(r"(<!-- answer: ([\w-]+)((?: \w+)*) -->\n+```\w*\n).*?(?=^```)", re.S | re.M)
+# <!-- tunings: NAME --> precedes a line on the speed-ups of all tunings.
+_TUNINGS = re.compile(r"(<!-- tunings: ([\w-]+) -->\n\n)[^\n]*")
+
+
+def with_answers(name: str) -> str:
+    """Return a page as it is, with the excerpts from stored answers."""
+    from breakeven.units import format_ratio
+
+    def excerpt(found: re.Match[str]) -> str:
+        if found[3] == " diff":
+            diff = json.loads(STORED[found[2]].file.read_text("utf-8"))["code_change"]["diff"]
+            return f"{found[1]}{re.split(r'^@@.*@@.*$', diff, flags=re.M)[-1].strip(chr(10))}\n"
+        paragraphs = terminal_text(found[2]).rstrip().split("\n\n")
+        verdict = first_sentences(" ".join(paragraphs[0].splitlines()))
+        parts = {"verdict": textwrap.fill(verdict, HELP_COLUMNS)}
+        parts |= {str(number): text for number, text in enumerate(paragraphs, start=1)}
+        shown = [parts[name] for name in found[3].split()] or paragraphs
+        return f"{found[1]}$ breakeven {STORED[found[2]].command}\n" + "\n\n".join(shown) + "\n"
+
+    def tunings(found: re.Match[str]) -> str:
+        speedups = json.loads(STORED[found[2]].speedups_file.read_text("utf-8"))
+        low, middle, high = map(format_ratio, (min(speedups), median(speedups), max(speedups)))
+        return (
+            f"{found[1]}Tunings: {len(speedups)}. Their median, {middle}, is shown; their range is "
+            f"{low} to {high}."
+        )
+
+    return _TUNINGS.sub(tunings, _EXCERPT.sub(excerpt, (DOCS / name).read_text("utf-8")))
+
+
+def repository() -> str:
+    """Return the address of the repository, which pyproject.toml holds."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    return project["urls"]["Repository"]
+
+
+def with_repository(name: str) -> str:
+    """Return a page as it is, with the name of the repository."""
+    owner = repository().split("/")[-2]
+    text = (DOCS / name).read_text("utf-8")
+    return re.sub(r"[\w.-]+(?=/breakeven(@|$))", owner, text, flags=re.MULTILINE)
+
+
+def gallery_page() -> str:
+    """Return the stored answers of the gallery, each with its first sentence and its page."""
+    shown = [answer for answer in ANSWERS if answer.title]
+    lines = [NOTICE, "# Gallery\n", _GALLERY.format(count=len(shown))]
+    for answer in shown:
+        # The answers of a system of rules follow its name.
+        lines_shown = terminal_text(answer.name).split("\n\n")[0].splitlines()
+        verdict = " ".join(lines_shown if answer.has_page else lines_shown[:1])
+        links = [f"[script]({repository()}/blob/main/{answer.script})"] * bool(answer.script)
+        links += [f"[page](gallery/{answer.name}.html)"] * answer.has_page
+        links += [f"[JSON](answers/{answer.file.name})"]
+        lines += [
+            f"## {answer.title[0].upper()}{answer.title[1:]}\n",
+            f"```sh\nbreakeven {answer.command}\n```\n",
+            f"> {escape(first_sentences(verdict), quote=False)}\n",
+            f"{' · '.join(links)}\n",
+        ]
+    return "\n".join(lines)
+
+
+_GALLERY = """\
+{count} answers from two cores of an Intel Xeon without a GPU. Other programs ran on it: that widens
+intervals, and each page says how busy it was.
+"""
+
+
+def first_sentences(text: str, most: int = 240) -> str:
+    """Return the whole sentences that fit into ``most`` characters, at least one."""
+    ends = [found.end() for found in re.finditer(r"\.(?= [A-Z]|$)", text)] or [len(text)]
+    return text[: max((end for end in ends if end <= most), default=ends[0])]
+
+
+def answer_file(name: str, suffix: str) -> str:
+    """Return a stored answer as a page or a chart."""
+    from breakeven.report import chart_document, read_document
+
+    return chart_document(read_document(STORED[name].file), suffix).decode()
+
+
+def check_picture() -> str:
+    """Return what ``check`` shows, down to its table."""
+    paragraphs = terminal_text("tabular", is_coloured=True).split("\n\n")
+    prompt = f"\x1b[32m$\x1b[0m breakeven {STORED['tabular'].command}"
+    return still("\r\n".join("\n\n".join([prompt, paragraphs[0], paragraphs[2]]).split("\n")))
+
+
+def demo_picture() -> str:
+    """Return the recorded session, moving."""
+    _, *lines = (DOCS / "demo.cast").read_text("utf-8").splitlines()
+    return moving([(event[0], event[2]) for event in map(json.loads, lines)], num_rows=26)
+
+
 def llms_page() -> str:
     """Return the pages of the navigation for language models, in the form of llmstxt.org."""
     lines = [
@@ -397,25 +563,36 @@ def llms_page() -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "../llms.txt": llms_page,
+    "../README.md": partial(with_answers, "../README.md"),
+    "ci.md": partial(with_repository, "ci.md"),
     "cli.md": cli_page,
     "devices.md": devices_page,
+    "gallery.md": gallery_page,
     "json.md": json_page,
     "kernels.md": kernels_page,
     "normal.md": normal_page,
+    "notebooks.md": partial(with_repository, "notebooks.md"),
     "operators.md": operators_page,
+    "pictures/chart.svg": partial(answer_file, "disc", ".svg"),
+    "pictures/check.svg": check_picture,
+    "pictures/demo.svg": demo_picture,
     "rules/index.md": rules_page,
     "tune.md": tune_page,
+    "tutorial.md": partial(with_answers, "tutorial.md"),
+    **rule_pages(),
+}
+# Git ignores these: they follow from stored answers, and change with the style of reports.
+GALLERY: Mapping[str, Callable[[], str]] = {
+    f"gallery/{answer.name}.html": partial(answer_file, answer.name, ".html")
+    for answer in ANSWERS
+    if answer.title and answer.has_page
 }
 
 
-def pages() -> Mapping[str, str]:
-    """Return the text of every page that follows from the code, by file name."""
-    return {name: page() for name, page in PAGES.items()}
-
-
-def outdated_pages() -> Mapping[str, str]:
-    """Return the text of the pages that differ on disk."""
-    return {name: text for name, text in pages().items() if _text_on_disk(name) != text}
+def outdated_pages(pages: Mapping[str, Callable[[], str]]) -> Mapping[str, str]:
+    """Return the text of the pages that differ on disk, by file name."""
+    texts = {name: page() for name, page in pages.items()}
+    return {name: text for name, text in texts.items() if _text_on_disk(name) != text}
 
 
 def main(argv: list[str]) -> int:
@@ -423,7 +600,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if outdated")
     args = parser.parse_args(argv)
-    outdated = outdated_pages()
+    outdated = outdated_pages(PAGES if args.check else {**PAGES, **GALLERY})
     if args.check:
         for name in outdated:
             sys.stderr.write(f"docs/{name} is out of date: run python docs/generate.py\n")

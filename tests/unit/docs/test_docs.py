@@ -26,8 +26,11 @@ GENERATOR = load_script(DOCS / "generate.py", "docs_generate")
 
 
 def _written_pages() -> list[Path]:
-    generated = set(GENERATOR.PAGES)
-    pages = [page for page in sorted(DOCS.glob("*.md")) if page.name not in generated]
+    pages = [
+        page
+        for page in sorted(DOCS.glob("*.md"))
+        if not page.read_text("utf-8").startswith(GENERATOR.NOTICE)
+    ]
     return [*pages, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -124,6 +127,15 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"(?:: |- )((?:api/)?[\w-]+\.md)$", config, re.MULTILINE))
     pages = (*DOCS.glob("*.md"), *DOCS.glob("api/*.md"))
     assert listed == {page.relative_to(DOCS).as_posix() for page in pages}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_links_to_pictures_pages_and_data_lead_to_files(page: Path) -> None:
+    # The site's generator checks links to pages in Markdown and to their headings.
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+    links = [link for link in links if not (page.parent / link).is_file()]
+    assert set(links) <= set(GENERATOR.GALLERY if page.name == "gallery.md" else ())
 
 
 def test_the_api_pages_name_things_that_exist() -> None:
