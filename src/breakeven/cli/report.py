@@ -14,9 +14,9 @@ DESCRIPTION = """\
 Show a run that `breakeven check`, `explain`, `sweep` or `workloads` stored with
 -o. With -o, write it to a file instead: .html is one page that needs no network,
 with all figures, curves to explore by pointer or keyboard, and fit to print; .svg
-and .png are its charts alone (.png needs matplotlib). A run of workloads has
-neither page nor chart. With --format, print the findings for a code host. With
---card, print a short summary with costs, for a README or a pull request."""
+is its charts alone. A run of workloads has neither page nor chart. With
+--format, print the findings for a code host. With --card, print a short summary
+with costs, for a README or a pull request."""
 USAGE = "report RUN.json [-o FILE] [--format github|sarif] [--card [--steps N]] [--force]"
 EXAMPLES = """\
 examples:
@@ -37,7 +37,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="write a page (.html), the charts (.png, .svg) or the card (.md, .svg) to FILE",
+        help="write a page (.html), the charts (.svg) or the card (.md, .svg) to FILE",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

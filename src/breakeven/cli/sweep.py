@@ -49,7 +49,7 @@ examples:
   breakeven sweep train.py --over depth=2..12+1 --device T4 --chart depth.html \\
       -- --depth {depth}"""
 
-_CHART_SUFFIXES = (".html", ".png", ".svg")
+_CHART_SUFFIXES = (".html", ".svg")
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +97,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--chart",
         metavar="FILE",
         type=_chart_file,
-        help="also draw the curves to FILE: .html (to explore in a browser), .svg, or .png (needs "
-        "matplotlib)",
+        help="also draw the curves to FILE: .html (to explore in a browser) or .svg",
     )
     add_force(parser, "-o and --chart replace files")
 
@@ -113,10 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
-    from breakeven.report import ensure_can_chart
 
-    if args.chart is not None:
-        ensure_can_chart(args.chart.suffix.lower())
     try:
         with show_progress(sys.stderr, is_quiet=args.quiet, has_points=True) as progress:
             report = _sweep(args, progress)

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from breakeven.report.rules import stored_rules as stored_rules
     from breakeven.report.shown import chart_document as chart_document
     from breakeven.report.shown import documents_of as documents_of
-    from breakeven.report.shown import ensure_can_chart as ensure_can_chart
     from breakeven.report.shown import html_part as html_part
     from breakeven.report.shown import json_schema as json_schema
     from breakeven.report.shown import show as show

@@ -376,13 +376,13 @@ COLOURS = (
     ("#6a4fc4", "#b9a8ff"),
 )
 _DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2.5), (9, 3, 2, 3))
-# Names in matplotlib, and paths around (0, 0), about 9 units wide.
+# SVG paths around (0, 0), about 9 units wide.
 _MARKERS = (
-    ("o", "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z"),
-    ("s", "M-3.5,-3.5h7v7h-7z"),
-    ("^", "M0,-4.6L4.4,3.4H-4.4z"),
-    ("D", "M0,-4.8L4.8,0L0,4.8L-4.8,0z"),
-    ("v", "M0,4.6L4.4,-3.4H-4.4z"),
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "M-3.5,-3.5h7v7h-7z",
+    "M0,-4.6L4.4,3.4H-4.4z",
+    "M0,-4.8L4.8,0L0,4.8L-4.8,0z",
+    "M0,4.6L4.4,-3.4H-4.4z",
 )
 
 
@@ -395,7 +395,6 @@ class SeriesStyle:
         light: Colour on ``PAPER_LIGHT``, at a contrast of 3 or more.
         dark: Colour on ``PAPER_DARK``, at the same contrast.
         dashes: Lengths of dash and gap in points; none for a solid line.
-        marker: Its name in matplotlib.
         path: The marker as an SVG path.
     """
 
@@ -403,7 +402,6 @@ class SeriesStyle:
     light: str
     dark: str
     dashes: tuple[float, ...]
-    marker: str
     path: str
 
 
@@ -411,8 +409,6 @@ def style_of(number: int) -> SeriesStyle:
     """Return the style of series ``number``, counted from 0."""
     colour = number % len(COLOURS)
     light, dark = COLOURS[colour]
-    marker, path = _MARKERS[number % len(_MARKERS)]
+    path = _MARKERS[number % len(_MARKERS)]
     dashes = _DASHES[number % len(_DASHES)]
-    return SeriesStyle(
-        colour=colour, light=light, dark=dark, dashes=dashes, marker=marker, path=path
-    )
+    return SeriesStyle(colour=colour, light=light, dark=dark, dashes=dashes, path=path)

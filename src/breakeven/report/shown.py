@@ -13,7 +13,6 @@ import msgspec
 from rich.console import Console
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.report.chart_png import chart_png, ensure_can_draw
 from breakeven.report.document import Document
 from breakeven.report.kinds import kind_of, kinds_by_schema
 from breakeven.report.page import render_page, render_part, render_svg
@@ -61,37 +60,23 @@ def html_part(report: msgspec.Struct) -> str:
     return f"<pre>{html.escape(text.getvalue())}</pre>"
 
 
-def ensure_can_chart(suffix: str) -> None:
-    """Check that a report can be written as such a file, before the measurement.
-
-    Args:
-        suffix: ``.png``, ``.svg`` or ``.html``, in any case.
-
-    Raises:
-        UsageError: The suffix is not supported.
-        BreakevenError: matplotlib is needed but not installed.
-    """
-    if suffix.lower() == ".png":
-        ensure_can_draw()
-    elif suffix.lower() not in (".svg", *_PAGES):
-        raise UsageError(
-            f"no chart is written as {printable(suffix, 40) or 'a file without suffix'}",
-            hint="name a file that ends in .html, .png or .svg",
-        )
-
-
 def chart_document(report: Any, suffix: str) -> bytes:
     """Return a report as the bytes of a file: an image of its charts, or a full page.
 
     Args:
         report: The report of a command.
-        suffix: ``.png``, ``.svg`` or ``.html``, in any case.
+        suffix: ``.svg`` or ``.html``, in any case.
 
     Raises:
         UsageError: The suffix is not supported, or not for this report.
-        BreakevenError: matplotlib is needed but not installed, or there is nothing to draw.
+        BreakevenError: There is nothing to draw.
     """
-    ensure_can_chart(suffix)
+    is_page = suffix.lower() in _PAGES
+    if not is_page and suffix.lower() != ".svg":
+        raise UsageError(
+            f"no chart is written as {printable(suffix, 40) or 'a file without suffix'}",
+            hint="name a file that ends in .html or .svg",
+        )
     kind = kind_of(report)
     if kind.build is None:
         raise UsageError(
@@ -99,7 +84,7 @@ def chart_document(report: Any, suffix: str) -> bytes:
             hint="breakeven report FILE shows it",
         )
     document = kind.build(report)
-    if suffix.lower() in _PAGES:
+    if is_page:
         return render_page(document)
     if document.charts is None:
         raise UsageError(
@@ -110,8 +95,7 @@ def chart_document(report: Any, suffix: str) -> bytes:
         raise BreakevenError(
             "there is no step time to draw", hint="breakeven report FILE shows all else"
         )
-    draw = chart_png if suffix.lower() == ".png" else render_svg
-    return draw(document.charts, heading=report.target)
+    return render_svg(document.charts, heading=report.target)
 
 
 def to_json(report: msgspec.Struct, *, with_recording: bool = False) -> bytes:

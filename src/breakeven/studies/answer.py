@@ -70,8 +70,8 @@ class Report:
         """Write the report to a file, atomically.
 
         Args:
-            path: Ends in ``.json`` (read back by `read_report`), ``.html`` (a page), ``.svg`` or
-                ``.png`` (its charts), or ``.md`` (a card with costs, of a check or an explanation).
+            path: Ends in ``.json`` (read back by `read_report`), ``.html`` (a page), ``.svg``
+                (its charts), or ``.md`` (a card with costs, of a check or an explanation).
             force: Whether to replace an existing file.
 
         Raises:

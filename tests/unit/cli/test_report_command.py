@@ -222,11 +222,8 @@ def test_what_a_tuning_prints_is_shown_again_and_made_a_page(
         chart_document(report, ".svg")
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_charts_are_written(kind: str, suffix: str, run_file: Path, tmp_path: Path) -> None:
-    if suffix == ".png":
-        pytest.importorskip("matplotlib")
-    chart = tmp_path / f"chart{suffix}"
+def test_charts_are_written(kind: str, run_file: Path, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
     exit_code = main(["report", str(run_file), "-o", str(chart)])
     assert exit_code == (2 if kind == "workloads" else 0)
     assert chart.exists() == (exit_code == 0)
@@ -235,7 +232,7 @@ def test_charts_are_written(kind: str, suffix: str, run_file: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["-o", "report.pdf"], 2, ".html, .png or .svg"),
+        (["-o", "report.pdf"], 2, ".html or .svg"),
         (["-o", "report"], 2, "a file without suffix"),
         (["--force"], 2, "--force is about -o FILE"),
         (["-o", "absent/report.html"], 3, "there is no folder"),
@@ -259,19 +256,19 @@ def test_wrong_command_lines(
     assert [path.name for path in run_file.parent.iterdir()] == ["run.json"]
 
 
-def test_pages_need_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
+def test_pages_need_no_torch(tmp_path: Path) -> None:
     run_file = tmp_path / "run.json"
     run_file.write_bytes(DOCUMENTS["sweep"])
     program = (
         "import sys; from breakeven.cli import main; "
         "code = main(sys.argv[1:]); "
-        "print(code, [name for name in ('torch', 'matplotlib') if name in sys.modules])"
+        "print(code, 'torch' in sys.modules)"
     )
     command = ["report", str(run_file), "-o", str(tmp_path / "page.html")]
     done = subprocess.run(
         [sys.executable, "-c", program, *command], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "0 []\n"
+    assert done.stdout == "0 False\n"
 
 
 def test_a_card_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
