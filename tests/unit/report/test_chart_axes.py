@@ -110,7 +110,7 @@ def test_lines_stand_out_from_light_and_dark_paper(number: int) -> None:
 
 
 def test_series_differ_without_colour_too() -> None:
-    looks = [(style_of(i).dashes, style_of(i).marker) for i in range(20)]
+    looks = [(style_of(i).dashes, style_of(i).path) for i in range(20)]
     assert len(set(looks)) == 20
     whole = {(style_of(i).light, *looks[i % 20]) for i in range(7 * 20)}
     assert len(whole) == 7 * 20
