@@ -68,7 +68,7 @@ class SvgChart:
         self.rival_y = self.y(1.0) if chart.rival else self.bottom
         labels = sum(len(tick.label) for tick in chart.x.ticks)
         self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
-        self.height = self.bottom + _BOTTOM + (60 if self.are_x_labels_turned else 0)
+        self.height = self.bottom + _BOTTOM + (115 if self.are_x_labels_turned else 0)
         # Categories have no values in between, so no line joins them.
         self.has_lines = chart.x.scale is not Scale.CATEGORY
         # Text, series, and kind of the mark in front of it.

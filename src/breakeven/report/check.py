@@ -102,7 +102,11 @@ def check_document(report: CheckReport) -> Document:
         warnings=busy_warnings(caveat for result in report.results for caveat in result.caveats),
         facts=tuple(run_facts(report)),
         blocks=(
-            Section("From which size on a GPU pays off", charts, only=Medium.PAGE),
+            Section(
+                "From which size on a GPU pays off" if report.curves else "Speed of each device",
+                charts,
+                only=Medium.PAGE,
+            ),
             Section("Devices", (_result_table(report), *too_big), heading=""),
             *_times_section(report),
             _crossover_section(report, crossovers),
@@ -115,7 +119,7 @@ def check_document(report: CheckReport) -> Document:
 
 def check_charts(report: CheckReport) -> tuple[Chart, ...]:
     """Return the chart along the sizes, or of the devices if there are no curves."""
-    chart = _size_chart(report) or device_chart((*report.results, *_variants(report)))
+    chart = _size_chart(report) or device_chart(report.results, _variants(report))
     return () if chart is None else (chart,)
 
 

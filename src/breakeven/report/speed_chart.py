@@ -179,12 +179,19 @@ def speed_chart(
     )
 
 
-def device_chart(results: Sequence[DeviceResult]) -> Chart | None:
-    """Return the chart of one step on each device; None without a CPU to compare with."""
+def device_chart(
+    results: Sequence[DeviceResult], variants: Iterable[DeviceResult] = ()
+) -> Chart | None:
+    """Return the chart of one step on each device; None without a CPU to compare with.
+
+    Args:
+        results: The devices of the verdict, which compares with their fastest CPU.
+        variants: Other forms of the step, and other CPUs.
+    """
     cpu = reference_cpu(results)
     if cpu is None:
         return None
-    ordered = sort_results(results)
+    ordered = sort_results((*results, *variants))
     names = [device_label(result) for result in ordered]
     rival = device_label(cpu)
     return speed_chart(
