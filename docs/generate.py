@@ -515,8 +515,7 @@ def gallery_page() -> str:
 
 
 _GALLERY = """\
-{count} answers from two cores of an Intel Xeon without a GPU. Other programs ran on it: that widens
-intervals, and each page says how busy it was.
+{count} answers from two cores of an Intel Xeon without a GPU. Each page says how busy they were.
 """
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from breakeven.lazy import exported_on_use, exports
 
@@ -35,23 +34,7 @@ __version__ = "0.2.0"
 # Loaded on first use: `breakeven --help` and the reading of reports must not wait for torch.
 __all__ = [*sorted(exports(__name__)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
-# Names of earlier versions, with their module and what to write now.
-_FORMER = {
-    "CheckReport": ("breakeven.report", "breakeven.report.CheckReport"),
-    "DeviceSpec": ("breakeven.device", "breakeven.device.DeviceSpec"),
-    "check_step": ("breakeven.studies", "breakeven.ask(step).value"),
-    "check_target": ("breakeven.studies", "breakeven.ask(target).value"),
-}
-_load = exported_on_use(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _FORMER:
-        return _load(name)
-    module, instead = _FORMER[name]
-    message = f"breakeven.{name} is deprecated: use {instead}"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module(module), name)
+__getattr__ = exported_on_use(__name__)
 
 
 def load_ipython_extension(shell: object) -> None:

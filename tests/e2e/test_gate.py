@@ -47,7 +47,7 @@ def test_a_finding_fails_the_check_unless_a_comment_ignores_it(
 
     assert run.returncode == (0 if is_ignored else 1), run.stderr
     lines = [line_of(script, "# read here"), line_of(script, "# read again")]
-    places = [f"  finding SYNC001: SYNC001 at {script}:{line}" for line in lines]
+    places = [f"  finding SYNC001: SYNC001 at {script.name}:{line}" for line in lines]
     assert sorted(run.stderr.splitlines()[1:]) == ([] if is_ignored else places)
     assert ("ignore-comment" in run.caveat_codes) == is_ignored
     assert "L40S" in [gpu["device"] for gpu in run.gpus]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -52,12 +53,13 @@ def ask(
         question: ``check``: does a GPU pay off? ``explain``: what takes the time? ``normal``: is a
             measured speed normal? ``cost``: what does the whole training cost?
         devices: Names of GPUs, six by default. Not for ``cost``, which compares ``machines``.
-        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
+        host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name. A stored
+            run has its own.
         batch_sizes: Check a script at these sizes of its DataLoader; the answer is a sweep.
         **options: Further arguments of the study. A script takes those of ``StudyOptions``, a
-            function or trainer ``budget_s``; ``check`` and ``cost`` take ``num_steps`` or
-            ``num_epochs``, ``explain`` takes ``rules``, ``normal`` takes ``measured``, ``cost``
-            takes the fields of ``CostRequest``.
+            function or trainer ``budget_s``; ``cost`` and the ``check`` of a script take
+            ``num_steps`` or ``num_epochs``, ``explain`` takes ``rules``, ``normal`` takes
+            ``measured``, ``cost`` takes the fields of ``CostRequest``.
 
     Raises:
         UsageError: If ``what`` is none of these, or the question or an option is wrong.
@@ -72,7 +74,11 @@ def ask(
         raise UsageError(f"devices is the text {devices!r}", hint=f"pass [{devices!r}]")
     of_device = {"devices": tuple(devices)} if devices else {}
     of_host = {} if host == "auto" else {"host": host}
+    target = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
+    is_script = bool(target) and Path(target).suffix.lower() != ".json"
     if options.keys() & {"num_steps", "num_epochs"}:
+        if question != "cost" and not (is_script and question == "check"):
+            raise TypeError("num_steps and num_epochs are for the check of a script, and for cost")
         length = {name: options.pop(name, None) for name in ("num_steps", "num_epochs")}
         options["length"] = TrainingLength(**length)
     if question == "cost":
@@ -83,39 +89,39 @@ def ask(
         }
         options["request"] = CostRequest(**{"length": TrainingLength(), **asked})
 
-    target = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
     study: Callable[..., Any]
     if batch_sizes:
         if not target or question != "check":
             raise UsageError("batch_sizes is for a check of a script", hint="leave it out")
         options["axes"] = (parse_axis(f"batch_size={','.join(map(str, batch_sizes))}"),)
         return Report(sweep_target(target, **of_device, **of_host, **options))
-    if target and Path(target).suffix.lower() != ".json":
+    if is_script:
         study = {
             "check": check_target, "explain": explain_target, "normal": normal_target,
             "cost": cost_target,
         }[question]  # fmt: skip
         return Report(study(target, **of_device, **of_host, **options))
-    if target or isinstance(what, Report | CheckReport | ExplainReport):
-        run = read_document(target) if target else what.value if isinstance(what, Report) else what
-        options |= of_host
-    else:
-        run = _checked_here(what, options, of_device if question != "cost" else {}, of_host)
-        if question == "check":
-            of_device = {}
     study = {
         "check": _itself, "explain": explain_run, "normal": normal_run, "cost": cost_run
     }[question]  # fmt: skip
+    if target or isinstance(what, Report | CheckReport | ExplainReport):
+        signature(study).bind(what, **of_device, **of_host, **options)
+        run = read_document(target) if target else what.value if isinstance(what, Report) else what
+    else:
+        budget = {"budget_s": options.pop("budget_s")} if "budget_s" in options else {}
+        here = budget | of_host | (of_device if question != "cost" else {})
+        if question == "check":
+            of_device = {}
+        signature(study).bind(what, **of_device, **options)  # refuse an option before the steps run
+        run = _checked_here(what, here)
     return Report(study(run, **of_device, **options))
 
 
-def _itself(run: Any, **options: Any) -> Any:
-    if options:
-        raise TypeError(f"a check of this has no option {min(options)}")
+def _itself(run: Any) -> Any:
     return run
 
 
-def _checked_here(what: object, options: dict[str, Any], *chosen: dict[str, Any]) -> CheckReport:
+def _checked_here(what: object, options: dict[str, Any]) -> CheckReport:
     # Imported here, since all else works without torch.
     from breakeven.adapters.training_loops import training_loop
 
@@ -125,6 +131,4 @@ def _checked_here(what: object, options: dict[str, Any], *chosen: dict[str, Any]
             f"an object of type {type(what).__name__} is no training",
             hint="pass a script's path, a function that does one step, or a trainer",
         )
-    budget = {"budget_s": options.pop("budget_s")} if "budget_s" in options else {}
-    named = {name: value for each in (budget, *chosen) for name, value in each.items()}
-    return check_step(step, knows_other_cpus=True, **named)
+    return check_step(step, knows_other_cpus=True, **options)

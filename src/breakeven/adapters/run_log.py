@@ -79,11 +79,19 @@ def verdict_callback(devices: Sequence[str] = (), host: str = "auto") -> Any:
                 for logger in trainer.loggers:
                     _log(logger, values, trainer.global_step)
 
-        def teardown(self, *_: Any, **__: Any) -> None:
+        def on_exception(self, *_: Any) -> None:
             if self._steps is not None:
                 self._steps.close()
 
+        def teardown(self, *_: Any, **__: Any) -> None:
+            _finish(self._steps)
+
     return VerdictCallback()
+
+
+def _finish(steps: FirstSteps | None) -> None:
+    if steps is not None and steps.close():
+        warnings.warn("breakeven has no verdict: the training was too short", RuntimeWarning, 3)
 
 
 def _log(logger: Any, values: dict[str, Any], step: int) -> None:
@@ -103,7 +111,7 @@ def verdict_tracker(devices: Sequence[str] = (), host: str = "auto") -> Any:
     ``Accelerator(log_with=[breakeven.verdict_tracker(), "tensorboard"])``: put it first. It watches
     the first hundred steps on the CPU, as `verdict_callback` does. It adds the same values to those
     of one ``accelerator.log(values)``, which the trackers after it log. If nothing is logged after
-    these steps, there is no verdict.
+    these steps, there is no verdict. ``accelerator.end_training()`` ends the watch.
 
     Args:
         devices: Names of GPUs, six by default.
@@ -135,7 +143,6 @@ def verdict_tracker(devices: Sequence[str] = (), host: str = "auto") -> Any:
                 values.update(_verdict(self._steps, "training", devices, host))
 
         def finish(self) -> None:
-            if self._steps is not None:
-                self._steps.close()
+            _finish(self._steps)
 
     return VerdictTracker()

@@ -128,7 +128,8 @@ def _findings(report: Any) -> Iterator[Fact]:
         interval = f" ({' to '.join(ends)})" if one.gain_high_fraction else ""
         whose = " of the CPU's step" if one.side == "cpu" else ""
         saves = f" saves {gain}{interval}{whose}" if one.gain_fraction >= _LEAST_GAIN else ""
-        if saves or one.severity == "error":
+        is_untimed = not max(one.share_fraction, one.gain_fraction)
+        if saves or is_untimed or one.severity == "error":
             what = printable(f"{one.title}. Fix: {one.fix}", _MAX_SENTENCE)
             place = place_text(one.file, one.line)
             yield Fact(f"{one.code} {place}{saves}: {what}", _fields(one, _FINDING))

@@ -48,11 +48,12 @@ _OPTIONS = {
     "script_arguments": ("array", "arguments of the script, such as ['--batch-size', '256']"),
     "folder": ("string", "folder to run the script in"),
     "device": ("array", "names of GPUs, such as T4; default: six GPUs"),
-    "host": ("string", "machine around the GPUs: here, desktop, windows, cloud or colab"),
+    "host": ("string", "machine around the GPUs: here, desktop, windows, cloud, colab or kaggle"),
     "measured": ("array", "speeds that you saw elsewhere, such as 'T4: 340 it/s'"),
     "steps": ("integer", "length of the training in steps"),
     "epochs": ("integer", "length of the training in epochs; instead of steps"),
     "deadline": ("string", "the training must end within this time, such as 8h"),
+    "batch_size": ("integer", "train at this batch size, predicted from the recorded one"),
     "budget": ("number", "the training must cost at most these dollars"),
     "machines": ("string", "only these machines or GPUs: T4,g5.xlarge"),
     "time_limit": ("number", "end a run of the script after these seconds; default: 300"),
@@ -71,7 +72,7 @@ _TOOLS = {
     ),
     "cost": (
         f"Hours and dollars of the whole training, here and on rented machines. {_RUNS}",
-        ("steps", "epochs", "deadline", "budget", "machines", "time_limit"),
+        ("steps", "epochs", "batch_size", "deadline", "budget", "machines", "time_limit"),
     ),
     "normal": (
         f"Is this speed normal for that GPU, and if not, why? Needs measured. {_RUNS}",
@@ -226,14 +227,16 @@ def _command(tool: str, arguments: Mapping[str, Any], path: Path) -> list[str]:
         if tool == "check":
             hint = "pass it to explain, cost or normal, or pass the script"
             raise BreakevenError("a stored report is not checked again", hint=hint)
+    rest = arguments.get("script_arguments") or []
+    if not isinstance(rest, list):
+        raise BreakevenError(f"script_arguments must be a list, not {rest!r}")
     # Joined by "=", so that a value cannot pass for another option.
     flags = [
         f"--{name.replace('_', '-')}={value}"
         for name in own
         for value in _listed(arguments.get(name))
     ]
-    rest = _listed(arguments.get("script_arguments"))
-    return [tool, *flags, "-o", str(path), target, *(["--", *rest] if rest else [])]
+    return [tool, *flags, "-o", str(path), target, *(["--", *map(str, rest)] if rest else [])]
 
 
 def _listed(value: Any) -> list[str]:

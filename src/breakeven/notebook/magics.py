@@ -89,10 +89,10 @@ def _answer_of_command(words: list[str], draw: Callable[[str], None] | None) -> 
     Raises:
         BreakevenError: The command has no answer, or would end this process.
     """
-    if words[:1] == ["run"]:
+    if words[:1] in (["run"], ["mcp"]):
         raise UsageError(
-            "breakeven run would replace this kernel by the script",
-            hint=f"run it in a process of its own: !breakeven {shlex.join(words)}",
+            f"breakeven {words[0]} would replace this kernel",
+            hint=f"run it in a process of its own, for a script: !breakeven {shlex.join(words)}",
         )
     reports: list[msgspec.Struct] = []
     token = FRONT.set(Front(reports.append, draw))

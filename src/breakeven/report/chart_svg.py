@@ -20,8 +20,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50
 _PLOT_HEIGHT = 380
 _STRIP_ROW = 21
 # Approximate width of a character, to keep labels within the drawing.
-_CHARACTER = 6.4
-_ENOUGH_TURNED_CHARACTERS = 100
+_CHARACTER = 7.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,8 @@ class SvgChart:
         self.bottom = float(self.top + _PLOT_HEIGHT)
         # Height of what the series are compared with.
         self.rival_y = self.y(1.0) if chart.rival else self.bottom
-        labels = sum(len(tick.label) for tick in chart.x.ticks)
-        self.are_x_labels_turned = labels > _ENOUGH_TURNED_CHARACTERS
+        widest = max((len(tick.label) for tick in chart.x.ticks), default=0) * _CHARACTER
+        self.are_x_labels_turned = widest * len(chart.x.ticks) > self.right - self.left
         self.height = self.bottom + _BOTTOM + (115 if self.are_x_labels_turned else 0)
         # Categories have no values in between, so no line joins them.
         self.has_lines = chart.x.scale is not Scale.CATEGORY
@@ -101,7 +100,7 @@ class SvgChart:
 
     def _mark(self, row: int, mark: CrossoverMark) -> StripMark:
         low, high = self.x(mark.low), self.x(self.chart.x.high if mark.high is None else mark.high)
-        room = max(int((max(low, WIDTH - high) - 12) / _CHARACTER), 12)
+        room = max(int((max(low, WIDTH - high) - 22) / _CHARACTER), 12)
         label = shorten(f"{mark.label} on", room)
         y = _TOP + _STRIP_ROW * (row + 0.4)
         return StripMark(mark.style, y, self.x(mark.x), low, high, label)

@@ -174,7 +174,13 @@ def _crossover_lines(report: ComparisonReport) -> Iterator[str]:
                     words.append("not known")
                 case None:
                     words.append("not searched")
-        shift = "" if change.shift is None else f": {change.shift.value.replace('_', ' ')}"
+        # A crossover that is gone may mean that a GPU is now faster at every size.
+        shifts = {
+            CrossoverShift.EARLIER: ": earlier",
+            CrossoverShift.LATER: ": later",
+            CrossoverShift.NOT_SHOWN: ": unclear",
+        }
+        shift = "" if change.shift is None else shifts.get(change.shift, "")
         where = ", ".join([*parts, axis_word(change.axis)])
         yield f"{where}{held}: {' → '.join(words)}{shift}"
 

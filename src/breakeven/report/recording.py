@@ -30,6 +30,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         here: This CPU's costs, for predictions of other CPUs; null if they were not measured, and
             in older recordings.
         calibration: Digest of the tables from which GPUs were predicted; empty in older recordings.
+        memory_bytes: Memory of this machine; 0 in older recordings.
     """
 
     version: int
@@ -41,6 +42,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sha256: str
     here: CpuCosts | None = None
     calibration: str = ""
+    memory_bytes: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -56,6 +58,7 @@ def record(
     sources: tuple[SourceText, ...] = (),
     cpu: CpuFacts | None = None,
     here: CpuCosts | None = None,
+    memory_bytes: int = 0,
 ) -> RecordedStep:
     """Return a recording, with its digest.
 
@@ -66,6 +69,7 @@ def record(
         sources: Text of the user's files.
         cpu: Measurements on the CPU.
         here: This CPU's costs.
+        memory_bytes: Memory of this machine; 0 if unknown.
     """
     bare = RecordedStep(
         version=RECORDING_VERSION,
@@ -77,6 +81,7 @@ def record(
         sha256="",
         here=here,
         calibration=calibration_digest(),
+        memory_bytes=memory_bytes,
     )
     # Integers in float fields are read back as floats: take the digest after a round trip.
     bare = msgspec.json.decode(msgspec.json.encode(bare), type=RecordedStep)

@@ -86,10 +86,12 @@ def chosen_gpus(
         price, name = min(as_fast)
         what = remark if name == best else "cheapest as fast"
         chosen[name] = f"{what}, ${price:.2f}/h"
-    if set(times_ns) != {device.name for device in default_devices()}:
-        for name in times_ns:
-            if len(chosen) < _MAX_GPUS:
-                chosen.setdefault(name, "")
+    defaults = {device.name for device in default_devices()}
+    are_all_there = defaults <= times_ns.keys()
+    for name in times_ns:
+        is_named = not (are_all_there and name in defaults)
+        if is_named and len(chosen) < _MAX_GPUS:
+            chosen.setdefault(name, "")
     return chosen
 
 

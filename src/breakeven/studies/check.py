@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Unpack
 from msgspec.structs import replace
 
 from breakeven.advise import diagnose, kept_findings
-from breakeven.calibrate import check_host_name, host_called, in_measured_machines
-from breakeven.device import HostSpec, split_devices
+from breakeven.calibrate import (
+    check_host_name,
+    find_host,
+    host_called,
+    in_measured_machines,
+)
+from breakeven.device import HERE, HostSpec, split_devices
 from breakeven.errors import Caveat, UsageError
+from breakeven.memory import physical_bytes
 from breakeven.report import SCHEMA_VERSION, CheckReport, record
 from breakeven.simulate import CompileMode, CpuCosts
 from breakeven.source import Sources
@@ -182,18 +188,22 @@ def check_runs(
     """
     import torch
 
-    from breakeven.measure import measure_cpu_rates, measure_host
+    from breakeven.capture import Launcher
 
     specs, cpus = split_devices(devices)
-    here = measure_host().host
+    costs = None
+    # torch.set_num_threads, which these measurements need, would slow this process down for good:
+    # MKL then no longer runs small operators on one thread.
+    with Launcher() as launcher:
+        here = find_host(HERE, launcher)
+        if cpus or knows_other_cpus:
+            costs = CpuCosts(host=here, core=launcher.measure_cpu_rates())
     results = (measured_result(plain, DeviceKind.CPU),)
     timed = measured_step(traced, plain, plain, results)
     feeding = in_measured_machines(host_called(host, here), program=timed.program)
     seen = host_for_prediction(timed.program, plain, feeding, here)
     compared = compare_devices(timed.program, specs, seen, results)
-    costs, absent, unpredicted = None, (), ()
-    if cpus or knows_other_cpus:
-        costs = CpuCosts(host=here, core=measure_cpu_rates())
+    absent, unpredicted = (), ()
     if cpus and costs:
         absent, unpredicted = predict_absent_cpus(timed.program, results[0], costs, cpus)
     sizes = search_scaled_sizes(timed, compared)
@@ -297,6 +307,7 @@ def _report(
             other_size=scaled.second if scaled else None,
             sources=sources,
             here=costs,
+            memory_bytes=physical_bytes(),
         ),
         program=program_of(
             compared.verdict,

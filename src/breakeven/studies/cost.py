@@ -245,15 +245,19 @@ def _at_batch_size(
     for result in _measured(report):
         times = {first.batch_size: estimate_of(result)} | measured.get(result.device, {})
         time, peak_bytes = SizeCurve(times).at(size), result.peak_memory_bytes
+        memory_bytes = recording.memory_bytes
+        if result.kind is DeviceKind.GPU:
+            memory_bytes = find_device(result.device).memory_bytes
+        if peak_bytes:
+            peak_bytes += trace.peak_memory_bytes - first.peak_memory_bytes
         resized = replace(
             result,
             step_ns=time.value_ns,
             low_ns=time.low_ns,
             high_ns=time.high_ns,
             source=time.source,
-            peak_memory_bytes=peak_bytes
-            and peak_bytes + trace.peak_memory_bytes - first.peak_memory_bytes,
-            fits=None,
+            peak_memory_bytes=peak_bytes,
+            fits=peak_bytes <= memory_bytes if peak_bytes and memory_bytes else None,
             power=None,
         )
         results.append(resized)

@@ -8,6 +8,7 @@ from typing import Unpack
 from breakeven.capture import PlainRun
 from breakeven.device import HostSpec, find_device, select_devices
 from breakeven.errors import Caveat
+from breakeven.memory import physical_bytes
 from breakeven.processor import has_half_hardware
 from breakeven.report import ExplainReport, record
 from breakeven.studies.batch_sizes import LONGEST_STEP_NS, record_second_size
@@ -106,6 +107,7 @@ def explain_target(
                 other_size=scaled.second if scaled else None,
                 sources=tuple(step.traced.sources),
                 cpu=cpu,
+                memory_bytes=physical_bytes(),
             ),
             rules=wanted,
             caveats=step_caveats(step, facts, seen, study.here, told, (*study.caveats, *unscaled)),

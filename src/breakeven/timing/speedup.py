@@ -163,7 +163,6 @@ def compare_pairs(
     """
     if not pairs:
         return Speedup(value=1.0, low=0.0, high=inf, num_pairs=0)
-    num_pairs = len(pairs)
     pairs = [pair for pair in pairs if pair.bounds is None] or pairs
     ratios = _without_outlier([pair.log_ratio for pair in pairs])
     tail = (1.0 - confidence) / num_looks / 2.0
@@ -179,7 +178,7 @@ def compare_pairs(
         value=exp(middle),
         low=exp(max(low, middle - _WIDEST)),
         high=exp(min(high, middle + _WIDEST)),
-        num_pairs=num_pairs,
+        num_pairs=len(pairs),
     )
 
 

@@ -284,7 +284,7 @@ def test_an_epoch_without_a_number_of_steps_is_refused() -> None:
 
 @pytest.mark.parametrize("host", ["reference", "EPYC 7763", "Xeon CPU @ 2.20GHz"])
 def test_a_gpu_that_a_named_cpu_feeds_tells_of_no_kind(host: str) -> None:
-    with pytest.raises(UsageError, match="in no kind of machine here: say one"):
+    with pytest.raises(UsageError, match="in no kind of machine here: name one"):
         told(small_step(), "T4: 340 it/s", host=host_called(host, here()))
 
 

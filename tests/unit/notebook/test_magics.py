@@ -78,7 +78,8 @@ def test_help_is_text(magic: Magic, capsys: pytest.CaptureFixture[str]) -> None:
         ("check --frobnicate a.py", "error: unrecognized arguments: --frobnicate\nhint: arguments"),
         ("check 'a.py", "error: No closing quotation: check 'a.py"),
         ("check missing.py", "error: there is no file 'missing.py'\nhint:"),
-        ("run a.py", "error: breakeven run would replace this kernel by the script\nhint: run it"),
+        ("run a.py", "error: breakeven run would replace this kernel\nhint: run it"),
+        ("mcp", "error: breakeven mcp would replace this kernel\nhint: run it"),
         ("frob", "error: argument COMMAND: invalid choice: 'frob'"),
     ],
 )

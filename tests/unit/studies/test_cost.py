@@ -285,6 +285,23 @@ def test_another_batch_size_scales_the_step_its_memory_and_this_machine(tmp_path
     }
 
 
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(30_000_000, False), (10**12, True), (0, None)])
+def test_another_batch_size_must_fit_this_machine(
+    tmp_path: Path, memory_bytes: int, fits: bool | None
+) -> None:
+    path = stored(tmp_path)
+    stored_run = _read(path)
+    results = tuple(replace(one, peak_memory_bytes=20_000_000) for one in stored_run.results)
+    other = record(
+        trace(64, 10_000_000), reference_host(), other_size=trace(128, 20_000_000),
+        memory_bytes=memory_bytes,
+    )  # fmt: skip
+    run = replace(stored_run, recording=other, results=results)
+    here = row(cost_run(run, request(batch_size=256)), "this machine")
+    assert (here.fits, here.peak_memory_bytes) == (fits, 50_000_000)
+    assert here.meets_limits == (fits is not False)
+
+
 def test_a_size_that_this_machine_measured_is_measured(tmp_path: Path) -> None:
     size = 256
     here = row(cost_run(stored(tmp_path), request(batch_size=size)), "this machine")

@@ -210,11 +210,12 @@ class FirstSteps:
         self._enter(TracedSession(replace(self._request, is_moved=True), self._is_done.set))
         return None
 
-    def close(self) -> None:
-        """Stop watching."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+    def close(self) -> bool:
+        """Stop watching; return whether it still watched."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        return session is not None
 
     def _enter(self, session: PlainSession | TracedSession) -> None:
         self._is_done.clear()
@@ -226,8 +227,9 @@ class FirstSteps:
 def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
     """Restore on exit what training changes inside: weights, buffers and states of optimizers.
 
-    Random numbers of torch, numpy and Python are restored too. The step is called once here, to
-    find the modules and optimizers that it uses.
+    Random numbers of torch, numpy and Python are restored too; gradients and ``train()`` are not,
+    since a step may change them before they are seen. The step is called once here, to find the
+    modules and optimizers that it uses.
 
     Args:
         step: One training step; None to restore random numbers only.
