@@ -217,13 +217,14 @@ def _table(rows: Sequence[CostRow]) -> Table:
             "machine",
             [Cell(shorten(p, 22), s, page=p) for p, s in zip(places, styles, strict=True)],
         ),
-        Column("device", [Cell(shorten(_device(r), 22), page=_device(r)) for r in rows]),
+        Column("device", [Cell(shorten(_short(_device(r)), 22), page=_device(r)) for r in rows]),
         Column(unit, times, is_number=True),
         Column("$", money, is_number=True),
         Column("kWh", [format_digits(r.energy_kwh.value, 2) for r in rows], is_number=True),
         Column("kg CO₂", emissions, is_number=True),
-        Column("bound", bounds, page_header="limited by"),
     ]
+    if any(bounds):
+        columns.append(Column("bound", bounds, page_header="limited by"))
     if any(batches):
         columns.append(Column("batch", batches, page_header="largest batch", is_number=True))
     return Table(
@@ -245,6 +246,10 @@ def _unit(rows: Sequence[CostRow]) -> tuple[str, float]:
 def _device(row: CostRow) -> str:
     name = "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
     return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
+
+
+def _short(device: str) -> str:
+    return device.replace("Xeon Platinum ", "Xeon ")
 
 
 def _with_ends(figure: Interval) -> str:

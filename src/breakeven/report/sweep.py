@@ -365,8 +365,13 @@ def _sweep_chart(
         if kind is DeviceKind.GPU
     }
     starts = {one.device: _start_of(one) for one in sorted(outcomes, key=_start_of, reverse=True)}
-    best = min(times_ns, key=lambda name: (starts.get(name, math.inf), times_ns[name]), default="")
-    is_first = 0 < starts.get(best, math.inf) < math.inf
+    # If one pays off from some value on, draw the one that the answer names.
+    is_first = 0 < min(starts.values(), default=0) < math.inf
+    best = min(
+        times_ns,
+        key=lambda name: (starts.get(name, math.inf), 0 if is_first else times_ns[name]),
+        default="",
+    )
     chosen = chosen_gpus(times_ns, best, "first to pay off" if is_first else "fastest")
     return speed_chart(
         title=f"Speed against {rival} along the {_word(axis)}",
