@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -102,6 +103,25 @@ def test_what_cannot_be_generated_has_its_reason() -> None:
     assert found is not None
     assert found.code is None
     assert "sort" in found.because
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_an_evaluation_between_two_steps_does_not_hide_the_others(parity: int) -> None:
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, numbers = torch.randn(16, 8), itertools.count(parity)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if next(numbers) % 2:
+            with torch.no_grad():
+                assert model(x).argmax(dim=1).sum().item() >= 0
+
+    found = timed(step).generated
+    assert found is not None
+    assert (found.because, found.code is not None) == ("", True)
 
 
 def test_long_steps_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

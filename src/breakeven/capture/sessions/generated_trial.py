@@ -67,6 +67,8 @@ class GeneratedTrial(Patches):
         self._kept_ns = 0
         self._kept_samples_ns: list[int] = []
         self._recorder: StepRecorder | None = None
+        # The first recorded step may hold an evaluation, which the loop runs between two others.
+        self._tries_left = 2
 
     def begin(self) -> None:
         """Start at the end of an update, while the loop continues."""
@@ -126,7 +128,10 @@ class GeneratedTrial(Patches):
                 self._recorder.refuse("several threads train")
             with without_modes():
                 self._result = self._finish(self._recorder)
-            self.is_running = False
+            self._tries_left -= 1
+            self.is_running = self._result.code is None and self._tries_left > 0
+            if self.is_running:
+                self._start_recording()
             return
         if num_steps > _FIRST_ROUNDS:
             self._kept_samples_ns.append(self._kept_ns)
