@@ -123,7 +123,10 @@ def typical_of(steps: Sequence[Segment]) -> list[Segment]:
     if 2 * count < len(hashes):
         middle = median_high(lengths)
         typical = [own for own, n in zip(hashes, lengths, strict=True) if n == middle][-1]
-    return [step for step, own in zip(candidates, hashes, strict=True) if own == typical]
+    alike = [step for step, own in zip(candidates, hashes, strict=True) if own == typical]
+    # A loader that prefetches gives no batch to the last step of an epoch, and two to the first.
+    size, _ = Counter(step.batch_size for step in reversed(alike)).most_common(1)[0]
+    return [step for step in alike if step.batch_size == size]
 
 
 def with_typical_host_times(alike: list[Segment]) -> tuple[list[Event], list[int]]:
