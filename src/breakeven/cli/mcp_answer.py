@@ -9,6 +9,7 @@ import msgspec
 
 from breakeven.report import CheckReport, CostReport, ExplainReport, NormalReport
 from breakeven.report.answer_text import device_label, sort_results
+from breakeven.report.check import is_small
 from breakeven.report.cost import machine_text, own_row, time_text, usd_text
 from breakeven.report.document import Medium, evenly_spread, plain
 from breakeven.report.explain import plan_sentence
@@ -23,8 +24,6 @@ _MAX_DEVICES = 8
 _MAX_FINDINGS = 6
 _MAX_CAVEATS = 4
 _MAX_SENTENCE = 300
-# A fix that saves a smaller share of the step is not worth a line.
-_LEAST_GAIN = 0.005
 _DEVICE = ("device", "source", "step_ns", "low_ns", "high_ns", "fits")
 _MACHINE = ("device", "machine", "time_ns", "usd", "meets_limits")
 _SPEED = ("device", "pace", "ratio", "ratio_low", "ratio_high")
@@ -127,9 +126,9 @@ def _findings(report: Any) -> Iterator[Fact]:
         gain, *ends = (format_percent(getattr(one, name)) for name in _GAINS)
         interval = f" ({' to '.join(ends)})" if one.gain_high_fraction else ""
         whose = " of the CPU's step" if one.side == "cpu" else ""
-        saves = f" saves {gain}{interval}{whose}" if one.gain_fraction >= _LEAST_GAIN else ""
-        is_untimed = not max(one.share_fraction, one.gain_fraction)
-        if saves or is_untimed or one.severity == "error":
+        has_gain = one.gain_fraction > 0 and not is_small(one)
+        saves = f" saves {gain}{interval}{whose}" if has_gain else ""
+        if not is_small(one) or one.severity == "error":
             what = printable(f"{one.title}. Fix: {one.fix}", _MAX_SENTENCE)
             place = place_text(one.file, one.line)
             yield Fact(f"{one.code} {place}{saves}: {what}", _fields(one, _FINDING))

@@ -36,7 +36,6 @@ from breakeven.report.run_text import (
     run_facts,
 )
 from breakeven.report.speed_chart import (
-    Timed,
     TimedLine,
     chosen_gpus,
     device_chart,
@@ -69,6 +68,7 @@ from breakeven.verdict import (
     DeviceKind,
     DeviceResult,
     NoCrossover,
+    Timed,
     Verdict,
     cpu_result,
 )
@@ -434,6 +434,12 @@ def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section
     return Section("", (*lines, *([] if chart is None else [chart])), only=Medium.TERMINAL)
 
 
+def is_small(finding: Finding) -> bool:
+    """Return whether a fix saves too little to be read; a fault without a time is never small."""
+    is_timed = max(finding.share_fraction, finding.gain_fraction) > 0
+    return is_timed and finding.gain_fraction < _LEAST_GAIN
+
+
 def _finding_section(report: CheckReport) -> Iterator[Section]:
     """Yield the findings; a terminal shows those whose fix saves a noticeable amount."""
     # The same fault on several lines is one finding.
@@ -443,11 +449,6 @@ def _finding_section(report: CheckReport) -> Iterator[Section]:
     findings = [max(own, key=lambda one: one.gain_fraction) for own in lines_of.values()]
     if not findings:
         return
-
-    # A finding without a share of time is not only about time.
-    def is_small(one: Finding) -> bool:
-        return max(one.share_fraction, one.gain_fraction) > 0 and one.gain_fraction < _LEAST_GAIN
-
     findings.sort(key=is_small)
     num_small = sum(map(is_small, findings))
     num_shown = min(len(findings) - num_small, _MAX_FINDINGS)

@@ -22,10 +22,9 @@ from breakeven.report.chart import (
 from breakeven.report.text import duration_with_interval, printable, ratio_with_interval
 from breakeven.verdict import (
     Crossover,
-    CurvePoint,
     DeviceKind,
     DeviceResult,
-    SweepPoint,
+    Timed,
     log_ratio,
 )
 
@@ -33,7 +32,6 @@ from breakeven.verdict import (
 _MAX_GPUS = 3
 # A GPU is as fast as the fastest if its step takes at most this many times as long.
 _AS_FAST = 1.1
-Timed = DeviceResult | SweepPoint | CurvePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

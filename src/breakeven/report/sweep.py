@@ -35,7 +35,6 @@ from breakeven.report.run_text import (
     side_effect_facts,
 )
 from breakeven.report.speed_chart import (
-    Timed,
     TimedLine,
     chosen_gpus,
     is_timed,
@@ -55,6 +54,7 @@ from breakeven.verdict import (
     SweepCrossover,
     SweepPoint,
     SweepReport,
+    Timed,
 )
 
 _MAX_BLOCKS = 3

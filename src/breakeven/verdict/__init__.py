@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
     from breakeven.verdict.compiled import compiled_steps as compiled_steps
+    from breakeven.verdict.crossover import Timed as Timed
     from breakeven.verdict.crossover import find_crossover as find_crossover
     from breakeven.verdict.crossover import log_ratio as log_ratio
     from breakeven.verdict.crossover import rescaled as rescaled
