@@ -21,6 +21,8 @@ class BreakevenError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it, in a notebook too
 
     @property
     def sentence(self) -> str:

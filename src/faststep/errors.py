@@ -15,3 +15,5 @@ class FastStepError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it

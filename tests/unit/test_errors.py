@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import inspect
+import pickle
+import traceback
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from breakeven.errors import (
     UnknownDeviceError,
     UsageError,
 )
+from faststep.errors import FastStepError
 
 
 def test_an_error_is_its_message_and_keeps_its_hint_apart() -> None:
@@ -25,6 +28,15 @@ def test_an_error_is_its_message_and_keeps_its_hint_apart() -> None:
 
 def test_an_error_needs_no_hint() -> None:
     assert BreakevenError("the disk is full").hint is None
+    assert not hasattr(BreakevenError("the disk is full"), "__notes__")
+
+
+@pytest.mark.parametrize("kind", [BreakevenError, ScriptError, FastStepError])
+def test_a_traceback_shows_the_hint_once(kind: type[BreakevenError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("the disk is full", hint="remove a file")))
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    assert lines[-1] == "hint: remove a file"
+    assert sum("remove a file" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(

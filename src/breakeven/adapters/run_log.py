@@ -25,7 +25,7 @@ def _verdict(steps: FirstSteps, name: str, devices: Sequence[str], host: str) ->
     try:
         return _values(check_runs(*runs, target=name, devices=devices, host=host))
     except BreakevenError as error:
-        warnings.warn(f"breakeven has no verdict: {error}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"breakeven has no verdict: {error.sentence}", RuntimeWarning, stacklevel=3)
         return {}
 
 
