@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from breakeven.errors import UsageError
-from breakeven.report import CheckReport, ExplainReport, read_document
+from breakeven.report import CheckReport, ExplainReport, printable, read_document
 from breakeven.studies import (
     CostRequest,
     Report,
@@ -28,6 +30,26 @@ from breakeven.studies import (
 )
 
 Question = Literal["check", "explain", "normal", "cost"]
+_Texts = tuple[str, ...]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Amount = Annotated[float, msgspec.Meta(gt=0)]
+# The type of each option of a person, and what to pass.
+_OPTIONS: dict[str, tuple[Any, str]] = {
+    "devices": (_Texts, "names, such as ['T4', 'L4']"),
+    "host": (str, "'auto', 'here', a kind of machine such as 'cloud', or the name of a CPU"),
+    "batch_sizes": (tuple[_Count, ...], "whole numbers, such as [16, 64]"),
+    "budget_s": (_Amount, "seconds, such as 1.0"),
+    "time_limit_s": (_Amount, "seconds, such as 300.0"),
+    "arguments": (_Texts, "the script's arguments, such as ['--lr', '0.1']"),
+    "measured": (_Texts, "speeds, such as ['T4: 340 it/s']"),
+    "rules": (_Texts, "codes, such as ['SYNC001']"),
+    "num_steps": (_Count | None, "a whole number, such as 10_000"),
+    "num_epochs": (_Count | None, "a whole number, such as 90"),
+    "batch_size": (_Count | None, "a whole number, such as 64"),
+    "machines": (_Texts, "names, such as ['g5.xlarge']"),
+    "deadline_s": (_Amount | None, "seconds, such as 8 * 3600"),
+    "budget_usd": (_Amount | None, "dollars, such as 20.0"),
+}
 
 
 def ask(
@@ -70,8 +92,10 @@ def ask(
         raise UsageError(
             f"{question!r} is no question", hint=f"ask one of {', '.join(get_args(Question))}"
         )
-    if isinstance(devices, str):
-        raise UsageError(f"devices is the text {devices!r}", hint=f"pass [{devices!r}]")
+    for name, value in {
+        "devices": devices, "host": host, "batch_sizes": batch_sizes, **options
+    }.items():  # fmt: skip
+        _ensure_type(name, value)
     of_device = {"devices": tuple(devices)} if devices else {}
     of_host = {} if host == "auto" else {"host": host}
     target = os.fspath(what) if isinstance(what, str | os.PathLike) else ""
@@ -115,6 +139,18 @@ def ask(
         signature(study).bind(what, **of_device, **options)  # refuse an option before the steps run
         run = _checked_here(what, here)
     return Report(study(run, **of_device, **options))
+
+
+def _ensure_type(name: str, value: object) -> None:
+    if name not in _OPTIONS:
+        return
+    wanted, example = _OPTIONS[name]
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        raise UsageError(
+            f"{name} cannot be {printable(repr(value), 80)}", hint=f"pass {example}"
+        ) from None
 
 
 def _itself(run: Any) -> Any:
