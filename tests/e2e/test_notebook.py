@@ -155,8 +155,8 @@ def test_the_magics_answer_in_a_kernel(kernel: Kernel, tmp_path: Path) -> None:
     line, checked = kernel.run("%breakeven check train.py --device T4 --no-fast-step")
     assert line.data["text/plain"] == ""
     assert "T4" in checked.data["text/plain"]
-    assert kernel.error("%breakeven check other.py") == (
-        "error: there is no file 'other.py'\nhint: files there: train.py"
+    assert kernel.error("%breakeven check tain.py") == (
+        "error: there is no file 'tain.py'\nhint: nearest there: train.py"
     )
 
 

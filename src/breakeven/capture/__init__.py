@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from breakeven.capture.sessions.in_process import time_step as time_step
     from breakeven.capture.sessions.in_process import trace_step as trace_step
     from breakeven.capture.sessions.interleaved_runs import alternate as alternate
-    from breakeven.capture.sessions.session import BackwardCalls as BackwardCalls
     from breakeven.capture.target import Target as Target
     from breakeven.capture.target import TargetKind as TargetKind
     from breakeven.capture.target import find_target as find_target

@@ -132,9 +132,12 @@ def find_target(text: str, arguments: Sequence[str] = (), *, is_module: bool = F
 def _check_file(path: Path, text: str) -> None:
     # Unlike `Path.exists`, it raises nothing for broken links and overlong names.
     if not os.path.exists(path):  # noqa: PTH110
+        from difflib import get_close_matches
+
         pattern = "*.ipynb" if is_notebook(path.name) else "*.py"
-        near = sorted(other.name for other in path.parent.glob(pattern))
-        hint = f"files there: {', '.join(near[:8])}" if near else "check the path"
+        names = {other.stem: other.name for other in path.parent.glob(pattern)}
+        near = [names[stem] for stem in get_close_matches(path.stem, names)]
+        hint = f"nearest there: {', '.join(near)}" if near else "check the path"
         raise ScriptError(f"there is no file {text!r}", hint=hint)
     if path.is_dir():
         raise ScriptError(

@@ -162,24 +162,9 @@ class _Step:
         """Run the cell.
 
         Raises:
-            BreakevenError: The cell fails, or its first run ends without a backward pass.
+            BreakevenError: The cell fails.
         """
         self.num_runs += 1
-        if self.num_runs > 1:
-            self._run()
-            return
-        from breakeven.capture import BackwardCalls
-
-        passes: list[object] = []
-        with BackwardCalls(passes.append):
-            self._run()
-        if not passes:
-            raise BreakevenError(
-                f"{self.__qualname__} is no training step: it ran without a backward pass",
-                hint="put forward, backward and optimizer.step() into the cell of %%breakeven",
-            )
-
-    def _run(self) -> None:
         try:
             exec(self._code, self._variables)
         except BreakevenError:

@@ -95,7 +95,15 @@ def test_stored_run_and_its_report_answer_alike(tmp_path: Path, calls: Calls) ->
     [
         ("train.py", {"question": "why"}, "'why' is no question"),
         ("train.py", {"question": "cost", "batch_sizes": [2]}, "batch_sizes is for a check of a"),
-        ("train.py", {"devices": "T4"}, "devices is the text 'T4'"),
+        ("train.py", {"devices": "T4"}, "devices cannot be 'T4'"),
+        (step, {"devices": [3]}, r"devices cannot be \[3\]"),
+        (step, {"host": None}, "host cannot be None"),
+        ("train.py", {"batch_sizes": [0]}, r"batch_sizes cannot be \[0\]"),
+        (step, {"budget_s": "1"}, "budget_s cannot be '1'"),
+        (step, {"question": "normal", "measured": "T4: 3 ms"}, "measured cannot be 'T4: 3 ms'"),
+        (step, {"question": "explain", "rules": [None]}, r"rules cannot be \[None\]"),
+        (step, {"question": "cost", "num_steps": 1.5}, "num_steps cannot be 1.5"),
+        (step, {"question": "cost", "deadline_s": "8h" * 80}, "deadline_s cannot be '8h8h.*…"),
         (step, {"batch_sizes": [2]}, "batch_sizes is for a check of a script"),
         ("run.json", {}, "cannot read run.json"),
         (3, {}, "an object of type int is no training"),
@@ -149,5 +157,7 @@ def test_step_with_arguments_is_refused_before_it_is_called() -> None:
 def test_what_is_no_step_is_refused() -> None:
     with pytest.raises(UsageError, match="needs arguments"):
         breakeven.ask(torch.nn.Linear(2, 2))
-    with pytest.raises(BreakevenError, match="<lambda> ran no operation of torch"):
-        breakeven.ask(lambda: 1)
+    weight = torch.ones(2, requires_grad=True)
+    for inference in (lambda: 1, lambda: weight.sum()):
+        with pytest.raises(BreakevenError, match="<lambda> is no training step: it ran without"):
+            breakeven.ask(inference)

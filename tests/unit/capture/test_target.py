@@ -17,6 +17,19 @@ def test_a_name_that_no_file_has_is_refused(name: str) -> None:
         find_target(name)
 
 
+def test_the_nearest_names_of_the_folder_are_shown(tmp_path: Path) -> None:
+    for name in ("train.py", "trainer.py", "evaluate.py", "train.ipynb", "xs.py"):
+        (tmp_path / name).touch()
+    hints = {"tarin.py": "train.py, trainer.py", "tarin.ipynb": "train.ipynb", "trainr": None}
+    for wrong, near in hints.items():
+        with pytest.raises(ScriptError) as raised:
+            find_target(str(tmp_path / wrong))
+        assert raised.value.hint == f"nearest there: {near or 'trainer.py, train.py'}"
+    with pytest.raises(ScriptError) as raised:
+        find_target(str(tmp_path / "a.py"))
+    assert raised.value.hint == "check the path"
+
+
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "train.py"
     link.symlink_to("y" * 3_000)

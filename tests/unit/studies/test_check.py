@@ -115,7 +115,7 @@ def checked_step(
     monkeypatch.setattr(capture, "time_step", lambda *_, **__: run)
     monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
     monkeypatch.setattr(measure, "measure_cpu_rates", lambda: CORE)
-    return check_step(lambda: None, devices=devices, host="reference")
+    return check_step(step, devices=devices, host="reference")
 
 
 def test_cpus_are_predicted_beside_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec import structs
 
 from breakeven import capture
@@ -60,7 +61,8 @@ def test_a_check_lowers_its_step_once_and_predicts_it_eager_and_captured(
 ) -> None:
     monkeypatch.setattr(capture, "time_step", lambda *_, **__: plain_run())
     monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
-    report = check_step(lambda: None, devices=DEVICES, host="reference")
+    weight = torch.ones((), requires_grad=True)
+    report = check_step(lambda: weight.sum().backward(), devices=DEVICES, host="reference")
     assert len(report.results) == 3
     # As it is, again as a point of its curve, and as one CUDA graph.
     assert [*counted["predict"].calls.values()][:2] == [2, 1]

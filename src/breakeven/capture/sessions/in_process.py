@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from breakeven.capture.messages import PlainRun, RunRequest, TracedRun
 from breakeven.capture.sessions.plain import PlainSession
+from breakeven.capture.sessions.session import BackwardCalls
 from breakeven.capture.sessions.traced import TracedSession
 from breakeven.capture.target import Target, TargetKind
 from breakeven.errors import BreakevenError
@@ -233,6 +234,9 @@ def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
 
     Args:
         step: One training step; None to restore random numbers only.
+
+    Raises:
+        BreakevenError: The step ran neither a backward pass nor an optimizer.
     """
     updates_left = count(_MOST_UPDATES, -1)
     seen: dict[int, object] = {}  # keeps the objects alive, so that no id is reused
@@ -263,8 +267,17 @@ def kept_training(step: Callable[[], object] | None) -> Iterator[None]:
         hooks.callback(register_module_forward_pre_hook(keep_module).remove)
         hooks.callback(register_optimizer_step_pre_hook(keep_optimizer).remove)
         if step is not None:
-            with suppress(_Enough):
+            passes: list[object] = []
+            with suppress(_Enough), BackwardCalls(passes.append):
                 step()
+            if not passes and not any(
+                isinstance(one, torch.optim.Optimizer) for one in seen.values()
+            ):
+                raise BreakevenError(
+                    f"{step_name(step)} is no training step: it ran without a backward pass",
+                    hint="put forward, backward and optimizer.step() into it; breakeven does not "
+                    "judge inference",
+                )
         hooks.close()  # hooks would slow the timed steps down
         yield
 
