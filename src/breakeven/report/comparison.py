@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -315,13 +316,14 @@ def _finding_changes(
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Return the disappeared and the new findings.
 
-    A moved line is no change: findings of one rule in one file are paired, the same line first.
+    A moved line or a renamed file is no change: findings of one rule are paired, first those at the
+    same line of the same file, then those in the same file, then those at the same line.
     """
     gone, new = list(before), list(after)
-    for same_line in (True, False):
+    for place_of in (attrgetter("file", "line"), attrgetter("file"), attrgetter("line")):
         for finding in tuple(gone):
-            alike = (f for f in new if (f.code, f.file) == (finding.code, finding.file))
-            twin = next((f for f in alike if f.line == finding.line or not same_line), None)
+            alike = (one for one in new if one.code == finding.code)
+            twin = next((one for one in alike if place_of(one) == place_of(finding)), None)
             if twin is not None:
                 gone.remove(finding)
                 new.remove(twin)

@@ -192,6 +192,14 @@ def test_of_two_findings_of_one_rule_the_one_on_another_line_is_gone() -> None:
     assert report.findings_new == ()
 
 
+@pytest.mark.parametrize("file", ["model.py", "C:\\new\\rnn_stream.py", "a/b/rnn_stream.py"])
+def test_findings_of_a_renamed_file_are_the_same(file: str) -> None:
+    before = made_up.cpu_wins()
+    renamed = tuple(replace(one, file=one.file and file) for one in before.findings)
+    report = compare_reports(before, replace(before, findings=renamed[::-1]))
+    assert report.findings_gone == report.findings_new == ()
+
+
 FOUND = Crossover(axis="n", device="T4", value=100, low=80, high=120, searched=(1, 1_000))
 NONE = NoCrossover(none_because="the CPU wins", axis="n", searched=(1, 1_000))
 
