@@ -56,7 +56,7 @@ _FACTORS = np.geomspace(1.1, 4.0, 12)
 _WAIT_SHARES = np.linspace(0.25, 1.0, 7)
 # How often a cause is met, relative to the others; those not listed are 1.
 _PRIOR = {SlowCause.LOADER: 4.0}
-# Suspects below this probability are not named.
+# Causes below this probability, or that explain less than this share of the excess, are not named.
 _LEAST_SHARE = 0.05
 _DOUBLE = dict.fromkeys(("float16", "bfloat16", "float32"), "float64") | {"complex64": "complex128"}
 _FULL = {"float16": "float32", "bfloat16": "float32"}
@@ -315,13 +315,18 @@ def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray])
     excess_ns = measured_ns - expected.value_ns
     sigma = math.log(expected.high_ns / expected.low_ns) / (2 * Z_90)
     weights: dict[SlowCause, np.ndarray] = {}
+    explained_ns: dict[SlowCause, float] = {}
     for cause, times_ns in added.items():
         off = np.log(measured_ns / (expected.value_ns + np.maximum(times_ns, 0.0))) / sigma
         each = math.log(_PRIOR.get(cause, 1.0) / len(times_ns)) - off**2 / 2
-        weights[cause] = np.where(times_ns > 0, each, -np.inf)
-    best = max(float(each.max()) for each in weights.values())
-    if not math.isfinite(best):
+        each = np.where(times_ns > 0, each, -np.inf)
+        if times_ns.max() > 0:
+            amount_ns = float(np.average(times_ns, weights=np.exp(each - each.max())))
+            if amount_ns >= _LEAST_SHARE * excess_ns:
+                weights[cause], explained_ns[cause] = each, min(excess_ns, amount_ns)
+    if not weights:
         return replace(judged, is_explained=False)
+    best = max(float(each.max()) for each in weights.values())
     likelihoods = {cause: np.exp(each - best) for cause, each in weights.items()}
     whole = sum(float(each.sum()) for each in likelihoods.values())
     found = [
@@ -329,7 +334,7 @@ def with_suspects(judged: SpeedJudgement, added: Mapping[SlowCause, np.ndarray])
             cause=cause,
             at_most_ns=float(added[cause].max()),
             look=_LOOK[cause],
-            explained_ns=min(excess_ns, float(np.average(added[cause], weights=each))),
+            explained_ns=explained_ns[cause],
             share=float(each.sum()) / whole,
         )
         for cause, each in likelihoods.items()
