@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -79,9 +80,12 @@ def _program_parts(program: ProgramSummary) -> Iterator[str]:
         yield "the time between steps is not known"
         return
     yield f"steps {format_percent(program.step_fraction)}"
+    times_ns = Counter[str]()  # a function may be called on several lines
     for part in program.parts:
-        yield f"{part_name(part)} {share_text(program, part.time_ns)}"
-    unnamed_ns = program.other_ns - sum(part.time_ns for part in program.parts)
+        times_ns[part_name(part)] += part.time_ns
+    for name, time_ns in times_ns.items():
+        yield f"{name} {share_text(program, time_ns)}"
+    unnamed_ns = program.other_ns - times_ns.total()
     if unnamed_ns > _LEAST_SHARE * program.other_ns:
         yield f"between them {share_text(program, unnamed_ns)}"
 
