@@ -9,7 +9,7 @@ import msgspec
 
 from breakeven.report import CheckReport, CostReport, ExplainReport, NormalReport
 from breakeven.report.answer_text import device_label, sort_results
-from breakeven.report.check import is_small
+from breakeven.report.check import is_small, other_forms
 from breakeven.report.cost import machine_text, own_row, time_text, usd_text
 from breakeven.report.document import Medium, evenly_spread, plain
 from breakeven.report.explain import plan_sentence
@@ -20,11 +20,11 @@ from breakeven.verdict import DeviceResult
 
 # Three characters of such a text are one token or less: at most 1,000 tokens.
 MAX_CHARACTERS = 3_000
-_MAX_DEVICES = 8
+_MAX_DEVICES = 10
 _MAX_FINDINGS = 6
 _MAX_CAVEATS = 4
 _MAX_SENTENCE = 300
-_DEVICE = ("device", "source", "step_ns", "low_ns", "high_ns", "fits")
+_DEVICE = ("device", "setting", "source", "step_ns", "low_ns", "high_ns", "fits")
 _MACHINE = ("device", "machine", "time_ns", "usd", "meets_limits")
 _SPEED = ("device", "pace", "ratio", "ratio_low", "ratio_high")
 _GAINS = ("gain_fraction", "gain_low_fraction", "gain_high_fraction")
@@ -91,7 +91,7 @@ def _best_devices(report: Any) -> Sequence[Any]:
         case NormalReport(others=others):
             return sort_results(others)[:_MAX_DEVICES]
         case CheckReport():
-            return sort_results((*report.results, *report.absent_cpus))[:_MAX_DEVICES]
+            return sort_results((*report.results, *other_forms(report)))[:_MAX_DEVICES]
         case _:
             return sort_results(report.results)[:_MAX_DEVICES]
 
@@ -153,4 +153,5 @@ def _fields(struct: msgspec.Struct, names: Sequence[str]) -> dict[str, Any]:
             return {name: rounded(one) for name, one in value.items()}
         return float(f"{value:.4g}") if isinstance(value, float) else value
 
-    return {name: rounded(msgspec.to_builtins(getattr(struct, name))) for name in names}
+    values = {name: rounded(msgspec.to_builtins(getattr(struct, name))) for name in names}
+    return {name: value for name, value in values.items() if value != ""}

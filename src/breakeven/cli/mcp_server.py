@@ -162,10 +162,10 @@ def build_server(run: Run = run_command) -> Server[Any]:
                 await run(command, folder, tell)
             text, values = answer_of(read_document(path), uri=_URI + name, path=str(path))
         except BreakevenError as error:
-            content = types.TextContent(type="text", text=error.sentence)
+            content = types.TextContent(type="text", text=_in_options(error.sentence))
             return types.CallToolResult(content=[content], is_error=True)
         link = types.ResourceLink(name=name, uri=_URI + name, mime_type="application/json")
-        content = [types.TextContent(type="text", text=text), link]
+        content = [types.TextContent(type="text", text=_in_options(text)), link]
         return types.CallToolResult(content=content, structured_content=values)
 
     async def list_resources(_: _Context, __: object) -> types.ListResourcesResult:
@@ -237,6 +237,16 @@ def _command(tool: str, arguments: Mapping[str, Any], path: Path) -> list[str]:
         for value in _listed(arguments.get(name))
     ]
     return [tool, *flags, "-o", str(path), target, *(["--", *map(str, rest)] if rest else [])]
+
+
+def _in_options(text: str) -> str:
+    """Return a text with the tool's options instead of the command's: ``time_limit``."""
+
+    def named(flag: re.Match[str]) -> str:
+        name = flag[1].replace("-", "_")
+        return name if name in _OPTIONS else flag[0]
+
+    return re.sub(r"(?<![\w-])--([a-z-]+)", named, text)
 
 
 def _listed(value: Any) -> list[str]:

@@ -119,7 +119,7 @@ def check_document(report: CheckReport) -> Document:
 
 def check_charts(report: CheckReport) -> tuple[Chart, ...]:
     """Return the chart along the sizes, or of the devices if there are no curves."""
-    chart = _size_chart(report) or device_chart(report.results, _variants(report))
+    chart = _size_chart(report) or device_chart(report.results, other_forms(report))
     return () if chart is None else (chart,)
 
 
@@ -130,7 +130,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
     here = reference_cpu(report.results)
     if cpu is None or here is None:
         return None
-    forms = () if own_size is None else tuple(_variants(report))
+    forms = () if own_size is None else tuple(other_forms(report))
     sizes = sorted(
         {point.size for curve in curves for point in curve.points}
         | ({own_size} if forms and own_size is not None else set())
@@ -180,7 +180,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
     )
 
 
-def _variants(report: CheckReport) -> Iterator[DeviceResult]:
+def other_forms(report: CheckReport) -> Iterator[DeviceResult]:
     """Yield other forms of the step, and other CPUs, which the verdict does not compare."""
     yield from filter(None, (_generated_result(report), report.captured and report.captured.result))
     yield from _compiled_results(report)
@@ -325,7 +325,7 @@ def _crossover_sentences(report: CheckReport) -> Iterator[str]:
 
 
 def _result_table(report: CheckReport) -> Table:
-    others = tuple(_variants(report))
+    others = tuple(other_forms(report))
     results = sort_results((*report.results, *others))
     cpu = reference_cpu(report.results)
     chosen = report.verdict.device if report.verdict.is_settled else None

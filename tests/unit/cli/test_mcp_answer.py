@@ -45,6 +45,17 @@ def test_a_check_is_its_verdict_devices_findings_and_caveats() -> None:
     assert values["report_uri"] == URI
 
 
+def test_a_small_step_has_the_rows_of_its_other_forms() -> None:
+    text, values = answered(reports.at_their_best())
+    devices = text.partition("Devices:\n")[2].partition("Caveats:")[0].splitlines()
+    assert devices[0].startswith("- this CPU, generated step: 21 µs")
+    assert devices[1].startswith("- RTX 4090, CUDA graph: 38 µs (30–50) a step, predicted")
+    assert [one.get("setting") for one in values["devices"]][:3] == [
+        "generated step", "CUDA graph", None,
+    ]  # fmt: skip
+    assert len(devices) == len(values["devices"]) == len(reports.at_their_best().results) + 2
+
+
 def test_an_explanation_says_after_which_fixes_the_verdict_turns() -> None:
     text, values = answered(explanations.launch_bound())
     assert "After the first 2 fixes the verdict turns. A GPU pays off" in text

@@ -146,6 +146,18 @@ def test_a_failing_command_is_a_tool_error_in_its_own_words() -> None:
     assert done.content[0].text == "train.py raised KeyError: 'x'; check that it runs"
 
 
+def test_hints_name_the_options_of_the_tool() -> None:
+    error = BreakevenError(
+        "it needs --measured 'T4: 340 it/s'; see breakeven devices --hosts",
+        hint="raise --time-limit, or pass --batch-per-gpu",
+    )
+    (done,) = call(FakeRuns(error), ("check", {"target": "train.py"}))
+    assert done.content[0].text == (
+        "it needs measured 'T4: 340 it/s'; see breakeven devices --hosts; "
+        "raise time_limit, or pass --batch-per-gpu"
+    )
+
+
 def test_the_annotations_say_that_scripts_are_executed() -> None:
     async def ask() -> None:
         async with Client(build_server(FakeRuns())) as client:
