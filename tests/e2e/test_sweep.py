@@ -181,9 +181,12 @@ def test_batch_sizes_of_a_script_that_feeds_them_by_hand_are_predicted() -> None
     report = sweep(KNOBS, "batch_size=8,64,2000")
 
     cpu = cpu_points(report)
-    assert [point.batch_size for point in cpu] == [8, 64]  # 2,000 is too far from 16
-    assert {point.source for point in cpu} == {Source.PREDICTED}
-    assert {p.batch_size for p in report.points if p.kind is DeviceKind.GPU} == {8, 64, 2000}
+    # 2,000 is too far from 16, the script's own size.
+    assert [(point.batch_size, point.source) for point in cpu] == [
+        (8, Source.PREDICTED), (16, Source.MEASURED), (64, Source.PREDICTED),
+    ]  # fmt: skip
+    assert {p.batch_size for p in report.points if p.kind is DeviceKind.GPU} == {8, 16, 64, 2000}
+    assert report.axes[0].values == (8, 16, 64, 2000)
     assert "batch-sizes-predicted" in {caveat.code for caveat in report.caveats}
 
 

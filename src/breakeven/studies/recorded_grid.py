@@ -63,7 +63,7 @@ class RecordedGrid:
 
     def __init__(self, runner: Runner, grid: Grid) -> None:
         self._runner = runner
-        self._grid = grid
+        self.grid = grid
         # Put arguments before the batch size, since the script's loader depends on them.
         is_size = AxisRole.BATCH_SIZE
         self._order = sorted(grid.recorded_axes, key=lambda axis: axis.role is is_size)
@@ -77,8 +77,14 @@ class RecordedGrid:
         self.caveats: list[Caveat] = []
 
     def record(self) -> dict[Values, Step]:
-        """Return the step at every point, by the values of the recorded axes in order."""
-        found, axes = self._build(self._order, {}), self._grid.recorded_axes
+        """Return the step at every point, by the values of the recorded axes in order.
+
+        If the script makes its own batches, then their size joins ``grid``, since it is measured.
+        """
+        found = self._build(self._order, {})
+        if own_size := self._only_sizes.get(()):
+            self.grid = self.grid.with_batch_size(own_size)
+        axes = self.grid.recorded_axes
         return {
             values_at(settings, axes): found[values_at(settings, self._order)]
             for settings in points_of(axes)
@@ -137,7 +143,7 @@ class RecordedGrid:
             assert base is not None, "a step is scaled from its batch size"
             self._only_sizes[arguments] = base
             self.caveats.append(predicted_sizes(base))
-            return {value: scaled.at(int(value)) for value in axis.values}
+            return {value: scaled.at(int(value)) for value in (*axis.values, base)}
         size, per_step = loader.batch_size, loader.batches_per_step
         other = second_size(size, work_ns(own))
         second = self._record({**held, axis.name: other}, loader)
@@ -158,7 +164,7 @@ class RecordedGrid:
         key = tuple(settings.get(axis.name, "") for axis in self._order)
         if key in self._recorded:
             return self._recorded[key]
-        change = self._grid.change_at(settings, loader)
+        change = self.grid.change_at(settings, loader)
         size = change.new_batch_size
         try:
             traced = self._runner.record(change, f" at {describe(settings)}" if settings else "")

@@ -118,7 +118,6 @@ def sweep_target(
     """
     progress = progress or SilentProgress()
     grid = Grid(assign_roles(axes, arguments), tuple(arguments))
-    every_point = points_of(grid.axes)
     with start_study(
         target, is_module=is_module, devices=select_devices(devices), host=host,
         time_limit_s=time_limit_s, keep=keep, progress=progress,
@@ -126,6 +125,8 @@ def sweep_target(
         kept = RunCache(engine or LocalEngine(study.launcher, progress), is_fresh=is_fresh)
         recorded = RecordedGrid(study.runner, grid)
         found = recorded.record()
+        grid = recorded.grid
+        every_point = points_of(grid.axes)
         refused = {
             values: step for values, step in found.items() if not isinstance(step, StepTrace)
         }

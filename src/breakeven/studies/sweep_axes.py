@@ -254,6 +254,16 @@ class Grid:
         """Return the axis of a role that only one can have; None if it is not swept."""
         return next((axis for axis in self.axes if axis.role is role), None)
 
+    def with_batch_size(self, size: int) -> Grid:
+        """Return the grid with one more batch size."""
+        axes = (
+            structs.replace(axis, values=tuple(sorted({*axis.values, size})))
+            if axis.role is AxisRole.BATCH_SIZE
+            else axis
+            for axis in self.axes
+        )
+        return replace(self, axes=tuple(axes))
+
     def change_at(self, settings: Settings, loader: LoaderUse | None) -> Change:
         """Return the changes to the script at a point.
 

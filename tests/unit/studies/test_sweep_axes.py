@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from breakeven.errors import UsageError
-from breakeven.studies.sweep_axes import assign_roles, fill_arguments, parse_axis
+from breakeven.studies.sweep_axes import Grid, assign_roles, fill_arguments, parse_axis
 from breakeven.verdict import AxisRole
 
 
@@ -110,3 +110,19 @@ def test_names_in_braces_are_replaced_and_doubled_braces_are_not() -> None:
     arguments = ("--width={w}", "{w}x{h}", "{{w}}", '{{"a": {w}}}', "plain")
     filled = fill_arguments(arguments, {"w": 8, "h": 0.5})
     assert filled == ("--width=8", "8x0.5", "{w}", '{"a": 8}', "plain")
+
+
+@pytest.mark.parametrize(
+    ("over", "values"),
+    [
+        ("batch_size=39,200", (39, 100, 200)),
+        ("batch_size=16..64", (16, 32, 64, 100)),
+        ("batch_size=100", (100,)),
+    ],
+)
+def test_the_scripts_own_size_joins_the_batch_sizes_alone(
+    over: str, values: tuple[int, ...]
+) -> None:
+    axes = assign_roles([parse_axis("threads=2,1"), parse_axis(over)], ())
+    threads, sizes = Grid(axes).with_batch_size(100).axes
+    assert (threads.values, sizes.values) == ((2, 1), values)
