@@ -33,7 +33,9 @@ Question = Literal["check", "explain", "normal", "cost"]
 _Texts = tuple[str, ...]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Amount = Annotated[float, msgspec.Meta(gt=0)]
-# The type of each option of a person, and what to pass.
+_CountOrNone = _Count | None
+_AmountOrNone = _Amount | None
+# The type of an option, and what to pass.
 _OPTIONS: dict[str, tuple[Any, str]] = {
     "devices": (_Texts, "names, such as ['T4', 'L4']"),
     "host": (str, "'auto', 'here', a kind of machine such as 'cloud', or the name of a CPU"),
@@ -43,12 +45,12 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "arguments": (_Texts, "the script's arguments, such as ['--lr', '0.1']"),
     "measured": (_Texts, "speeds, such as ['T4: 340 it/s']"),
     "rules": (_Texts, "codes, such as ['SYNC001']"),
-    "num_steps": (_Count | None, "a whole number, such as 10_000"),
-    "num_epochs": (_Count | None, "a whole number, such as 90"),
-    "batch_size": (_Count | None, "a whole number, such as 64"),
+    "num_steps": (_CountOrNone, "a whole number, such as 10_000"),
+    "num_epochs": (_CountOrNone, "a whole number, such as 90"),
+    "batch_size": (_CountOrNone, "a whole number, such as 64"),
     "machines": (_Texts, "names, such as ['g5.xlarge']"),
-    "deadline_s": (_Amount | None, "seconds, such as 8 * 3600"),
-    "budget_usd": (_Amount | None, "dollars, such as 20.0"),
+    "deadline_s": (_AmountOrNone, "seconds, such as 8 * 3600"),
+    "budget_usd": (_AmountOrNone, "dollars, such as 20.0"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -80,12 +79,13 @@ def _program_parts(program: ProgramSummary) -> Iterator[str]:
         yield "the time between steps is not known"
         return
     yield f"steps {format_percent(program.step_fraction)}"
-    times_ns = Counter[str]()  # a function may be called on several lines
+    times_ns: dict[str, float] = {}  # a function may be called on several lines
     for part in program.parts:
-        times_ns[part_name(part)] += part.time_ns
+        name = part_name(part)
+        times_ns[name] = times_ns.get(name, 0.0) + part.time_ns
     for name, time_ns in times_ns.items():
         yield f"{name} {share_text(program, time_ns)}"
-    unnamed_ns = program.other_ns - times_ns.total()
+    unnamed_ns = program.other_ns - sum(times_ns.values())
     if unnamed_ns > _LEAST_SHARE * program.other_ns:
         yield f"between them {share_text(program, unnamed_ns)}"
 
