@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -92,7 +93,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.prepare_parser(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(run=module.run, options=tuple(subparser._option_string_actions))
     return parser
 
 
@@ -214,6 +215,8 @@ def run_command(argv: Sequence[str]) -> int:
     if "--" in own:
         position = own.index("--")
         own, script_arguments = own[:position], tuple(own[position + 1 :])
+    if own and not own[0].startswith("-"):
+        _ensure_command(own[0])
     parser = build_parser(own[0] if own else "")
     args, unknown = parser.parse_known_args(own)
     if args.command is None:
@@ -228,11 +231,24 @@ def run_command(argv: Sequence[str]) -> int:
             axes = [word for axis in getattr(args, "over", ()) for word in ("--over", axis)]
             command = shlex.join(["breakeven", args.command, args.target, *axes])
             hint = f"arguments of the script go after --: {command} -- {given}"
+        if near := get_close_matches(unknown[0], args.options, n=1, cutoff=0.8):
+            hint = f"did you mean {near[0]}? {hint}"
         raise UsageError(f"unrecognized arguments: {given}", hint=hint)
     if script_arguments and args.command not in _SCRIPT_COMMANDS:
         raise UsageError(f"{args.command} takes nothing after --")
     args.script_arguments = script_arguments
     return int(args.run(args))
+
+
+def _ensure_command(word: str) -> None:
+    if word in _COMMANDS:
+        return
+    hint = f"commands: {', '.join(_COMMANDS)}"
+    if near := get_close_matches(word, _COMMANDS, n=1):
+        hint = f"did you mean breakeven {near[0]}?"
+    elif word.endswith((".py", ".ipynb")):
+        hint = f"to check a script: breakeven check {shlex.quote(word)}"
+    raise UsageError(f"there is no command {word!r}", hint=hint)
 
 
 def _write_line(text: str) -> None:

@@ -80,7 +80,7 @@ def test_help_is_text(magic: Magic, capsys: pytest.CaptureFixture[str]) -> None:
         ("check missing.py", "error: there is no file 'missing.py'\nhint:"),
         ("run a.py", "error: breakeven run would replace this kernel\nhint: run it"),
         ("mcp", "error: breakeven mcp would replace this kernel\nhint: run it"),
-        ("frob", "error: argument COMMAND: invalid choice: 'frob'"),
+        ("frob", "error: there is no command 'frob'"),
     ],
 )
 def test_an_error_is_text_without_a_traceback(magic: Magic, line: str, text: str) -> None:
