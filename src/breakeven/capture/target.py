@@ -143,6 +143,10 @@ def _check_file(path: Path, text: str) -> None:
         raise ScriptError(
             f"{text!r} is a directory", hint="name the script in it, or a module with -m"
         )
+    if path.suffix == ".json":
+        raise ScriptError(
+            f"{text!r} is no script", hint=f"to show a stored run: breakeven report {path.name}"
+        )
     if not os.access(path, os.R_OK):
         raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")
 

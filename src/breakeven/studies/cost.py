@@ -287,11 +287,13 @@ def _num_steps(report: CheckReport | ExplainReport, length: TrainingLength, grow
     if length.num_epochs is not None:
         raise UsageError(
             "the length of an epoch is unknown: no DataLoader of known length feeds the steps",
-            hint="pass --steps N",
+            hint="pass --steps N; in Python, num_steps=N",
         )
     if stored is not None and stored.num_steps and growth == 1:
         return stored.num_steps
-    raise UsageError("the length of the training is unknown", hint="pass --steps N")
+    raise UsageError(
+        "the length of the training is unknown", hint="pass --steps N; in Python, num_steps=N"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

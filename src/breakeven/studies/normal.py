@@ -70,7 +70,7 @@ _LOOK = {
 }
 
 _NO_SPEED = "no speed to judge: no GPU here that breakeven knows, and no --measured"
-_NO_SPEED_HINT = "say what you saw: --measured 'T4: 340 it/s', or 'colab T4: 45 s/epoch'"
+_NO_SPEED_HINT = "say what you saw: --measured 'T4: 340 it/s'; in Python, measured=['T4: 340 it/s']"
 
 
 def normal_target(

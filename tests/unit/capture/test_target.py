@@ -30,6 +30,13 @@ def test_the_nearest_names_of_the_folder_are_shown(tmp_path: Path) -> None:
     assert raised.value.hint == "check the path"
 
 
+def test_a_stored_run_is_not_run_as_a_script(tmp_path: Path) -> None:
+    (tmp_path / "run.json").touch()
+    with pytest.raises(ScriptError, match="is no script") as raised:
+        find_target(str(tmp_path / "run.json"))
+    assert raised.value.hint == "to show a stored run: breakeven report run.json"
+
+
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "train.py"
     link.symlink_to("y" * 3_000)
