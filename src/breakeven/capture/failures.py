@@ -356,7 +356,7 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
             )
         case _:
             pass
-    said = f"check that the script runs without breakeven: {command}; if it does, "
+    said = f"check that the script runs without breakeven: {command}; if it runs, "
     ours = failure.our_line
     if ours is None:
         return f"{said}please report this"
