@@ -154,8 +154,8 @@ machine, `breakeven normal train.py` measures it.
 A step beyond the interval is too slow. The report ranks the causes that can add that much to this
 step: the loader, a slow host, waits, float64, unused tensor cores, a slowed GPU. One number cannot
 tell them apart, so each comes with what to look at. Causes that explain less than 5 % of the excess
-are left out. A step far below the interval is too fast: look for a missing `synchronize()`. A normal
-speed also shows how fast the host is, and narrows the predictions for other GPUs.
+are left out. A step far below the interval is too fast: look for a missing `synchronize()`. A
+normal speed also shows how fast the host is, and narrows the predictions for other GPUs.
 
 ## How often that is right
 

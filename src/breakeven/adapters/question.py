@@ -49,6 +49,8 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "num_epochs": (_CountOrNone, "a whole number, such as 90"),
     "batch_size": (_CountOrNone, "a whole number, such as 64"),
     "machines": (_Texts, "names, such as ['g5.xlarge']"),
+    "clouds": (_Texts, "ids of providers, such as ['aws']"),
+    "num_gpus": (tuple[_Count, ...], "whole numbers, such as [1, 2, 4]"),
     "deadline_s": (_AmountOrNone, "seconds, such as 8 * 3600"),
     "budget_usd": (_AmountOrNone, "dollars, such as 20.0"),
 }

@@ -15,12 +15,15 @@ from breakeven.report.document import Medium, evenly_spread, plain
 from breakeven.report.explain import plan_sentence
 from breakeven.report.kinds import kind_of
 from breakeven.report.text import duration_with_interval, place_text, printable
+from breakeven.timing import Source
 from breakeven.units import format_duration, format_percent
 from breakeven.verdict import DeviceResult
 
 # Three characters of such a text are one token or less: at most 1,000 tokens.
 MAX_CHARACTERS = 3_000
 _MAX_DEVICES = 10
+# Findings are worth more than the slowest of more devices.
+_ENOUGH_DEVICES = 6
 _MAX_FINDINGS = 6
 _MAX_CAVEATS = 4
 _MAX_SENTENCE = 300
@@ -42,7 +45,7 @@ class Fact(NamedTuple):
 def answer_of(report: Any, *, uri: str, path: str) -> tuple[str, dict[str, Any]]:
     """Return a report as text, a line for each fact, and as JSON values.
 
-    Neither is longer than `MAX_CHARACTERS`: findings with the smallest gain are cut first.
+    Neither is longer than `MAX_CHARACTERS`: slow devices and findings of little gain are cut first.
 
     Args:
         report: A report of check, explain, cost or normal.
@@ -67,6 +70,8 @@ def answer_of(report: Any, *, uri: str, path: str) -> tuple[str, dict[str, Any]]
         if max(len(text), len(msgspec.json.encode(values))) <= MAX_CHARACTERS:
             return text, values
         order = ("findings", "caveats", "devices", "answer")
+        if parts["findings"] and len(parts["devices"]) > _ENOUGH_DEVICES:
+            order = ("devices",)
         next(parts[name] for name in order if parts[name]).pop()
 
 
@@ -81,7 +86,11 @@ def _answers(report: Any) -> Iterator[str]:
 
 
 def _best_devices(report: Any) -> Sequence[Any]:
-    """Return the devices by step time, or this machine, those that none beats, and the fastest."""
+    """Return the devices, the most important first.
+
+    These are measured ones, then predicted ones by step time; of a cost this machine, those that
+    none beats, and the fastest.
+    """
     match report:
         case CostReport(rows=rows):
             front = evenly_spread([row for row in rows if row.is_on_front], _MAX_DEVICES - 3)
@@ -91,9 +100,11 @@ def _best_devices(report: Any) -> Sequence[Any]:
         case NormalReport(others=others):
             return sort_results(others)[:_MAX_DEVICES]
         case CheckReport():
-            return sort_results((*report.results, *other_forms(report)))[:_MAX_DEVICES]
+            found = (*report.results, *other_forms(report))
         case _:
-            return sort_results(report.results)[:_MAX_DEVICES]
+            found = report.results
+    measured_first = sorted(sort_results(found), key=lambda one: one.source is Source.PREDICTED)
+    return measured_first[:_MAX_DEVICES]
 
 
 def _device(one: Any, report: Any) -> Fact:
@@ -154,4 +165,4 @@ def _fields(struct: msgspec.Struct, names: Sequence[str]) -> dict[str, Any]:
         return float(f"{value:.4g}") if isinstance(value, float) else value
 
     values = {name: rounded(msgspec.to_builtins(getattr(struct, name))) for name in names}
-    return {name: value for name, value in values.items() if value != ""}
+    return {name: value for name, value in values.items() if value not in ("", None)}

@@ -49,9 +49,10 @@ def test_a_small_step_has_the_rows_of_its_other_forms() -> None:
     text, values = answered(reports.at_their_best())
     devices = text.partition("Devices:\n")[2].partition("Caveats:")[0].splitlines()
     assert devices[0].startswith("- this CPU, generated step: 21 µs")
-    assert devices[1].startswith("- RTX 4090, CUDA graph: 38 µs (30–50) a step, predicted")
+    assert devices[1].startswith("- this CPU: 610 µs")
+    assert devices[2].startswith("- RTX 4090, CUDA graph: 38 µs (30–50) a step, predicted")
     assert [one.get("setting") for one in values["devices"]][:3] == [
-        "generated step", "CUDA graph", None,
+        "generated step", None, "CUDA graph",
     ]  # fmt: skip
     assert len(devices) == len(values["devices"]) == len(reports.at_their_best().results) + 2
 
