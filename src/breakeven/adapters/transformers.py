@@ -86,7 +86,7 @@ def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -
                         f"{choice.device} ({choice.reason}); breakeven.training_arguments sets it"
                     )
             except BreakevenError as error:
-                message = f"breakeven could not compare devices: {error}"
+                message = f"breakeven could not compare devices: {error.sentence}"
             if message:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 

@@ -411,7 +411,7 @@ def test_failure_in_a_line_of_breakeven_names_it_with_what_to_report() -> None:
     ours = Location(file="breakeven/capture/record/x.py", line=3, function="note")
     failed = replace(failure(message="boom"), our_line=ours, traceback="Traceback: boom")
     hint = str(script_error(failed, SCRIPT, "").hint)
-    assert "if it does, this is a bug in breakeven, at breakeven/capture/record/x.py:3" in hint
+    assert "if it runs, this is a bug in breakeven, at breakeven/capture/record/x.py:3" in hint
     assert hint.endswith("Traceback: boom")
 
 
