@@ -244,10 +244,10 @@ def _ensure_command(word: str) -> None:
     if word in _COMMANDS:
         return
     hint = f"commands: {', '.join(_COMMANDS)}"
-    if near := get_close_matches(word, _COMMANDS, n=1):
-        hint = f"did you mean breakeven {near[0]}?"
-    elif word.endswith((".py", ".ipynb")):
+    if word.endswith((".py", ".ipynb")):
         hint = f"to check a script: breakeven check {shlex.quote(word)}"
+    elif near := get_close_matches(word, _COMMANDS, n=1):
+        hint = f"did you mean breakeven {near[0]}?"
     raise UsageError(f"there is no command {word!r}", hint=hint)
 
 

@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_written_does_not_lose_the_answer(
         ("--frobnicate", "arguments are required: COMMAND", "breakeven --help"),
         ("frobnicate", "there is no command 'frobnicate'", "commands: check, calibrate, compare"),
         ("chek t.py", "there is no command 'chek'", "did you mean breakeven check?"),
-        ("t.py --lr 3", "there is no command 't.py'", "breakeven check t.py"),
+        ("run.py --lr 3", "there is no command 'run.py'", "breakeven check run.py"),
         ("check t.py --devices T4", "unrecognized arguments", "did you mean --device? arguments"),
         ("devices --vendr x", "unrecognized arguments", "did you mean --vendor? see: breakeven"),
         ("check", "arguments are required: TARGET", "breakeven check --help"),
