@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, args)
 
     # Imported here, since --help must not wait for torch and rich.
+    from msgspec.structs import replace
+
     from breakeven.cli.progress import show_progress
     from breakeven.studies import explain_run, explain_target
 
@@ -93,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
                 progress=progress,
                 **session_options(args),
             )
+    report = replace(report, command=args.command_line)
     print_report(
         report,
         args,

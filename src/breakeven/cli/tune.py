@@ -116,6 +116,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune the target, write the configuration, and show the report."""
     # Imported here, since --help must not wait for torch and rich.
+    from msgspec.structs import replace
+
     from breakeven.store import ensure_writable, write_document, write_tuned
 
     if args.patch is not None and args.patch.resolve() == args.output.resolve():
@@ -136,6 +138,8 @@ def run(args: argparse.Namespace) -> int:
         uses_fast_step=args.uses_fast_step,
         **run_options(args),
     )
+
+    report = replace(report, command=args.command_line)
 
     def write_files() -> None:
         write_tuned(args.output, report, force=may_replace)
