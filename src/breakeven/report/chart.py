@@ -164,6 +164,7 @@ class CrossoverMark:
         low: Lower end of the interval.
         high: Upper end; ``None`` if it is beyond the searched range.
         label: The same in words.
+        short_label: The same without the interval.
     """
 
     style: int
@@ -171,6 +172,7 @@ class CrossoverMark:
     low: float
     high: float | None
     label: str
+    short_label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,7 @@ def check_document(report: CheckReport) -> Document:
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
         charts=charts,
+        command=report.command,
     )
 
 

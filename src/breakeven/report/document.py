@@ -269,6 +269,7 @@ class Document:
         facts: The run and its machine.
         blocks: Everything else.
         charts: Its charts, for an image; None for a kind of report without charts.
+        command: The command that makes the report again; empty if it is not known.
         interval_percent: Coverage of the intervals, in percent.
     """
 
@@ -279,4 +280,5 @@ class Document:
     facts: Sequence[Fact] = ()
     blocks: Sequence[Block] = ()
     charts: tuple[Chart, ...] | None = None
+    command: str = ""
     interval_percent: int = 90

@@ -36,7 +36,7 @@ def render_page(document: Document) -> bytes:
     Args:
         document: The document to show.
     """
-    style, script = _style(), _source("chart.js")
+    style, script = _style(), _source("page.js")
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (script, style)]
     policy = (
         f"default-src 'none'; script-src 'sha256-{digests[0].decode()}'; "

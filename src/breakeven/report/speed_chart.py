@@ -159,6 +159,7 @@ def speed_chart(
             high=None if found.high is None else float(found.high),
             label=f"{printable(found.device, 60)}{f' ({remark})' if remark else ''} faster from "
             f"{found.value:,} ({crossover_interval(found)})",
+            short_label=f"{printable(found.device, 60)} from {found.value:,}",
         )
         for remark, found in crossovers
         if found.device in styles

@@ -86,6 +86,7 @@ def sweep_document(report: SweepReport) -> Document:
         facts=tuple(sweep_facts(report)),
         blocks=tuple(sweep_sections(report)),
         charts=tuple(chart for chart in sweep_charts(report) if not chart.is_empty),
+        command=report.command,
     )
 
 

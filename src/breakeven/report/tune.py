@@ -71,6 +71,7 @@ def tune_document(report: TuneReport) -> Document:
             *side_effect_facts(report.writes),
         ),
         blocks=tuple(_sections(report)),
+        command=report.command,
         interval_percent=95,
     )
 
