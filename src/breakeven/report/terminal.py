@@ -34,11 +34,8 @@ from breakeven.report.document import (
     cell_text,
     fact_lines,
 )
-from breakeven.report.text import plural, printable
+from breakeven.report.text import ASCII, plural, printable
 
-_ASCII = str.maketrans(
-    {"●": "*", "○": "o", "◆": "#", "▪": "=", "─": "-", "┊": ":", "█": "#", "→": "->"}
-)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _CHART_ROWS = (10, 16)
 _CHART_COLUMNS = 100
@@ -84,7 +81,7 @@ def _text(phrase: Phrase, console: Console, style: str = "", indent: int = 0) ->
     text = Text(style=style, overflow="fold")  # fold a long path at the end; do not drop it
     for part in (phrase,) if isinstance(phrase, str) else phrase:
         words, own = (part, "") if isinstance(part, str) else part
-        text.append(words.translate(_ASCII) if console.options.ascii_only else words, own)
+        text.append(words.translate(ASCII) if console.options.ascii_only else words, own)
     return Padding(text, (0, 0, 0, indent), expand=False) if indent else text
 
 
@@ -125,8 +122,10 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Chart():
                 yield from _chart(block, console)
             case Timeline(spans):
-                is_ascii = console.options.ascii_only
-                yield from strip_text(spans, console.width, is_ascii=is_ascii)
+                for line in strip_text(spans, console.width):
+                    if console.options.ascii_only:
+                        line.plain = line.plain.translate(ASCII)
+                    yield line
             case _:
                 assert_never(block)
 
@@ -233,7 +232,7 @@ class _Drawn:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         is_ascii, width = console.options.ascii_only, options.max_width
         plot = bar_plot(self.cell, width, is_ascii=is_ascii)
-        yield Text(plot.translate(_ASCII) if is_ascii else plot, style=self.cell.style)
+        yield Text(plot.translate(ASCII) if is_ascii else plot, style=self.cell.style)
 
 
 def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:

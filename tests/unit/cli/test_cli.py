@@ -209,7 +209,7 @@ def test_output_file_holds_the_same_document(
         ("sweep train.py --over width=1..8 --chart=a.html", "sweep train.py --over width=1..8"),
         ("tune -m pkg --write-patch a.diff --exact", "tune -m pkg --exact"),
         ("check train.py -- -o out --json", "check train.py -- -o out --json"),
-        ("check 'my train.py' --device 'RTX 4090' -- ''", "check 'my train.py' --device 'RTX 4090' -- ''"),
+        ("check 'my net.py' --device 'A 1' -- ''", "check 'my net.py' --device 'A 1' -- ''"),
     ],
 )  # fmt: skip
 def test_the_stored_command_has_all_but_options_of_output(given: str, kept: str) -> None:
