@@ -80,8 +80,8 @@ def _page(document: Document, style: str, **values: object) -> bytes:
 def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     """Return one image with the charts stacked vertically; equal figures give equal bytes.
 
-    Its colours follow the reader's preference, if the viewer knows media queries. No other feature is
-    for browsers only, such as CSS variables.
+    Colours follow the reader's preference, if the viewer knows media queries. No other feature
+    needs a browser, such as CSS variables.
 
     Args:
         charts: At least one chart.
