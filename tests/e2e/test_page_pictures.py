@@ -82,7 +82,7 @@ def is_alike(one: Image.Image, other: Image.Image) -> bool:
     blurred = (each.filter(ImageFilter.GaussianBlur(_BLUR)) for each in (one, other))
     difference = ImageChops.difference(*blurred)
     cells = (one.width // _CELL, one.height // _CELL)
-    _, local = difference.resize(cells, Image.Resampling.BOX).getextrema()
+    ((_, local),) = ImageStat.Stat(difference.resize(cells, Image.Resampling.BOX)).extrema
     return ImageStat.Stat(difference).mean[0] <= _MOST_MEAN and local <= _MOST_LOCAL
 
 
