@@ -144,14 +144,11 @@ def _size_chart(report: CheckReport) -> Chart | None:
     }
     crossover = report.crossover if isinstance(report.crossover, Crossover) else None
     best = min(gpus, key=gpus.__getitem__, default="") if crossover is None else crossover.device
-    chosen = chosen_gpus(gpus, best)
     lines = [
         TimedLine(
             name=curve.device if curve.kind is DeviceKind.GPU else device_label(here),
             kind=curve.kind,
             times={sizes.index(point.size): point for point in curve.points},
-            remark=chosen.get(curve.device, ""),
-            is_extra=curve.kind is DeviceKind.GPU and curve.device not in chosen,
         )
         for curve in curves
     ]
@@ -160,12 +157,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
         row = sizes.index(own_size)
         rivals.setdefault(row, here)
         lines += [
-            TimedLine(
-                name=device_label(one),
-                kind=one.kind,
-                times={row: one},
-                is_extra=one.kind is DeviceKind.GPU and one.device not in (*chosen, best),
-            )
+            TimedLine(name=device_label(one), device=one.device, kind=one.kind, times={row: one})
             for one in forms
         ]
     word = axis_word(cpu.axis)
@@ -177,6 +169,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
         lines=lines,
         rival=device_label(here),
         rivals=rivals,
+        chosen=chosen_gpus(gpus, best),
         crossovers=[] if crossover is None else [("", crossover)],
     )
 

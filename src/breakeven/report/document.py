@@ -134,7 +134,6 @@ class Column:
         optional: 0 to show it always; other columns are shown if a terminal has room, lowest number
             first.
         least: Minimum width in characters to which long cells are wrapped; 0 for no wrapping.
-        is_cut: Whether long cells end in an ellipsis instead of wrapping.
         style: Style in a terminal.
     """
 
@@ -146,7 +145,6 @@ class Column:
     only: Medium | None = None
     optional: int = 0
     least: int = 0
-    is_cut: bool = False
     style: str = ""
 
 
@@ -240,7 +238,6 @@ class Section:
         heading: Its heading in a terminal, if different; empty for none.
         style: Style of the heading in a terminal.
         is_list: Whether its lines are list items in a page.
-        level: Heading level in a page.
         only: The only medium that shows it; None for both.
     """
 
@@ -250,7 +247,6 @@ class Section:
     heading: str | None = None
     style: str = "bold"
     is_list: bool = False
-    level: int = 2
     only: Medium | None = None
 
 

@@ -142,7 +142,7 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
             Section("Speed of each device", charts, only=Medium.PAGE),
             *([timeline] if any(span.end_ns > 0 for span in report.timeline) else []),
             Section(f"Where the {time} go", causes, heading=heading),
-            Section("The lines that take the most of it", (_line_table(report),), level=3),
+            Section("The lines that take the most of it", (_line_table(report),)),
             Section(
                 "What to change, by gain",
                 tuple(_finding_lines(report, shows_evidence=shows_evidence)),

@@ -205,19 +205,16 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
         )
     for row in range(min(len(columns[0].cells), table.most)):
         mark = table.marks[row] if table.marks else ""
-        cells = (_cell(column.cells[row], column, console) for column in columns)
+        cells = (_cell(column.cells[row], console) for column in columns)
         drawn.add_row(*cells, style=_ROW_STYLES.get(mark, ""))
     return drawn
 
 
-def _cell(cell: AnyCell, column: Column, console: Console) -> RenderableType:
+def _cell(cell: AnyCell, console: Console) -> RenderableType:
     if isinstance(cell, Bar):
         return _Drawn(cell)
     phrase, style = (cell.phrase, cell.style) if isinstance(cell, Cell) else (cell, "")
-    text = _text(phrase, console, style)
-    if column.is_cut and isinstance(text, Text):
-        text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+    return _text(phrase, console, style)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
