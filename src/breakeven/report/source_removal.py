@@ -24,9 +24,9 @@ def without_source(report: _Report) -> _Report:
 
     Paths become relative to the folder that contains all files of the run: the script's own if all
     others are in or below it. A file written elsewhere keeps only its last name. Names of modules
-    and functions, and line numbers, stay.
+    and functions, and line numbers, stay. The command goes: its arguments may hold other paths.
     """
-    found: dict[str, Any] = msgspec.to_builtins(report)
+    found: dict[str, Any] = msgspec.to_builtins(replace(report, command=""))
     written = [write.path for write in report.writes.files] if report.writes else []
     names = _names(set(_files(found)), written)
     if names:

@@ -231,6 +231,10 @@ def test_output_file_may_leave_the_source_out(check: FakeCheck, tmp_path: Path) 
     assert main(["check", "train.py", "-o", str(bare), "--no-source"]) == 0
     assert b"import secrets" in whole.read_bytes()
     assert b"import secrets" not in bare.read_bytes()
+    assert (read_report(whole).command, read_report(bare).command) == (
+        "breakeven check train.py",
+        "",
+    )
     assert read_report(bare).findings == made_up.cpu_wins().findings
 
 
