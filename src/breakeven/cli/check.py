@@ -104,8 +104,6 @@ def run(args: argparse.Namespace) -> int:
     named = [one.device for one in conditions if one.device not in ("", "cpu")]
 
     # Imported here, since --help must not wait for torch and rich.
-    from msgspec.structs import replace
-
     from breakeven.capture import Launcher
     from breakeven.cli.progress import show_progress
     from breakeven.device import default_devices
@@ -134,11 +132,10 @@ def run(args: argparse.Namespace) -> int:
             launcher=launcher,
             **options,
         )
-    report = replace(report, command=args.command_line)
     print_report(
         report,
         args,
-        write=lambda: write_report(report, args),
+        write=write_report,
         hints=lambda: next_hints(report, args),
     )
     return exit_code(conditions, partial(check_figures, report=report), args)

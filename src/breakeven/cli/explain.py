@@ -69,8 +69,6 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output, "--trace FILE": args.trace}, args)
 
     # Imported here, since --help must not wait for torch and rich.
-    from msgspec.structs import replace
-
     from breakeven.cli.progress import show_progress
     from breakeven.studies import explain_run, explain_target
 
@@ -95,11 +93,10 @@ def run(args: argparse.Namespace) -> int:
                 progress=progress,
                 **session_options(args),
             )
-    report = replace(report, command=args.command_line)
     print_report(
         report,
         args,
-        write=lambda: _write_files(report, args),
+        write=_write_files,
         hints=lambda: next_hints(report, args),
         # If the user names a rule, show its evidence.
         shows_evidence=bool(args.rules),

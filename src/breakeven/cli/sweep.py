@@ -113,8 +113,6 @@ def run(args: argparse.Namespace) -> int:
     ensure_files({"-o FILE": args.output, "--chart FILE": args.chart}, args)
 
     # Imported here, since --help must not wait for torch and rich.
-    from msgspec.structs import replace
-
     from breakeven.cli.progress import show_progress
 
     try:
@@ -124,11 +122,10 @@ def run(args: argparse.Namespace) -> int:
         same = "the same command without --fresh" if args.fresh else "the same command"
         sys.stderr.write(f"Measurements are kept: {same} continues from there.\n")
         raise
-    report = replace(report, command=args.command_line)
     print_report(
         report,
         args,
-        write=lambda: _write_files(report, args),
+        write=_write_files,
         hints=lambda: next_hints(report, args),
     )
     if not report.points:

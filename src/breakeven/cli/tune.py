@@ -116,8 +116,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune the target, write the configuration, and show the report."""
     # Imported here, since --help must not wait for torch and rich.
-    from msgspec.structs import replace
-
     from breakeven.store import ensure_writable, write_document, write_tuned
 
     if args.patch is not None and args.patch.resolve() == args.output.resolve():
@@ -139,9 +137,7 @@ def run(args: argparse.Namespace) -> int:
         **run_options(args),
     )
 
-    report = replace(report, command=args.command_line)
-
-    def write_files() -> None:
+    def write_files(report: TuneReport, _: argparse.Namespace) -> None:
         write_tuned(args.output, report, force=may_replace)
         if args.patch is not None and report.code_change is not None:
             diff = report.code_change.diff.encode(errors="surrogateescape")
