@@ -38,7 +38,6 @@ class StripMark:
     Args:
         mark: The crossover.
         y: Vertical position of the row.
-        x: Position of the crossover.
         low: Left end of its interval.
         high: Right end of its interval.
         label: Its text, shortened to the available room.
@@ -47,7 +46,6 @@ class StripMark:
 
     mark: CrossoverMark
     y: float
-    x: str
     low: str
     high: str
     label: str
@@ -113,7 +111,6 @@ class SvgChart:
         return StripMark(
             mark=mark,
             y=_TOP + _STRIP_ROW * (row + 0.4) - self.top,
-            x=self.at(mark.x),
             low=_percent(low),
             high=_percent(high),
             label=shorten(f"{mark.label} on", room),

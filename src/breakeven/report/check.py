@@ -195,16 +195,9 @@ def _compiled_results(report: CheckReport) -> Iterator[DeviceResult]:
     eager = {result.device: result for result in report.results if result.kind is DeviceKind.GPU}
     for one in report.compiled.results if report.compiled else ():
         if one.device in eager:
-            yield replace(
-                eager[one.device],
-                source=Source.PREDICTED,
-                step_ns=one.step_ns,
-                low_ns=one.low_ns,
-                high_ns=one.high_ns,
-                bound=one.bound,
-                num_samples=0,
-                setting="compiled",
-            )
+            found = {name: getattr(one, name) for name in ("step_ns", "low_ns", "high_ns", "bound")}
+            predicted = replace(eager[one.device], source=Source.PREDICTED, num_samples=0)
+            yield replace(predicted, setting="compiled", **found)
 
 
 def _fastest_gpu(results: Sequence[DeviceResult]) -> DeviceResult | None:
