@@ -137,7 +137,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         legend.append(Text(f"! {chart.too_big_for}", style="dim"))
     if chart.crossovers:
         legend.append(
-            Text.assemble(("╳", "bold"), (" crossover, ▲ on the axis in its ━ interval", "dim"))
+            Text.assemble(("╳▲", "bold"), (" crossover, ━ its interval on the axis", "dim"))
         )
     text = Text("\n").join([*lines, *_flowing(legend, num_columns)])
     if is_ascii:
