@@ -8,12 +8,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from check_process import BREAKEVEN, TAG_NAME, CheckRun, end_leftovers, list_files, run_process
+from headless_browser import Browser
 
 import breakeven
 
@@ -137,3 +138,11 @@ def run_check(
         return ended
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Return a browser for the tests of a file."""
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()

@@ -85,8 +85,9 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression of the page's."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of an expression of the page's, when its promise is kept."""
+        options = {"returnByValue": True, "awaitPromise": True, "userGesture": True}
+        answer = self.call("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -102,6 +103,10 @@ class Browser:
     def point_at(self, x: float, y: float) -> None:
         """Move the pointer there, in pixels of the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def screenshot(self) -> bytes:
+        """Return the visible part of the page as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def pdf(self) -> bytes:
         """Return the page as it prints."""

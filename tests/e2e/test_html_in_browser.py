@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from headless_browser import CHROMIUM, Browser
+from msgspec.structs import replace
 
 from breakeven import Report
 from breakeven.report import chart_document
-from factories import explanations, sweeps
+from breakeven.report.cost_report import CostReport
+from breakeven.studies import cost_run
+from factories import explanations, sweeps, tunings
 from factories import reports as made_up
+from unit.studies.test_cost import request, stored
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs the browser chromium on PATH"),
 ]
+
+
+def _cost() -> CostReport:
+    with TemporaryDirectory() as folder:
+        return cost_run(stored(Path(folder)), request())
+
+
+COMMAND = "breakeven check train.py --device 'RTX 4090' -- --epochs 3"
 REPORTS: dict[str, Callable[[], Any]] = {
     "check": made_up.cpu_wins,
     "devices": made_up.gpu_wins,
@@ -28,21 +43,18 @@ REPORTS: dict[str, Callable[[], Any]] = {
     "hostile": sweeps.hostile,
     "large": sweeps.large,
     "explain": explanations.launch_bound,
+    "tune": tunings.with_fast_step,
+    "cost": _cost,
 }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture
 def load(browser: Browser, tmp_path: Path) -> Callable[..., Browser]:
     def load(name: str, scheme: str = "light", **size: int) -> Browser:
-        page = tmp_path / "report.html"
-        page.write_bytes(chart_document(REPORTS[name](), ".html"))
+        page, report = tmp_path / "report.html", REPORTS[name]()
+        if name in ("check", "explain", "widths", "tune"):
+            report = replace(report, command=COMMAND)
+        page.write_bytes(chart_document(report, ".html"))
         browser.prefer(scheme)
         browser.open(page.as_uri(), **size)
         return browser
@@ -59,12 +71,31 @@ def test_the_script_runs_without_a_complaint_or_a_request(
     assert browser.messages == []
     assert len(browser.requests) == 1
     assert browser.requests[0].startswith("file://")
-    assert browser.evaluate("document.title").startswith(("Does", "When", "Systems", "Where"))
+    assert browser.evaluate("document.title").startswith(("Does", "When", "Where", "What"))
     # Nothing sticks out to the side of the window, nor of a phone.
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    if name in ("check", "hostile", "large", "explain"):
-        load(name, width=360, height=700)
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    load(name, width=360, height=700)
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", ["check", "devices", "widths", "grid", "large", "explain"])
+def test_a_chart_is_legible_on_a_phone(name: str, load: Callable[..., Browser]) -> None:
+    browser = load(name, width=400, height=900)
+    # Boxes of the visible texts of the first chart: x, y, right, bottom; turned ones apart.
+    boxes = browser.evaluate(
+        "[...document.querySelector('svg.plot').querySelectorAll('text')]"
+        ".filter(text => getComputedStyle(text).display !== 'none')"
+        ".filter(text => !text.hasAttribute('transform'))"
+        ".map(text => { const box = text.getBoundingClientRect();"
+        " return [box.left, box.top, box.right, box.bottom] })"
+    )
+    assert len(boxes) > 5
+    for left, top, right, bottom in boxes:
+        assert 0 <= left < right <= 400
+        assert bottom - top >= 12
+    for one, other in itertools.combinations(boxes, 2):
+        is_beside = one[2] <= other[0] or other[2] <= one[0]
+        assert is_beside or one[3] <= other[1] + 2 or other[3] <= one[1] + 2
 
 
 @pytest.mark.parametrize(
@@ -207,3 +238,45 @@ def test_a_report_in_a_notebook_changes_nothing_around_it(browser: Browser, tmp_
     assert browser.evaluate(inside.format(".answer") + ".fontWeight") == "600"
     assert browser.evaluate(inside.format(".line") + ".stroke") != "none"
     assert browser.evaluate("document.querySelectorAll('.breakeven-report script').length") == 0
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False])
+def test_a_key_copies_the_command(has_clipboard: bool, load: Callable[..., Browser]) -> None:
+    browser = load("check")
+    if not has_clipboard:  # as over plain http
+        browser.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined}); 0")
+    while browser.evaluate("document.activeElement.tagName") != "BUTTON":
+        browser.press("Tab")
+    assert browser.evaluate("document.activeElement.textContent") == "Copy the command"
+    browser.press("Enter")
+    status = "document.querySelector('.command [role=status]').textContent"
+    browser.evaluate(f"new Promise(done => setInterval(() => {status} && done(0), 10))")
+    assert browser.evaluate(status) == "Copied"
+    # What was copied can be pasted.
+    browser.evaluate("document.body.append(document.createElement('textarea'))")
+    browser.evaluate("document.querySelector('textarea').focus()")
+    browser.call("Input.dispatchKeyEvent", type="keyDown", commands=["paste"])
+    assert browser.evaluate("document.querySelector('textarea').value") == COMMAND
+
+
+def _violations(browser: Browser) -> list[str]:
+    return browser.evaluate(
+        "axe.run().then(found => found.violations.map("
+        "one => `${one.id}: ${one.help}: ${one.nodes.map(node => node.html).join('; ')}`))"
+    )
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1_200), ("dark", 400)])
+@pytest.mark.parametrize("name", ["check", "explain", "widths", "tune", "cost"])
+def test_axe_finds_no_barrier(
+    name: str, scheme: str, width: int, load: Callable[..., Browser]
+) -> None:
+    browser = load(name, scheme, width=width)
+    browser.evaluate((resources.files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
+    assert _violations(browser) == []
+    # It does look, also at colours.
+    browser.evaluate("document.querySelector('.answer').style.color = '#888'")
+    browser.evaluate("document.querySelector('.answer').style.background = '#777'")
+    browser.evaluate("document.documentElement.lang = ''")
+    found = {one.partition(":")[0] for one in _violations(browser)}
+    assert found == {"color-contrast", "html-has-lang"}

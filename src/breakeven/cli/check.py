@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         report,
         args,
-        write=lambda: write_report(report, args),
+        write=write_report,
         hints=lambda: next_hints(report, args),
     )
     return exit_code(conditions, partial(check_figures, report=report), args)

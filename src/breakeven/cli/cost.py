@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> int:
         print_report(
             report,
             args,
-            write=lambda: write_report(report, args),
+            write=write_report,
             hints=lambda: (
                 "One provider or machine: --clouds NAME, --machines NAME (all: breakeven prices)",
                 json_hint(args, "cost.json", "machine"),

@@ -51,6 +51,9 @@ _COMMANDS = (
     "validate",
     "workloads",
 )
+# Options that change where the answer goes, but not the answer; a file follows those of the second.
+_OUTPUT_FLAGS = frozenset({"--json", "--force", "--quiet", "-q", "--no-source"})
+_OUTPUT_FILES = frozenset({"-o", "--output", "--chart", "--trace", "--write-patch"})
 # Commands whose target is a script with possible arguments.
 _SCRIPT_COMMANDS = ("check", "cost", "explain", "normal", "run", "sweep", "tune")
 
@@ -237,6 +240,7 @@ def run_command(argv: Sequence[str]) -> int:
     if script_arguments and args.command not in _SCRIPT_COMMANDS:
         raise UsageError(f"{args.command} takes nothing after --")
     args.script_arguments = script_arguments
+    args.command_line = answer_command(argv)
     return int(args.run(args))
 
 
@@ -249,6 +253,25 @@ def _ensure_command(word: str) -> None:
     elif near := get_close_matches(word, _COMMANDS, n=1):
         hint = f"did you mean breakeven {near[0]}?"
     raise UsageError(f"there is no command {word!r}", hint=hint)
+
+
+def answer_command(argv: Sequence[str]) -> str:
+    """Return the command for a shell, without the options that only direct the output.
+
+    Args:
+        argv: The command line, without the program.
+    """
+    kept, words = ["breakeven"], iter(argv)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            kept += [word, *words]
+        elif name in _OUTPUT_FILES:
+            if not equals:
+                next(words, None)
+        elif word not in _OUTPUT_FLAGS and not re.match("-o.", word):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _write_line(text: str) -> None:

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         report,
         args,
-        write=lambda: _write_files(report, args),
+        write=_write_files,
         hints=lambda: next_hints(report, args),
         # If the user names a rule, show its evidence.
         shows_evidence=bool(args.rules),

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         report,
         args,
-        write=lambda: write_report(report, args),
+        write=write_report,
         hints=lambda: next_hints(report, args),
     )
     return 0

@@ -167,7 +167,7 @@ def add_output(
         has_recording: Whether the file also contains the recorded step.
     """
     add_json(parser, document)
-    more = ", with the recorded step, the source of the script and the paths of its files"
+    more = ", with the recorded step, the command, and the source and paths of the script"
     parser.add_argument(
         "-o",
         "--output",
@@ -180,7 +180,7 @@ def add_output(
             "--no-source",
             dest="has_source",
             action="store_false",
-            help="omit the source and the folders of its files from FILE",
+            help="omit the source, the folders of its files and the command from FILE",
         )
 
 

@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from breakeven.errors import UsageError
 
 if TYPE_CHECKING:
-    import msgspec
-
     from breakeven.report import Condition, Figures
     from breakeven.report.document import Document
 
@@ -93,24 +93,26 @@ def print_report(
     report: msgspec.Struct,
     args: argparse.Namespace,
     *,
-    write: Callable[[], None] = lambda: None,
+    write: Callable[[Any, argparse.Namespace], None] = lambda *_: None,
     hints: Callable[[], Sequence[str]] = tuple,
     **options: object,
 ) -> None:
-    """Write files, and the answer to stdout or to the notebook.
+    """Write files, and the answer to stdout or to the notebook, with the command that made it.
 
     Args:
         report: The answer.
         args: Parsed arguments; with ``json``, stdout gets the answer as JSON.
-        write: Writes the files.
+        write: Writes the files, from the answer and the arguments.
         hints: Returns the next actions, for output to a person.
         options: Further arguments of the document's builder.
     """
     from breakeven.cli.console import CommandConsole
     from breakeven.report import show, to_json
 
+    if hasattr(report, "command"):
+        report = msgspec.structs.replace(report, command=args.command_line)
     try:
-        write()
+        write(report, args)
     finally:
         # The answer cost the user's time: a full disk must not lose it.
         if args.json:

@@ -49,8 +49,6 @@ examples:
   breakeven sweep train.py --over depth=2..12+1 --device T4 --chart depth.html \\
       -- --depth {depth}"""
 
-_CHART_SUFFIXES = (".html", ".svg")
-
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``sweep``."""
@@ -96,7 +94,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chart",
         metavar="FILE",
-        type=_chart_file,
+        type=Path,
         help="also draw the curves to FILE: .html (to explore in a browser) or .svg",
     )
     add_force(parser, "-o and --chart replace files")
@@ -108,6 +106,10 @@ def run(args: argparse.Namespace) -> int:
         for option, value in (("--ray-address", args.ray_address), ("--machine", args.machine)):
             if value is not None:
                 raise UsageError(f"{option} is about a Ray cluster", hint="add --engine ray")
+    if args.chart is not None:
+        from breakeven.report import ensure_chart_suffix
+
+        ensure_chart_suffix(args.chart.suffix)
     ensure_files({"-o FILE": args.output, "--chart FILE": args.chart}, args)
 
     # Imported here, since --help must not wait for torch and rich.
@@ -123,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         report,
         args,
-        write=lambda: _write_files(report, args),
+        write=_write_files,
         hints=lambda: next_hints(report, args),
     )
     if not report.points:
@@ -168,7 +170,7 @@ def _write_files(report: SweepReport, args: argparse.Namespace) -> None:
 
     write_report(report, args)
     if args.chart is not None and report.points:
-        chart = chart_document(report, args.chart.suffix.lower())
+        chart = chart_document(report, args.chart.suffix)
         write_document(args.chart, chart, force=args.force)
 
 
@@ -181,11 +183,3 @@ def next_hints(report: SweepReport, args: argparse.Namespace) -> tuple[str, ...]
         explore = "The curves to explore in a browser: --chart sweep.html"
         hints.append(explore if args.chart is None else f"The curves: {args.chart}")
     return (*hints, json_hint(args, "sweep.json"))
-
-
-def _chart_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in _CHART_SUFFIXES:
-        allowed = ", ".join(_CHART_SUFFIXES)
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {allowed}")
-    return path

@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         **run_options(args),
     )
 
-    def write_files() -> None:
+    def write_files(report: TuneReport, _: argparse.Namespace) -> None:
         write_tuned(args.output, report, force=may_replace)
         if args.patch is not None and report.code_change is not None:
             diff = report.code_change.diff.encode(errors="surrogateescape")

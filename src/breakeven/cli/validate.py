@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     print_report(
         report,
         args,
-        write=lambda: write_report(report, args),
+        write=write_report,
         hints=lambda: (json_hint(args, "accuracy.json", "row"),),
     )
     if report.overall.num_unpredicted == report.overall.num_rows:

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from breakeven.report.rules import stored_rules as stored_rules
     from breakeven.report.shown import chart_document as chart_document
     from breakeven.report.shown import documents_of as documents_of
+    from breakeven.report.shown import ensure_chart_suffix as ensure_chart_suffix
     from breakeven.report.shown import html_part as html_part
     from breakeven.report.shown import json_schema as json_schema
     from breakeven.report.shown import show as show

@@ -17,7 +17,6 @@ from breakeven.verdict import (
     NUM_PARAMETERS,
     AxisValue,
     Crossover,
-    DeviceKind,
 )
 
 # Values within a smaller ratio are easier to distinguish on a linear axis from 0.
@@ -124,7 +123,6 @@ class ChartSeries:
 
     Args:
         name: Name in the legend.
-        kind: CPU or GPU.
         style: Number of its style.
         points: Points by ``x``, at most one for each.
         remark: Why it is shown, for the legend.
@@ -132,7 +130,6 @@ class ChartSeries:
     """
 
     name: str
-    kind: DeviceKind
     style: int
     points: tuple[ChartPoint, ...]
     remark: str = ""
@@ -164,6 +161,7 @@ class CrossoverMark:
         low: Lower end of the interval.
         high: Upper end; ``None`` if it is beyond the searched range.
         label: The same in words.
+        short_label: The same without the interval.
     """
 
     style: int
@@ -171,6 +169,7 @@ class CrossoverMark:
     low: float
     high: float | None
     label: str
+    short_label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,11 +360,9 @@ def _distinct(values: Iterable[float]) -> list[float]:
     )
 
 
-PAPER_LIGHT = "#ffffff"
-PAPER_DARK = "#15181d"
 # Okabe and Ito's colours, which people with any colour vision can distinguish, darkened or
-# lightened if too faint: for light and for dark paper. The numbers of dashes and markers share no
-# divisor with the number of colours, so the pattern repeats late.
+# lightened if too faint: for light and for dark paper, at a contrast of 3 or more. The numbers of
+# dashes and markers share no divisor with the number of colours, so the pattern repeats late.
 COLOURS = (
     ("#1f2328", "#f0f3f6"),
     ("#0072b2", "#56b4e9"),
@@ -391,24 +388,20 @@ class SeriesStyle:
     """One way to draw a series.
 
     Args:
-        colour: Index of its colour.
-        light: Colour on ``PAPER_LIGHT``, at a contrast of 3 or more.
-        dark: Colour on ``PAPER_DARK``, at the same contrast.
+        colour: Index of its colour in ``COLOURS``.
         dashes: Lengths of dash and gap in points; none for a solid line.
         path: The marker as an SVG path.
     """
 
     colour: int
-    light: str
-    dark: str
     dashes: tuple[float, ...]
     path: str
 
 
 def style_of(number: int) -> SeriesStyle:
     """Return the style of series ``number``, counted from 0."""
-    colour = number % len(COLOURS)
-    light, dark = COLOURS[colour]
-    path = _MARKERS[number % len(_MARKERS)]
-    dashes = _DASHES[number % len(_DASHES)]
-    return SeriesStyle(colour=colour, light=light, dark=dark, dashes=dashes, path=path)
+    return SeriesStyle(
+        colour=number % len(COLOURS),
+        dashes=_DASHES[number % len(_DASHES)],
+        path=_MARKERS[number % len(_MARKERS)],
+    )

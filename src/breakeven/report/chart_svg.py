@@ -1,6 +1,7 @@
 """Charts and timelines as SVG: coordinates of their parts, for the templates.
 
-Coordinates are in units of the view box, which is `WIDTH` wide.
+Vertical coordinates are in pixels. A page is as wide as its window: marks and texts have horizontal
+coordinates in percent, and paths have units of `AREA` that stretch to the same width.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from breakeven.report.text import place_text, printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip, group_and_words
 from breakeven.units import format_duration
 
-WIDTH = 880
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 18, 10, 50
+# Widths of an image, and of the area between the axes in it.
+WIDTH, AREA = 880, 788
+# The width of that area on a phone.
+_NARROW_AREA = 270
+_LEFT, _TOP, _BOTTOM = 74, 10, 50
 _PLOT_HEIGHT = 380
 _STRIP_ROW = 21
 # Approximate width of a character, to keep labels within the drawing.
 _CHARACTER = 7.0
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +36,20 @@ class StripMark:
     """A row above the plot: a crossover with its interval.
 
     Args:
-        style: Style number of its series.
+        mark: The crossover.
         y: Vertical position of the row.
-        x: Position of the crossover.
         low: Left end of its interval.
         high: Right end of its interval.
         label: Its text, shortened to the available room.
+        is_label_left: Whether the left side has more room for the label.
     """
 
-    style: int
+    mark: CrossoverMark
     y: float
-    x: float
-    low: float
-    high: float
+    low: str
+    high: str
     label: str
-
-    @property
-    def is_label_left(self) -> bool:
-        """Whether the left side has more room for the label."""
-        return self.low > WIDTH - self.high
+    is_label_left: bool
 
 
 class SvgChart:
@@ -56,20 +59,22 @@ class SvgChart:
         chart: The chart to draw.
     """
 
-    left, right = _LEFT, WIDTH - _RIGHT
+    left, area, plot_height = _LEFT, AREA, _PLOT_HEIGHT
 
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
+        self.top = _TOP + _STRIP_ROW * len(chart.crossovers)
         self.strip = [self._mark(row, mark) for row, mark in enumerate(chart.crossovers)]
-        self.top = _TOP + _STRIP_ROW * len(self.strip)
-        self.bottom = float(self.top + _PLOT_HEIGHT)
         # Height of what the series are compared with.
-        self.rival_y = self.y(1.0) if chart.rival else self.bottom
-        widest = max((len(tick.label) for tick in chart.x.ticks), default=0) * _CHARACTER
-        self.are_x_labels_turned = widest * len(chart.x.ticks) > self.right - self.left
-        self.height = self.bottom + _BOTTOM + (115 if self.are_x_labels_turned else 0)
+        self.rival_y = self.y(1.0) if chart.rival else _PLOT_HEIGHT
         # Categories have no values in between, so no line joins them.
         self.has_lines = chart.x.scale is not Scale.CATEGORY
+        labels = [tick.label for tick in chart.x.ticks]
+        width = max(map(len, labels), default=0) * _CHARACTER * len(labels)
+        # On a phone, every second number is shown; of names, all are.
+        self.is_dense = width > _NARROW_AREA
+        self.are_x_labels_turned = width > (AREA if self.has_lines else _NARROW_AREA)
+        self.height = self.top + _PLOT_HEIGHT + _BOTTOM + (115 if self.are_x_labels_turned else 0)
         # Text, series, and kind of the mark in front of it.
         self.legend: list[tuple[str, ChartSeries | None, str]] = []
         if not chart.is_by_device:
@@ -79,7 +84,7 @@ class SvgChart:
             self.legend.append((chart.too_big_for, None, "big"))
         self.legend.append(("bands and bars: 90 % interval", None, ""))
         # A description for screen readers.
-        marks = [mark.label for mark in self.strip]
+        marks = [mark.label for mark in chart.crossovers]
         for series in filter(lambda one: one.curve and not one.is_extra, chart.series):
             first, last = series.curve[0], series.curve[-1]
             ends = f"{chart.y.as_text(first.value)} at {chart.x_labels[first.row]}"
@@ -99,19 +104,30 @@ class SvgChart:
         ]
 
     def _mark(self, row: int, mark: CrossoverMark) -> StripMark:
-        low, high = self.x(mark.low), self.x(self.chart.x.high if mark.high is None else mark.high)
-        room = max(int((max(low, WIDTH - high) - 22) / _CHARACTER), 12)
-        label = shorten(f"{mark.label} on", room)
-        y = _TOP + _STRIP_ROW * (row + 0.4)
-        return StripMark(mark.style, y, self.x(mark.x), low, high, label)
+        axis = self.chart.x
+        low = axis.position(mark.low)
+        high = axis.position(axis.high if mark.high is None else mark.high)
+        room = max(int((AREA * max(low, 1 - high) - 10) / _CHARACTER), 12)
+        return StripMark(
+            mark=mark,
+            y=_TOP + _STRIP_ROW * (row + 0.4) - self.top,
+            low=_percent(low),
+            high=_percent(high),
+            label=shorten(f"{mark.label} on", room),
+            is_label_left=low > 1 - high,
+        )
+
+    def at(self, value: float) -> str:
+        """Return the horizontal position of a value, in percent."""
+        return _percent(self.chart.x.position(value))
 
     def x(self, value: float) -> float:
-        """Return the horizontal coordinate of a value."""
-        return round(_LEFT + self.chart.x.position(value) * (WIDTH - _LEFT - _RIGHT), 1)
+        """Return the same in units of the area."""
+        return round(self.chart.x.position(value) * AREA, 1)
 
     def y(self, value: float) -> float:
         """Return the vertical coordinate of a value."""
-        return round(self.top + (1 - self.chart.y.position(value)) * _PLOT_HEIGHT, 1)
+        return round((1 - self.chart.y.position(value)) * _PLOT_HEIGHT, 1)
 
     def line(self, points: Sequence[ChartPoint]) -> str:
         """Return the path through the points."""
@@ -134,7 +150,6 @@ def _path(places: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
 
 
-_TRACK_LEFT, _TRACK_RIGHT = 60, 12
 _TRACK_HEIGHT, _TRACK_GAP = 36, 26
 # A narrower box can be neither seen nor pointed at: boxes of one colour share a path.
 _LEAST_TITLED_WIDTH = 1.5
@@ -163,8 +178,9 @@ class SvgTimeline:
         timeline: The spans of both sides.
     """
 
-    width, row_height = WIDTH, _TRACK_HEIGHT
-    height = 6 + 2 * _TRACK_HEIGHT + _TRACK_GAP + 26
+    left, area, row_height = _LEFT, AREA, _TRACK_HEIGHT
+    plot_height = 6 + 2 * _TRACK_HEIGHT + _TRACK_GAP
+    height = plot_height + 26
 
     def __init__(self, timeline: Timeline) -> None:
         self.description = timeline.description
@@ -185,14 +201,16 @@ class SvgTimeline:
                 self.spans.append(SvgSpan(x, y, round(width, 1), css_class, _title(span)))
         used = {group_and_words(span.cause)[0] for span in timeline.spans}
         self.legend = [group for group in CauseGroup if group in used]
-        times_ns = [self._strip.end_ns * number / _NUM_TICKS for number in range(_NUM_TICKS + 1)]
-        self.ticks = [(self.x(ns), format_duration(ns, 2) if ns else "0") for ns in times_ns]
+        shares = [number / _NUM_TICKS for number in range(_NUM_TICKS + 1)]
+        texts = [
+            format_duration(self._strip.end_ns * share, 2) if share else "0" for share in shares
+        ]
+        self.ticks = list(zip(map(_percent, shares), texts, strict=True))
         self.rows = [(track, self.row_y(track) + _TRACK_HEIGHT / 2) for track in TRACKS]
 
     def x(self, time_ns: float) -> float:
         """Return the horizontal coordinate of a point in time."""
-        share = time_ns / self._strip.end_ns
-        return round(_TRACK_LEFT + share * (WIDTH - _TRACK_LEFT - _TRACK_RIGHT), 1)
+        return round(time_ns / self._strip.end_ns * AREA, 1)
 
     def row_y(self, track: str) -> int:
         """Return the upper edge of a track."""

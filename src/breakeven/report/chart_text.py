@@ -15,7 +15,7 @@ from rich.text import Text
 
 from breakeven.report.chart import Chart, speed_axis, value_axis
 from breakeven.report.explain_report import DEVICE_TRACK, HOST_TRACK, TimelineSpan
-from breakeven.report.text import printable, shorten
+from breakeven.report.text import ASCII, printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip
 from breakeven.timing import Source
 from breakeven.units import format_duration
@@ -93,41 +93,39 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     for series, (_, _, style) in zip(chart.series, drawn, strict=False):
         for point in series.too_big:
             letters.setdefault((num_rows - 1, column(point.x)), ("!", f"bold {style}"))
-    cross, bold, light = ("X", "=", "-") if is_ascii else ("╳", "━", "─")
     rival_row = dot_row(1.0) // down if chart.rival else num_rows
     for mark in chart.crossovers:
-        letters[rival_row, column(mark.x)] = (cross, "bold")
+        letters[rival_row, column(mark.x)] = ("╳", "bold")
 
     lines: list[Text] = []
     if chart.rival:
         above = f"above 1×, a device is faster than {shorten(chart.rival, 24)}"
         lines.append(Text(f"{' ' * margin}  {above}", style="dim"))
     for row in range(num_rows):
-        bar = " |" if is_ascii else " ┤" if row in ticks else " │"
+        bar = " ┤" if row in ticks else " │"
         line = Text.assemble((ticks.get(row, "").rjust(margin) + bar, "dim"))
         for x in range(width):
             bits, style = dots.get((row, x), (0, ""))
             dotted = "." if is_ascii else chr(0x2800 + bits)
-            empty = (bold, "bold") if row == rival_row else (" ", "")
+            empty = ("━", "bold") if row == rival_row else (" ", "")
             line.append(*letters.get((row, x), (dotted, style) if bits else empty))
         line.rstrip()
         lines.append(line)
-    rule = [light] * width
+    rule = ["─"] * width
     labels, free_from = [" "] * (margin + 2 + width), 0
     for tick in chart.x.ticks:
         label, middle = printable(tick.label, 20), margin + 2 + column(tick.value)
         start = min(max(middle - len(label) // 2, free_from), len(labels) - len(label))
         if start >= free_from and abs(start + len(label) // 2 - middle) <= len(label):
-            rule[column(tick.value)] = "+" if is_ascii else "┴"
+            rule[column(tick.value)] = "┴"
             labels[start : start + len(label)] = label
             free_from = start + len(label) + 2
     for mark in chart.crossovers:
         high = chart.x.high if mark.high is None else mark.high
         for place in range(column(mark.low), column(high) + 1):
-            rule[place] = bold if rule[place] in (light, bold) else rule[place]
-        rule[column(mark.x)] = "^" if is_ascii else "▲"
-    corner = " +" if is_ascii else " └"
-    lines += [Text(" " * margin + corner + "".join(rule), style="dim")]
+            rule[place] = "━" if rule[place] == "─" else rule[place]
+        rule[column(mark.x)] = "▲"
+    lines += [Text(" " * margin + " └" + "".join(rule), style="dim")]
     lines += [Text("".join(labels).rstrip(), style="dim")]
     legend = [
         Text.assemble((letter, f"bold {style}"), " ", shorten(series.label, 44))
@@ -138,11 +136,12 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
     if chart.too_big_for:
         legend.append(Text(f"! {chart.too_big_for}", style="dim"))
     if chart.crossovers:
-        interval = f" crossover, {bold} its interval on the axis"
-        legend.append(Text.assemble((cross, "bold"), (interval, "dim")))
+        legend.append(
+            Text.assemble(("╳▲", "bold"), (" crossover, ━ its interval on the axis", "dim"))
+        )
     text = Text("\n").join([*lines, *_flowing(legend, num_columns)])
     if is_ascii:
-        text.plain = text.plain.replace("×", "x")
+        text.plain = text.plain.translate(ASCII)
     return text
 
 
@@ -158,7 +157,7 @@ def _flowing(entries: Iterable[Text], width: int) -> list[Text]:
     return lines
 
 
-def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = False) -> list[Text]:
+def strip_text(spans: Sequence[TimelineSpan], width: int) -> list[Text]:
     """Return both timelines as rows of letters, with axis and legend.
 
     A cell has the letter and colour of its longest cause, in lower case if less than half of it is
@@ -167,12 +166,10 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
     Args:
         spans: Spans, at least one of which ends after 0.
         width: Width of the terminal.
-        is_ascii: Draw without arrows.
     """
     least, most = _STRIP_CELLS
     num_cells = max(min(width - _LABEL_CHARACTERS, most), least)
     strip = Strip(spans, num_cells)
-    up, down = ("^", "v") if is_ascii else ("▲", "▼")
     lines: list[Text] = []
     for track in TRACKS:
         line = Text(track.ljust(_LABEL_CHARACTERS), style="dim")
@@ -180,7 +177,7 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
             letter, style = (".", "") if group is None else (group.letter, f"not dim {group.style}")
             line.append(letter if busy_fraction >= 0.5 else letter.lower(), style)
         lines.append(line)
-    arrows = {HOST_TRACK: up, DEVICE_TRACK: down, "": " "}
+    arrows = {HOST_TRACK: "▲", DEVICE_TRACK: "▼", "": " "}
     marks = "".join(arrows[side] for side in strip.critical)
     lines.append(Text("critical".ljust(_LABEL_CHARACTERS) + marks, style="dim"))
     # 0, the middle and the end, if there is room for them.
@@ -198,6 +195,6 @@ def strip_text(spans: Sequence[TimelineSpan], width: int, *, is_ascii: bool = Fa
         for group in CauseGroup
         if group in shown
     ]
-    legend.append(Text(f"{up}{down} the side that the end waits for", style="dim"))
+    legend.append(Text("▲▼ the side that the end waits for", style="dim"))
     legend.append(Text("lower case: less than half of it busy", style="dim"))
     return [*lines, *_flowing(legend, width)]

@@ -114,6 +114,7 @@ def check_document(report: CheckReport) -> Document:
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
         charts=charts,
+        command=report.command,
     )
 
 
@@ -143,14 +144,11 @@ def _size_chart(report: CheckReport) -> Chart | None:
     }
     crossover = report.crossover if isinstance(report.crossover, Crossover) else None
     best = min(gpus, key=gpus.__getitem__, default="") if crossover is None else crossover.device
-    chosen = chosen_gpus(gpus, best)
     lines = [
         TimedLine(
             name=curve.device if curve.kind is DeviceKind.GPU else device_label(here),
             kind=curve.kind,
             times={sizes.index(point.size): point for point in curve.points},
-            remark=chosen.get(curve.device, ""),
-            is_extra=curve.kind is DeviceKind.GPU and curve.device not in chosen,
         )
         for curve in curves
     ]
@@ -159,12 +157,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
         row = sizes.index(own_size)
         rivals.setdefault(row, here)
         lines += [
-            TimedLine(
-                name=device_label(one),
-                kind=one.kind,
-                times={row: one},
-                is_extra=one.kind is DeviceKind.GPU and one.device not in (*chosen, best),
-            )
+            TimedLine(name=device_label(one), device=one.device, kind=one.kind, times={row: one})
             for one in forms
         ]
     word = axis_word(cpu.axis)
@@ -176,6 +169,7 @@ def _size_chart(report: CheckReport) -> Chart | None:
         lines=lines,
         rival=device_label(here),
         rivals=rivals,
+        chosen=chosen_gpus(gpus, best),
         crossovers=[] if crossover is None else [("", crossover)],
     )
 
@@ -201,16 +195,9 @@ def _compiled_results(report: CheckReport) -> Iterator[DeviceResult]:
     eager = {result.device: result for result in report.results if result.kind is DeviceKind.GPU}
     for one in report.compiled.results if report.compiled else ():
         if one.device in eager:
-            yield replace(
-                eager[one.device],
-                source=Source.PREDICTED,
-                step_ns=one.step_ns,
-                low_ns=one.low_ns,
-                high_ns=one.high_ns,
-                bound=one.bound,
-                num_samples=0,
-                setting="compiled",
-            )
+            found = {name: getattr(one, name) for name in ("step_ns", "low_ns", "high_ns", "bound")}
+            predicted = replace(eager[one.device], source=Source.PREDICTED, num_samples=0)
+            yield replace(predicted, setting="compiled", **found)
 
 
 def _fastest_gpu(results: Sequence[DeviceResult]) -> DeviceResult | None:

@@ -57,6 +57,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             verdict ignores it.
         captured: The step of the fastest GPU as one CUDA graph, if the step is host-bound; else
             null, as in older reports. The verdict ignores it.
+        command: The command that made the report, without options of output; empty if no command
+            did, and in older reports.
     """
 
     schema_version: int
@@ -77,3 +79,4 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     absent_cpus: tuple[DeviceResult, ...] = ()
     compiled: CompiledSteps | None = None
     captured: CapturedStep | None = None
+    command: str = ""

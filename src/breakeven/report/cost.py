@@ -298,7 +298,7 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
             for row in shown
         ),
         series=tuple(
-            ChartSeries(name=names[kind], kind=kind, style=number, points=tuple(points))
+            ChartSeries(name=names[kind], style=number, points=tuple(points))
             for number, (kind, points) in enumerate(groups.items())
         ),
     )

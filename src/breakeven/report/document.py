@@ -134,7 +134,6 @@ class Column:
         optional: 0 to show it always; other columns are shown if a terminal has room, lowest number
             first.
         least: Minimum width in characters to which long cells are wrapped; 0 for no wrapping.
-        is_cut: Whether long cells end in an ellipsis instead of wrapping.
         style: Style in a terminal.
     """
 
@@ -146,7 +145,6 @@ class Column:
     only: Medium | None = None
     optional: int = 0
     least: int = 0
-    is_cut: bool = False
     style: str = ""
 
 
@@ -240,7 +238,6 @@ class Section:
         heading: Its heading in a terminal, if different; empty for none.
         style: Style of the heading in a terminal.
         is_list: Whether its lines are list items in a page.
-        level: Heading level in a page.
         only: The only medium that shows it; None for both.
     """
 
@@ -250,7 +247,6 @@ class Section:
     heading: str | None = None
     style: str = "bold"
     is_list: bool = False
-    level: int = 2
     only: Medium | None = None
 
 
@@ -269,6 +265,7 @@ class Document:
         facts: The run and its machine.
         blocks: Everything else.
         charts: Its charts, for an image; None for a kind of report without charts.
+        command: The command that makes the report again; empty if it is not known.
         interval_percent: Coverage of the intervals, in percent.
     """
 
@@ -279,4 +276,5 @@ class Document:
     facts: Sequence[Fact] = ()
     blocks: Sequence[Block] = ()
     charts: tuple[Chart, ...] | None = None
+    command: str = ""
     interval_percent: int = 90

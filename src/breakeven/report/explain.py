@@ -39,6 +39,7 @@ from breakeven.report.run_text import (
     fix_texts,
     run_facts,
 )
+from breakeven.report.speed_chart import device_chart
 from breakeven.report.text import (
     duration_with_interval,
     place_text,
@@ -125,6 +126,8 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
         Line(f"phases: {' · '.join(phases)}", "dim"),
     )
     heading = f"Where the {time} on {report.device} go"
+    chart = device_chart(report.results)
+    charts = () if chart is None else (chart,)
     of_results = (caveat for result in report.results for caveat in result.caveats)
     return Document(
         title=f"Where does the time of {printable(report.target, 120)} go?",
@@ -136,9 +139,10 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
         warnings=busy_warnings((*report.caveats, *of_results)),
         facts=tuple(run_facts(report)),
         blocks=(
+            Section("Speed of each device", charts, only=Medium.PAGE),
             *([timeline] if any(span.end_ns > 0 for span in report.timeline) else []),
             Section(f"Where the {time} go", causes, heading=heading),
-            Section("The lines that take the most of it", (_line_table(report),), level=3),
+            Section("The lines that take the most of it", (_line_table(report),)),
             Section(
                 "What to change, by gain",
                 tuple(_finding_lines(report, shows_evidence=shows_evidence)),
@@ -147,6 +151,8 @@ def explain_document(report: ExplainReport, *, shows_evidence: bool = False) -> 
             *_module_section(report),
             *caveat_section(caveats_of_results(report), most=len(report.results) + 20),
         ),
+        charts=charts,
+        command=report.command,
     )
 
 

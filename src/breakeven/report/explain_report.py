@@ -97,6 +97,8 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
         program: The whole training, which is more than its steps; null in older reports.
         writes: Files that a run of the script wrote, and what happened to them; null if it did not
             run, and in older reports.
+        command: The command that made the report, without options of output; empty if no command
+            did, and in older reports.
     """
 
     schema_version: int
@@ -121,3 +123,4 @@ class ExplainReport(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordedStep | None = None
     program: ProgramSummary | None = None
     writes: FileWrites | None = None
+    command: str = ""

@@ -36,7 +36,7 @@ def render_page(document: Document) -> bytes:
     Args:
         document: The document to show.
     """
-    style, script = _style(), _source("chart.js")
+    style, script = _style(), _source("page.js")
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (script, style)]
     policy = (
         f"default-src 'none'; script-src 'sha256-{digests[0].decode()}'; "
@@ -80,7 +80,8 @@ def _page(document: Document, style: str, **values: object) -> bytes:
 def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
     """Return one image with the charts stacked vertically; equal figures give equal bytes.
 
-    It is drawn on light paper, without browser-only features such as CSS variables.
+    Colours follow the reader's preference, if the viewer knows media queries. No other feature
+    needs a browser, such as CSS variables.
 
     Args:
         charts: At least one chart.
@@ -92,9 +93,8 @@ def render_svg(charts: Sequence[Chart], *, heading: str) -> bytes:
         places.append((height, view))
         num_rows = -(-len(view.legend) // _KEY_COLUMNS)
         height += _TITLE_HEIGHT + view.height + 6 + num_rows * _KEY_HEIGHT + 20
-    light = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").partition("}")[0]))
-    style = _IMAGE_CSS + _series_css(is_dark=False).replace("--c:", "color:") + _source("plot.css")
-    style = re.sub(r"var\(--(\w+)\)", lambda name: light.get(name[1], "currentColor"), style)
+    light, dark = (_image_css(is_dark=is_dark) for is_dark in (False, True))
+    style = f"{light}@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
     return render_template(
         "charts.svg.j2",
         heading=shorten(heading, 100),
@@ -159,6 +159,15 @@ def _source(name: str) -> str:
 def _style() -> str:
     dark = f"@media screen and (prefers-color-scheme: dark) {{\n{_series_css(is_dark=True)}}}\n"
     return _series_css(is_dark=False) + dark + _source("style.css") + _source("plot.css")
+
+
+def _image_css(*, is_dark: bool) -> str:
+    """Return the style of an image, with colours in place of the page's variables."""
+    colours = dict(re.findall(r"--(\w+): (#\w+);", _source("style.css").split("}")[is_dark]))
+    style = (
+        _IMAGE_CSS + _series_css(is_dark=is_dark).replace("--c:", "color:") + _source("plot.css")
+    )
+    return re.sub(r"var\(--(\w+)\)", lambda name: colours.get(name[1], "currentColor"), style)
 
 
 def _series_css(*, is_dark: bool) -> str:

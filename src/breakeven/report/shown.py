@@ -60,6 +60,19 @@ def html_part(report: msgspec.Struct) -> str:
     return f"<pre>{html.escape(text.getvalue())}</pre>"
 
 
+def ensure_chart_suffix(suffix: str) -> None:
+    """Check that a page or an image has this suffix, in any case.
+
+    Raises:
+        UsageError: It has not.
+    """
+    if suffix.lower() not in (*_PAGES, ".svg"):
+        raise UsageError(
+            f"no chart is written as {printable(suffix, 40) or 'a file without suffix'}",
+            hint="name a file that ends in .html or .svg",
+        )
+
+
 def chart_document(report: Any, suffix: str) -> bytes:
     """Return a report as the bytes of a file: an image of its charts, or a full page.
 
@@ -71,12 +84,8 @@ def chart_document(report: Any, suffix: str) -> bytes:
         UsageError: The suffix is not supported, or not for this report.
         BreakevenError: There is nothing to draw.
     """
+    ensure_chart_suffix(suffix)
     is_page = suffix.lower() in _PAGES
-    if not is_page and suffix.lower() != ".svg":
-        raise UsageError(
-            f"no chart is written as {printable(suffix, 40) or 'a file without suffix'}",
-            hint="name a file that ends in .html or .svg",
-        )
     kind = kind_of(report)
     if kind.build is None:
         raise UsageError(

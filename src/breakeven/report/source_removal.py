@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar, cast
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from breakeven.report.check_report import CheckReport
 from breakeven.report.explain_report import ExplainReport
 from breakeven.report.recording import record
+from breakeven.report.text import with_texts
 
 _Report = TypeVar("_Report", CheckReport, ExplainReport)
 
@@ -23,15 +24,15 @@ def without_source(report: _Report) -> _Report:
 
     Paths become relative to the folder that contains all files of the run: the script's own if all
     others are in or below it. A file written elsewhere keeps only its last name. Names of modules
-    and functions, and line numbers, stay.
+    and functions, and line numbers, stay. The command goes: its arguments may hold other paths.
     """
-    found: dict[str, Any] = msgspec.to_builtins(report)
+    found: dict[str, Any] = msgspec.to_builtins(replace(report, command=""))
     written = [write.path for write in report.writes.files] if report.writes else []
     names = _names(set(_files(found)), written)
     if names:
         longest_first = sorted(names, key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, longest_first)))
-        found = _changed(found, lambda text: pattern.sub(lambda path: names[path[0]], text))
+        found = with_texts(found, lambda text: pattern.sub(lambda path: names[path[0]], text))
     bare = msgspec.convert(found, type=type(report))
     recording = bare.recording
     if recording is None:
@@ -71,15 +72,3 @@ def _files(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for member in cast("Sequence[Any]", value):
             yield from _files(member)
-
-
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value with every text in it changed by ``change``."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {key: _changed(member, change) for key, member in members.items()}
-    if isinstance(value, list | tuple):
-        return [_changed(member, change) for member in cast("Sequence[Any]", value)]
-    return value

@@ -42,16 +42,14 @@ class TimedLine:
         name: Name in the legend.
         kind: CPU or GPU.
         times: The time in each row of the chart that has one.
-        remark: Why it is shown.
-        is_extra: Whether it is drawn on request only.
+        device: Its device, if the name says more.
         batches: Batches of a step in a row, if there are several: GPUs that share it.
     """
 
     name: str
     kind: DeviceKind
     times: Mapping[int, Timed]
-    remark: str = ""
-    is_extra: bool = False
+    device: str = ""
     batches: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
@@ -104,6 +102,7 @@ def speed_chart(
     rivals: Mapping[int, Timed],
     crossovers: Iterable[tuple[str, Crossover]] = (),
     note: str = "",
+    chosen: Mapping[str, str] | None = None,
     is_by_device: bool = False,
 ) -> Chart:
     """Return the chart of speeds against a CPU; it is empty if the CPU has no time.
@@ -118,9 +117,15 @@ def speed_chart(
         rivals: Its step time in each row.
         crossovers: Crossovers, each with a remark that distinguishes it from others of the chart.
         note: Held settings.
+        chosen: GPUs to draw, each with the reason; others are drawn on request. None for all.
         is_by_device: Whether each line is a single point in a row of its own.
     """
-    ordered = sorted(lines, key=lambda line: (line.is_extra, line.kind is not DeviceKind.CPU))
+
+    def is_extra(line: TimedLine) -> bool:
+        is_gpu = line.kind is DeviceKind.GPU
+        return is_gpu and chosen is not None and (line.device or line.name) not in chosen
+
+    ordered = sorted(lines, key=lambda line: (is_extra(line), line.kind is not DeviceKind.CPU))
     series: list[ChartSeries] = []
     for style, line in enumerate(ordered):
         points = [
@@ -136,11 +141,10 @@ def speed_chart(
         series.append(
             ChartSeries(
                 name=printable(line.name, 60),
-                kind=line.kind,
                 style=style,
                 points=tuple(points),
-                remark=line.remark,
-                is_extra=line.is_extra,
+                remark=(chosen or {}).get(line.name, ""),
+                is_extra=is_extra(line),
             )
         )
     # Devices on request must not widen the axis by their intervals.
@@ -150,7 +154,7 @@ def speed_chart(
         for point in one.curve
         for end in ((point.value,) if one.is_extra else (point.low, point.high))
     ]
-    styles = {line.name: style for style, line in enumerate(ordered) if not line.is_extra}
+    styles = {line.name: style for style, line in enumerate(ordered) if not is_extra(line)}
     marks = [
         CrossoverMark(
             style=styles[found.device],
@@ -159,6 +163,7 @@ def speed_chart(
             high=None if found.high is None else float(found.high),
             label=f"{printable(found.device, 60)}{f' ({remark})' if remark else ''} faster from "
             f"{found.value:,} ({crossover_interval(found)})",
+            short_label=f"{printable(found.device, 60)} from {found.value:,}",
         )
         for remark, found in crossovers
         if found.device in styles

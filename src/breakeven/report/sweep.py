@@ -86,6 +86,7 @@ def sweep_document(report: SweepReport) -> Document:
         facts=tuple(sweep_facts(report)),
         blocks=tuple(sweep_sections(report)),
         charts=tuple(chart for chart in sweep_charts(report) if not chart.is_empty),
+        command=report.command,
     )
 
 
@@ -104,10 +105,7 @@ def sweep_facts(report: SweepReport) -> Iterator[Fact]:
     counts = sorted({point.num_threads for point in report.points if point.num_threads})
     threads = ""
     if counts and not any(axis.role is AxisRole.THREADS for axis in report.axes):
-        threads = plural(counts[-1], "thread")
-        if len(counts) > 1:
-            fewer = ", ".join(f"{count:,}" for count in counts[:-1])
-            threads = f"{fewer} or {counts[-1]:,} threads, whichever suits a point"
+        threads = " or ".join([*map(str, counts[:-1]), plural(counts[-1], "thread")])
     yield from host_facts(report.host, threads)
     # With --host, or on a cluster, another processor measured the step.
     cpus = dict.fromkeys(one.hardware for one in report.points if one.kind is DeviceKind.CPU)
@@ -372,7 +370,6 @@ def _sweep_chart(
         key=lambda name: (starts.get(name, math.inf), 0 if is_first else times_ns[name]),
         default="",
     )
-    chosen = chosen_gpus(times_ns, best, "first to pay off" if is_first else "fastest")
     return speed_chart(
         title=f"Speed against {rival} along the {_word(axis)}",
         note=note,
@@ -384,14 +381,13 @@ def _sweep_chart(
                 name=name,
                 kind=kind,
                 times=own,
-                remark=chosen.get(name, ""),
-                is_extra=kind is DeviceKind.GPU and name not in chosen,
                 batches=batches if kind is DeviceKind.GPU else {},
             )
             for (name, kind), own in lines.items()
         ],
         rival=rival,
         rivals=rivals,
+        chosen=chosen_gpus(times_ns, best, "first to pay off" if is_first else "fastest"),
         # Each crossover with the settings that distinguish it within the chart.
         crossovers=[
             (settings_text({k: v for k, v in one.held.items() if k not in held}), one.outcome)
@@ -423,7 +419,7 @@ def _step_sections(report: SweepReport, charts: Sequence[Chart]) -> Iterator[Sec
 
 def _step_table(chart: Chart, legend: str) -> Table:
     """Return sizes as rows and devices as columns; the shortest step of a row is bold."""
-    rows = _shown_rows(chart)
+    rows = evenly_spread(range(len(chart.x_labels)), _MAX_ROWS)
     by_row = [{point.row: point for point in series.points} for series in chart.series]
     shortest_ns = {
         row: min(
@@ -450,21 +446,6 @@ def _step_table(chart: Chart, legend: str) -> Table:
     num_rows = len(chart.x_labels)
     cut = f"\n{len(rows)} of {num_rows} sizes; all by --json" if len(rows) < num_rows else ""
     return Table(columns, legend=legend + cut)
-
-
-def _shown_rows(chart: Chart) -> Sequence[int]:
-    """Return evenly spaced rows, plus both ends and those around the first crossover."""
-    rows = range(len(chart.x_labels))
-    if len(rows) <= _MAX_ROWS:
-        return rows
-    shown = {*evenly_spread(rows, _MAX_ROWS - 2)}
-    if chart.crossovers:
-        first = min(mark.x for mark in chart.crossovers)
-        x_of = {point.row: point.x for series in chart.series for point in series.points}
-        below = [row for row, x in x_of.items() if x < first]
-        above = [row for row, x in x_of.items() if x >= first]
-        shown |= {*sorted(below)[-1:], *sorted(above)[:1]}
-    return sorted(shown)
 
 
 def _failure_section(report: SweepReport) -> Iterator[Section]:

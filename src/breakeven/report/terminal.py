@@ -34,11 +34,8 @@ from breakeven.report.document import (
     cell_text,
     fact_lines,
 )
-from breakeven.report.text import plural, printable
+from breakeven.report.text import ASCII, plural, printable
 
-_ASCII = str.maketrans(
-    {"●": "*", "○": "o", "◆": "#", "▪": "=", "─": "-", "┊": ":", "█": "#", "→": "->"}
-)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _CHART_ROWS = (10, 16)
 _CHART_COLUMNS = 100
@@ -84,7 +81,7 @@ def _text(phrase: Phrase, console: Console, style: str = "", indent: int = 0) ->
     text = Text(style=style, overflow="fold")  # fold a long path at the end; do not drop it
     for part in (phrase,) if isinstance(phrase, str) else phrase:
         words, own = (part, "") if isinstance(part, str) else part
-        text.append(words.translate(_ASCII) if console.options.ascii_only else words, own)
+        text.append(words.translate(ASCII) if console.options.ascii_only else words, own)
     return Padding(text, (0, 0, 0, indent), expand=False) if indent else text
 
 
@@ -125,8 +122,10 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Chart():
                 yield from _chart(block, console)
             case Timeline(spans):
-                is_ascii = console.options.ascii_only
-                yield from strip_text(spans, console.width, is_ascii=is_ascii)
+                for line in strip_text(spans, console.width):
+                    if console.options.ascii_only:
+                        line.plain = line.plain.translate(ASCII)
+                    yield line
             case _:
                 assert_never(block)
 
@@ -206,19 +205,16 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
         )
     for row in range(min(len(columns[0].cells), table.most)):
         mark = table.marks[row] if table.marks else ""
-        cells = (_cell(column.cells[row], column, console) for column in columns)
+        cells = (_cell(column.cells[row], console) for column in columns)
         drawn.add_row(*cells, style=_ROW_STYLES.get(mark, ""))
     return drawn
 
 
-def _cell(cell: AnyCell, column: Column, console: Console) -> RenderableType:
+def _cell(cell: AnyCell, console: Console) -> RenderableType:
     if isinstance(cell, Bar):
         return _Drawn(cell)
     phrase, style = (cell.phrase, cell.style) if isinstance(cell, Cell) else (cell, "")
-    text = _text(phrase, console, style)
-    if column.is_cut and isinstance(text, Text):
-        text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+    return _text(phrase, console, style)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -233,7 +229,7 @@ class _Drawn:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         is_ascii, width = console.options.ascii_only, options.max_width
         plot = bar_plot(self.cell, width, is_ascii=is_ascii)
-        yield Text(plot.translate(_ASCII) if is_ascii else plot, style=self.cell.style)
+        yield Text(plot.translate(ASCII) if is_ascii else plot, style=self.cell.style)
 
 
 def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:

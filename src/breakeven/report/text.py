@@ -9,6 +9,11 @@ from typing import Any
 from breakeven.trace import line_text
 from breakeven.units import format_digits, format_duration
 
+# Signs of reports for terminals without them.
+ASCII = str.maketrans(
+    dict(zip("●○◆▪█×–·µ▲▼╳━─│┤┴└₂", "*o#=#x-|u^vX=-||++2", strict=True))
+    | {"→": "->", "…": "...", "±": "+/-"}
+)
 # Closer to 1 than this, two digits would print a difference as "1×".
 _NEAR_ONE = 0.095
 

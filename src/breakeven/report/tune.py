@@ -71,6 +71,7 @@ def tune_document(report: TuneReport) -> Document:
             *side_effect_facts(report.writes),
         ),
         blocks=tuple(_sections(report)),
+        command=report.command,
         interval_percent=95,
     )
 
@@ -154,11 +155,11 @@ def _sections(report: TuneReport) -> Iterator[Section]:
             lines.append(Line(reason, "dim", 4))
     if lines:
         yield Section("Tried, in this order", lines)
-    others: list[Line] = []
-    for one in report.trials:
-        if one.outcome is Outcome.NOT_APPLICABLE:
-            why = f": {printable(one.reason, 600)}" if one.reason else ""
-            others.append(Line((printable(one.candidate, 60), (why, "dim")), indent=2))
+    others = [
+        Line((printable(one.candidate, 60), (f": {printable(one.reason, 600)}", "dim")), indent=2)
+        for one in report.trials
+        if one.outcome is Outcome.NOT_APPLICABLE
+    ]
     if others:
         yield Section("Does not apply", others, is_list=True)
     settings = [

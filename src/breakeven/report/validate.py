@@ -85,7 +85,7 @@ def accuracy_document(report: AccuracyReport) -> Document:
     names, *figures = zip(*rows, strict=True)
     table = Table(
         (
-            Column("", names, least=6, is_cut=True),
+            Column("", names, least=6),
             *(
                 Column(header, cells, is_number=True)
                 for header, cells in zip(HEADERS, figures, strict=True)

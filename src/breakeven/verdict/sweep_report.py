@@ -173,6 +173,8 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
         caveats: Reasons to trust all figures less; each point has its own.
         writes: Files that a run of the script wrote, and what happened to them; null if it did not
             run, and in older reports.
+        command: The command that made the report, without options of output; empty if no command
+            did, and in older reports.
     """
 
     schema_version: int
@@ -186,3 +188,4 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     published: tuple[PublishedPoint, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     writes: FileWrites | None = None
+    command: str = ""

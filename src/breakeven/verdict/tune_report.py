@@ -146,6 +146,8 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         writes: Files that a run of the script wrote, and what happened to them; null if it did not
             run, and in older reports.
         is_length_known: Whether ``num_steps`` is the exact length of the run.
+        command: The command that made the report, without options of output; empty if no command
+            did, and in older reports.
     """
 
     schema_version: int = TUNE_SCHEMA_VERSION
@@ -169,6 +171,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     is_undecided: bool = False
     writes: FileWrites | None = None
     is_length_known: bool = True
+    command: str = ""
 
 
 def is_undecided(trials: Iterable[Trial]) -> bool:

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from breakeven import __version__
 from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
-from breakeven.cli.dispatch import build_parser
+from breakeven.cli.dispatch import answer_command, build_parser
 from breakeven.cost import reference_host
 from breakeven.errors import BreakevenError, ScriptError, UsageError
 from breakeven.report import read_report, record, to_json
@@ -171,7 +174,8 @@ def test_json_is_one_document_on_stdout(
     check: FakeCheck, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["check", "train.py", "--json"]) == 0
-    assert capsysbinary.readouterr().out == to_json(made_up.cpu_wins())
+    report = replace(made_up.cpu_wins(), command="breakeven check train.py")
+    assert capsysbinary.readouterr().out == to_json(report)
 
 
 def test_json_is_utf_8_on_an_ascii_terminal(
@@ -188,10 +192,34 @@ def test_output_file_holds_the_same_document(
 ) -> None:
     path = tmp_path / "report.json"
     assert main(["check", "train.py", "-o", str(path)]) == 0
-    assert path.read_bytes() == to_json(made_up.cpu_wins())
+    report = replace(made_up.cpu_wins(), command="breakeven check train.py")
+    assert path.read_bytes() == to_json(report)
     out = capsys.readouterr().out
     assert out.startswith("Train this")
     assert "report.json" in "".join(out.split()[-2:])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("check train.py", "check train.py"),
+        ("check -q train.py --json -o run.json --force --no-source", "check train.py"),
+        ("check --output=run.json -orun.json train.py --quiet", "check train.py"),
+        ("explain train.py --trace step.json --rule SYNC001", "explain train.py --rule SYNC001"),
+        ("sweep train.py --over width=1..8 --chart=a.html", "sweep train.py --over width=1..8"),
+        ("tune -m pkg --write-patch a.diff --exact", "tune -m pkg --exact"),
+        ("check train.py -- -o out --json", "check train.py -- -o out --json"),
+        ("check 'my net.py' --device 'A 1' -- ''", "check 'my net.py' --device 'A 1' -- ''"),
+    ],
+)  # fmt: skip
+def test_the_stored_command_has_all_but_options_of_output(given: str, kept: str) -> None:
+    assert answer_command(shlex.split(given)) == f"breakeven {kept}"
+
+
+@given(st.lists(st.text()))
+def test_the_stored_command_holds_any_argument_of_the_script(arguments: list[str]) -> None:
+    stored = answer_command(["check", "-q", "train.py", "--", *arguments])
+    assert shlex.split(stored) == ["breakeven", "check", "train.py", "--", *arguments]
 
 
 def test_output_file_may_leave_the_source_out(check: FakeCheck, tmp_path: Path) -> None:
@@ -203,6 +231,10 @@ def test_output_file_may_leave_the_source_out(check: FakeCheck, tmp_path: Path) 
     assert main(["check", "train.py", "-o", str(bare), "--no-source"]) == 0
     assert b"import secrets" in whole.read_bytes()
     assert b"import secrets" not in bare.read_bytes()
+    assert (read_report(whole).command, read_report(bare).command) == (
+        "breakeven check train.py",
+        "",
+    )
     assert read_report(bare).findings == made_up.cpu_wins().findings
 
 

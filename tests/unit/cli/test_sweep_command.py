@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import breakeven.report
 from breakeven.capture import KEEP_NOTHING, Keep
@@ -158,8 +159,9 @@ def test_files(
     output, chart = tmp_path / "sweep.json", tmp_path / "sweep.HTML"
     command = [*SWEEP, "-q", "-o", str(output), "--chart", str(chart)]
     assert main(command) == 0
-    assert output.read_bytes() == to_json(made_up.batch_sizes())
-    assert (chart.read_text(), charts) == (".html", [".html"])
+    over = "breakeven sweep train.py --over batch_size=16..64"
+    assert output.read_bytes() == to_json(replace(made_up.batch_sizes(), command=over))
+    assert (chart.read_text(), charts) == (".HTML", [".HTML"])
     out = "".join(capsys.readouterr().out.split())
     assert "sweep.json" in out
     assert "sweep.HTML" in out
@@ -209,7 +211,7 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
         ("--engine slurm", "invalid choice: 'slurm'", None),
         ("--strategy fsdp", "invalid choice: 'fsdp'", None),
         ("--force", "--force is about -o FILE and --chart FILE", None),
-        ("--chart a.pdf", "'a.pdf' does not end in one of .html, .svg", None),
+        ("--chart a.pdf", "no chart is written as .pdf", None),
         ("--chart a.svg -o a.svg", "-o and --chart name the same file", None),
         ("--time-limit 0", "is not a number of seconds above 0", None),
         (

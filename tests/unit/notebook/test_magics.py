@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import breakeven
 from breakeven.cli.output import print_report
@@ -49,13 +50,13 @@ def test_a_command_returns_its_report(magic: Magic, monkeypatch: pytest.MonkeyPa
 
     def run(words: list[str]) -> int:
         assert words == ["check", "my train.py", "--device", "T4"]
-        print_report(report, argparse.Namespace(json=False))
+        print_report(report, argparse.Namespace(json=False, command_line="breakeven check"))
         return 0
 
     monkeypatch.setattr(magics, "run_command", run)
     answer = magic("check 'my train.py' --device T4")
     assert isinstance(answer, Report)
-    assert answer.value is report
+    assert answer.value == replace(report, command="breakeven check")
 
 
 def test_a_command_without_a_report_returns_nothing(

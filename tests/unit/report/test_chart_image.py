@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_an_image_names_all_devices() -> None:
 def test_crossovers_are_in_the_image() -> None:
     text = "\n".join(texts_of(sweeps.widths()))
     assert "T4 faster from 168 (145–198) on" in text
+
+
+def test_an_image_follows_the_readers_colours() -> None:
+    (style,) = re.findall(
+        "<style>(.*?)</style>", chart_document(made_up.cpu_wins(), ".svg").decode(), re.S
+    )
+    light, dark = style.split("@media screen and (prefers-color-scheme: dark) {")
+    for rules, colours in ((light, ("#ffffff", "#1f2328")), (dark, ("#15181d", "#e9edf1"))):
+        paper, ink = (
+            re.search(rule, rules)
+            for rule in (r"\.paper { fill: (#\w+)", r"svg text { fill: (#\w+)")
+        )
+        assert (paper and paper[1], ink and ink[1]) == colours
 
 
 def test_names_are_no_markup() -> None:

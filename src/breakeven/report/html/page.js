@@ -1,8 +1,14 @@
 "use strict";
-// Read-outs by pointer and keyboard, and curves that can be hidden. All figures are in the page's
-// tables; without this script they, the drawing and the legend are still there.
+// Read-outs by pointer and keyboard, curves that can be hidden, and a button that copies. All figures
+// are in the page's tables; without this script they, the drawing and the legend are still there.
 (() => {
-  const NEAR = 40; // units of the drawing within which the pointer picks a point
+  const NEAR = 40; // pixels within which the pointer picks a point
+
+  // The centre of a marker in a window of any width.
+  const centre = (marker) => {
+    const box = marker.getBoundingClientRect();
+    return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+  };
 
   // A track is what the left and right arrows move along: a curve, the crossovers, the stars.
   const tracksOf = (figure, svg) => {
@@ -17,8 +23,7 @@
     const curves = [...svg.querySelectorAll("g.series")].map((group) => {
       const column = Number(group.dataset.series) + 1;
       const points = [...group.querySelectorAll("use")].map((use) => ({
-        x: Number(use.getAttribute("x")),
-        y: Number(use.getAttribute("y")),
+        marker: use,
         text: textOf(use, column),
       }));
       return { group, points };
@@ -26,8 +31,7 @@
     const marks = [...svg.querySelectorAll("g[data-track]")].map((group) => ({
       group,
       points: [...group.querySelectorAll(".mark")].map((mark) => ({
-        x: Number(mark.dataset.x),
-        y: Number(mark.dataset.y),
+        marker: mark,
         text: mark.querySelector("title").textContent,
       })),
     }));
@@ -36,7 +40,7 @@
 
   const nearest = (points, x) =>
     points.reduce((best, point, i) =>
-      Math.abs(point.x - x) < Math.abs(points[best].x - x) ? i : best, 0);
+      Math.abs(centre(point.marker).x - x) < Math.abs(centre(points[best].marker).x - x) ? i : best, 0);
 
   const enhance = (figure) => {
     const svg = figure.querySelector("svg.plot");
@@ -54,25 +58,26 @@
     const show = (track, index) => {
       const point = track.points[index];
       current = { track, index };
-      ring.setAttribute("cx", point.x);
-      ring.setAttribute("cy", point.y);
+      const box = svg.getBoundingClientRect();
+      const at = centre(point.marker);
+      const [x, y] = [at.x - box.x, at.y - box.y];
+      ring.setAttribute("cx", x);
+      ring.setAttribute("cy", y);
       ring.setAttribute("visibility", "visible");
       readout.textContent = point.text;
       tip.textContent = point.text;
       tip.hidden = false;
-      const scale = svg.clientWidth / svg.viewBox.baseVal.width;
-      const left = Math.min(point.x * scale + 14, svg.clientWidth - tip.offsetWidth - 4);
-      const above = point.y * scale - tip.offsetHeight - 14;
-      tip.style.left = `${Math.max(left, 0)}px`;
-      tip.style.top = `${above < 0 ? point.y * scale + 16 : above}px`;
+      const above = y - tip.offsetHeight - 14;
+      tip.style.left = `${Math.max(Math.min(x + 14, box.width - tip.offsetWidth - 4), 0)}px`;
+      tip.style.top = `${above < 0 ? y + 16 : above}px`;
     };
     const turn = (step) => {
       const shown = tracks.filter(isShown);
       if (shown.length === 0) return;
       const from = current ? shown.indexOf(current.track) : -1;
       const track = shown[(from + step + shown.length) % shown.length];
-      const x = current ? current.track.points[current.index].x : track.points[0].x;
-      show(track, nearest(track.points, x));
+      const near = current ? current.track.points[current.index] : track.points[0];
+      show(track, nearest(track.points, centre(near.marker).x));
     };
     const move = (index) => {
       const last = current.track.points.length - 1;
@@ -105,11 +110,11 @@
     });
 
     svg.addEventListener("pointermove", (event) => {
-      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
       let best = null;
       for (const track of tracks.filter(isShown)) {
         track.points.forEach((point, index) => {
-          const distance = Math.hypot(point.x - at.x, point.y - at.y);
+          const at = centre(point.marker);
+          const distance = Math.hypot(at.x - event.clientX, at.y - event.clientY);
           if (distance < (best ? best.distance : NEAR)) best = { track, index, distance };
         });
       }
@@ -135,5 +140,18 @@
   };
 
   for (const figure of document.querySelectorAll("figure.chart")) enhance(figure);
+
+  const command = document.querySelector(".command");
+  command?.querySelector("button").addEventListener("click", async () => {
+    const code = command.querySelector("code");
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch { // without permission, or over plain http
+      getSelection().selectAllChildren(code);
+      if (!document.execCommand("copy")) said = "Selected: copy it with Ctrl+C";
+    }
+    command.querySelector("[role=status]").textContent = said;
+  });
   document.documentElement.classList.add("js");
 })();
