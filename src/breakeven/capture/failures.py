@@ -278,8 +278,6 @@ def script_error(
         case FailureKind.PIPE_CLOSED:
             message = f"{label} closed file descriptors that it did not open, including breakeven's"
             hint = "close only files that the script opened; os.closerange closes all of them"
-        case FailureKind.OTHER_PROCESS:
-            message = f"{label} takes no training step in its own process"
         case FailureKind.OTHER_FRAMEWORK:
             place = f" ({_place(location, '')})" if location else ""
             message = f"breakeven answers for PyTorch; {label} trains in {failure.message}{place}"
@@ -287,17 +285,17 @@ def script_error(
         case _:
             assert_never(failure.kind)
     processes = failure.processes
-    if processes is not None and (
-        failure.kind is FailureKind.OTHER_PROCESS
-        or (num_steps == 0 and failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT))
-    ):
+    is_without_step = failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT)
+    if processes is not None and num_steps == 0 and is_without_step:
         number = processes.num_started
         others = "another process" if number == 1 else f"{number} other processes"
         started = _place(processes.location, processes.source)
         message += f"; it started {others} at {started}, and breakeven cannot time those"
         function = processes.function or "path.py:function"
-        elsewhere = f"train in the script's own process, or name the training function: {function}"
-        hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
+        hint = (
+            "if these train, train in the script's own process, or name the training function: "
+            f"{function}; else {hint}"
+        )
     if target.skipped:
         hint += f"; {target.caveats[0].message}"
     return ScriptError(

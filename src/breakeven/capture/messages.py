@@ -350,14 +350,12 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
         location: The user's line that started the last one.
         source: Text of that line.
         function: Function that they run, as ``train.py:train``; empty if unknown.
-        has_steps: Whether they ran training steps; only forked processes show them.
     """
 
     num_started: int
     location: Location
     source: str = ""
     function: str = ""
-    has_steps: bool = False
 
 
 # Exit status of a run that cannot send its answer: the script closed the pipe.
@@ -373,7 +371,6 @@ class FailureKind(StrEnum):
     NO_STEP = "no_step"
     NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
-    OTHER_PROCESS = "other_process"
     OTHER_FRAMEWORK = "other_framework"
     KILLED = "killed"
     PIPE_CLOSED = "pipe_closed"

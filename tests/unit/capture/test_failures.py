@@ -356,14 +356,12 @@ STARTED = " at /elsewhere/model.py:17: `worker.start()`, and breakeven cannot ti
     ("kind", "processes", "message", "hints"),
     [
         (
-            FailureKind.OTHER_PROCESS, replace(PROCESSES, has_steps=True),
-            f"takes no training step in its own process; it started 2 other processes{STARTED}",
-            ["or name the training function: train.py:train"],
-        ),
-        (
             FailureKind.TIME_LIMIT, PROCESSES,
             "did not complete a training step within 60 s; it started 2 other processes" + STARTED,
-            ["if these train, train in the script's own process", "else raise --time-limit"],
+            [
+                "if these train, train in the script's own process, or name the training function: "
+                "train.py:train", "else raise --time-limit",
+            ],
         ),
         (
             FailureKind.NO_STEP, replace(PROCESSES, num_started=1, function=""),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
@@ -76,8 +76,6 @@ _FLUSH_LIMIT_S = 2.0
 _ENOUGH_STEPS = 2
 # Interval for reporting the line of a script without a step.
 _WAITING_EVERY_S = 2.0
-# Limit for the script's own first step after its other processes took one.
-_OWN_STEP_LIMIT_S = 2.0
 # The variable of CUDA, and that of AMD's runtime, which reads both.
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -217,11 +215,8 @@ class ChildRun:
         return None if isinstance(code, NoPatch) else code
 
     def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
-        if not self._processes.is_own:
-            self._processes.note_step()
-            return
         now_s = monotonic()
-        if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
+        if self._processes.is_own and now_s - self._last_progress_s > _PROGRESS_EVERY_S:
             self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
             self._last_progress_s = now_s
 
@@ -271,11 +266,8 @@ class ChildRun:
         begun_s = monotonic()
         left_s = self._request.time_limit_s
         while left_s > 0:
-            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
-                threading.Event().wait(_OWN_STEP_LIMIT_S)
-                if self._session.num_steps == 0:  # only its forked processes train
-                    self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
-            elif self._session.num_steps == 0:
+            sleep(min(left_s, _WAITING_EVERY_S))
+            if self._session.num_steps == 0:
                 with suppress(OSError, ValueError):  # the script's first folder may be deleted
                     location = locate(self._script_frame())
                     if location is not None and location.line:
@@ -284,12 +276,8 @@ class ChildRun:
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
         # Fewer steps give a timing fewer samples; a recording of numbers needs all steps.
         has_failed = self._request.num_recorded_steps > 0
-        limit = f"{self._request.time_limit_s:g} s"
-        self._end(FailureKind.TIME_LIMIT, limit, has_failed=has_failed)
-
-    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
-        frame = self._script_frame()
-        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
+        limit, num_steps = f"{self._request.time_limit_s:g} s", self._session.num_steps
+        failure = failure_in_frame(FailureKind.TIME_LIMIT, limit, self._script_frame(), num_steps)
         self._finish(failure, has_failed=has_failed)
 
     def _script_frame(self) -> FrameType | None:

@@ -1,17 +1,14 @@
-"""Processes that the script itself starts, whose training steps are otherwise invisible."""
+"""Processes that the script itself starts, whose training steps are invisible."""
 
 from __future__ import annotations
 
 import functools
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 from breakeven.capture.failures import source_line
@@ -22,8 +19,6 @@ from breakeven.trace import Location
 
 # Keep the original: a script may replace it.
 _getpid = os.getpid
-# Limit on the steps that a forked process reports.
-_MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
 _LIBRARY_WORK = (
     "torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource",
@@ -33,13 +28,11 @@ _PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
 
 
 class ProcessWatch(Patches):
-    """Inside, notes the lines that start processes, and the steps of forked ones."""
+    """Inside, notes the lines that start processes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._process = _getpid()
-        self._steps_read, self._steps_write = os.pipe()
-        self._num_noted = 0
         self._num_started = 0
         self._location: Location | None = None
         self._function = ""
@@ -72,36 +65,15 @@ class ProcessWatch(Patches):
         """Return whether this is the script's own process, not one that it forked."""
         return _getpid() == self._process
 
-    def note_step(self) -> None:
-        """Report a step of a forked process."""
-        if self._num_noted < _MAX_NOTED_STEPS:
-            self._num_noted += 1
-            with suppress(OSError):  # the script closed all unknown descriptors
-                os.write(self._steps_write, b".")
-
-    def wait_for_steps(self, limit_s: float) -> bool:
-        """Wait until forked processes take steps; return False after the time limit."""
-        try:
-            if not select.select([self._steps_read], [], [], max(0.0, limit_s))[0]:
-                return False
-            self._num_noted += len(os.read(self._steps_read, 64))
-        except (OSError, ValueError):
-            sleep(max(0.0, limit_s))
-            return False
-        return True
-
     def found(self) -> OwnProcesses | None:
         """Return the facts about the processes; None if the script started none."""
         if self._location is None:
             return None
-        # Count steps that the watchdog had no time to read.
-        self.wait_for_steps(0.0)
         return OwnProcesses(
             num_started=self._num_started,
             location=self._location,
             source=source_line(self._location),
             function=self._function,
-            has_steps=self._num_noted > 0,
         )
 
     def _start(
