@@ -91,44 +91,6 @@ def test_a_region_of_autocast_is_the_arithmetic_of_what_it_reaches(
         assert trained.precision() == expected
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.name = "a script's own"
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return 2 * gradient
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [
-        (torch.float32, ("fp32",)),
-        (torch.bfloat16, ("fp32", "bf16")),
-        (torch.float16, ("fp32", "fp16")),
-    ],
-)
-def test_the_graph_tells_in_what_layers_are_computed_that_are_not_trained(
-    dtype: torch.dtype, expected: tuple[str, ...]
-) -> None:
-    trained = Trained(OptimizerHooks(lambda _: None), "")
-    first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).to(dtype).requires_grad_(False)
-    loss = frozen(Doubled.apply(first(torch.randn(4, 8))).to(dtype)).float().sum()
-    loss.backward()
-    trained.note_graph((loss, None))
-    assert trained.precisions() == expected
-
-
-def test_a_cast_without_a_product_is_not_arithmetic() -> None:
-    trained = Trained(OptimizerHooks(lambda _: None), "")
-    loss = torch.nn.Linear(8, 8)(torch.randn(4, 8)).bfloat16().float().sum()
-    loss.backward()
-    trained.note_graph((loss,))
-    assert trained.precisions() == ("fp32",)
-
-
 @pytest.mark.parametrize("has_hardware", [False, True])
 @pytest.mark.parametrize("has_grad", [False, True])
 def test_a_run_says_that_layers_are_emulated_which_it_does_not_train(

@@ -157,7 +157,7 @@ class PlainSession(UpdateSession):
         # A device runs on after the host's call, and compiled code must not see our code.
         self._phases: PhaseWatch | None = None
         if not self._gpu and turns is None and not request.compiles:
-            self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
+            self._phases = PhaseWatch()
         self._stacks: StackSamples | None = None
         if request.watches_program:
             self._stacks = StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
@@ -281,6 +281,7 @@ class PlainSession(UpdateSession):
 
     def _time(self, optimizer: int) -> None:
         if self._load is None:
+            self._trained.unwatch_layers()
             self._load = OtherLoad(counts_group=self._turns is None)
             gpu = self._trained.gpu()
             self._meter = EnergyMeter(gpu_uuid(gpu) if gpu else "")

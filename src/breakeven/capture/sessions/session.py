@@ -218,16 +218,10 @@ class BackwardCalls(Patches):
 
 
 class PhaseWatch(BackwardCalls):
-    """Times backward passes, and the interval from the last one to the end of the update.
+    """Times backward passes, and the interval from the last one to the end of the update."""
 
-    Args:
-        on_first: Called once, with the first backward pass.
-    """
-
-    def __init__(self, on_first: Callable[[BackwardCall], None] = lambda _: None) -> None:
+    def __init__(self) -> None:
         super().__init__(self._end_backward)
-        self._on_first = on_first
-        self._has_seen = False
         # For each update: time of its backward passes, and time since the last of them.
         self._updates: list[tuple[int, int]] = []
         self._backward_ns = 0
@@ -260,6 +254,3 @@ class PhaseWatch(BackwardCalls):
     def _end_backward(self, call: BackwardCall) -> None:
         self._last_end_ns = own_time_ns()
         self._backward_ns += call.duration_ns
-        if not self._has_seen:
-            self._has_seen = True
-            self._on_first(call)
