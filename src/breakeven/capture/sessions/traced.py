@@ -94,9 +94,7 @@ class TracedSession(UpdateSession):
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(
-            fake_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
-        )
+        self.enter_context(fake_cuda(self._recorder, self._note_compile, is_lazy=True))
         self.enter_context(BackwardCalls(self._end_backward))
         # Enter last, to see the calls before the stand-ins of torch.compile and autocast.
         self.enter_context(self._calls)
@@ -127,8 +125,8 @@ class TracedSession(UpdateSession):
             self._wait_for_device()
             return
         is_enough = self._tracer.mark(optimizer)
-        is_known = self._optimizers.is_round_known() and self._graphs.is_settled
-        self._end_update(is_enough=is_enough and (is_known or self._request.records_after > 0))
+        is_known = self._optimizers.is_round_known() or self._request.records_after > 0
+        self._end_update(is_enough=is_enough and is_known)
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
         """End a step of a loop that uses no torch optimizer."""
