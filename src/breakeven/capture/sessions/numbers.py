@@ -27,7 +27,7 @@ from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
+from breakeven.configure import Patches, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
@@ -238,22 +238,21 @@ class ParameterNames:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
-    def name_of(self, parameter: torch.Tensor) -> str | None:
-        """Return the name in the outermost model; None without a model."""
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Return the name in the outermost model; empty without a model."""
         if id(parameter) not in self._names:
             # Check the type, since an object may claim another class.
             models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
-            complete = [model for model in models if "_modules" in vars(model)]
-            parts = {id(part) for model in complete for part in children_of(model)}
-            outermost = (named_parameters_of(each) for each in complete if id(each) not in parts)
-            # The names in the largest model win.
-            for named in sorted(
-                map(list, outermost), key=lambda named: len({id(each) for _, each in named})
-            ):
-                self._names |= {id(each): name.replace(_COMPILED, "") for name, each in named}
+            for model in models:
+                if "_modules" in vars(model):  # its constructor has run
+                    for name, each in named_parameters_of(model):
+                        # The outermost model gives the longest name.
+                        self._names[id(each)] = max(
+                            name.replace(_COMPILED, ""), self._names.get(id(each), ""), key=len
+                        )
             # Search once: an unnamed parameter stays unnamed at later updates.
             self._names.setdefault(id(parameter), "")
-        return self._names[id(parameter)] or None
+        return self._names[id(parameter)]
 
 
 _SEED = 20_240_607
