@@ -170,13 +170,10 @@ class ChildRun:
                 patches.replace(os, "_exit", self._end_at_once)
                 self._run_target(self._request.target)
                 if self._session.num_steps < _ENOUGH_STEPS:
-                    # Wait like Python at the end of a script: the threads may train.
-                    own = threading.current_thread()
-                    while waited := [
-                        t for t in threading.enumerate() if t is not own and not t.daemon
-                    ]:
-                        for thread in waited:
-                            thread.join()
+                    # Wait like Python at the end of a script: its threads may train.
+                    own, threads = threading.current_thread(), threading.enumerate
+                    while others := [t for t in threads() if t is not own and not t.daemon]:
+                        others[0].join()
         except BaseException as error:  # the user's code may raise anything
             if not self._processes.is_own:
                 raise  # end like any process that a script forks
