@@ -20,7 +20,6 @@ from breakeven.capture.location import (
     is_user_file,
     locate,
     location_of,
-    outermost_user_frame,
     text_of,
 )
 from breakeven.capture.messages import FailureKind, RunFailure
@@ -120,16 +119,11 @@ def failure_in_frame(
         num_steps: Number of completed steps.
     """
     location = locate(frame)
-    caller = locate(outermost_user_frame(frame))
-    if caller == location:
-        caller = None
     return RunFailure(
         kind=kind,
         message=message,
         location=location,
         source=source_line(location),
-        caller=caller,
-        caller_source=source_line(caller),
         num_steps=num_steps,
     )
 
@@ -266,8 +260,6 @@ def script_error(
             wanted = "a second training step" if num_steps else "a training step"
             message = f"{label} did not complete {wanted} within {failure.message}"
             message += f"; stuck{at}" if at else ""
-            if failure.caller:
-                message += f", called from {_place(failure.caller, failure.caller_source)}"
             hint = "raise --time-limit, or let the script load and evaluate less before it trains"
             hint = f"{slow_because}; or {hint}" if slow_because else hint
         case FailureKind.KILLED:

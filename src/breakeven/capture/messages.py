@@ -386,9 +386,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
-        caller: The user's outermost line that led there, if the run was stopped and that line
-            differs from ``location``.
-        caller_source: Text of that line.
         num_steps: Number of completed steps.
         missing: Absent module or file, or the file hidden by an imported module of its name.
         our_line: breakeven's line that raised the exception, if any; its file is relative to
@@ -402,8 +399,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     exception: str = ""
     location: Location | None = None
     source: str = ""
-    caller: Location | None = None
-    caller_source: str = ""
     num_steps: int = 0
     missing: str = ""
     our_line: Location | None = None
