@@ -72,7 +72,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         turns: Run a few steps at a time, and wait for a byte on the turn pipe in between.
         backwards_per_step: Number of backward passes that end a step of a plain run; 0 if a torch
             optimizer ends it.
-        num_skipped_steps: Steps of a plain run that do not count.
         times_loader: After a plain run, time a DataLoader's worker processes alone.
         tries_threads: After a plain run on several threads, time steps on one thread and on one per
             core. If the script sets the number, do not.
@@ -101,7 +100,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
     records_after: int = 0
-    num_skipped_steps: int = 0
     times_loader: bool = False
     tries_threads: bool = False
     tries_generated: bool = False
@@ -310,7 +308,6 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
         loader: The DataLoader that feeds the loop; None without one.
         sources: The user's files that were run or imported, as text.
         backwards_per_step: Backward passes per step if no torch optimizer ends the step; else 0.
-        num_host_steps: Steps without the GPU before the first step on it.
         recorded_fraction: Share of its device events that was recorded; less than 1 for a long gap.
     """
 
@@ -318,7 +315,6 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     loader: LoaderUse | None = None
     sources: tuple[SourceText, ...] = ()
     backwards_per_step: int = 0
-    num_host_steps: int = 0
     recorded_fraction: float = 1.0
 
 

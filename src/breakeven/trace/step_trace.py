@@ -57,7 +57,7 @@ class DeviceFault(msgspec.Struct, frozen=True, kw_only=True):
 
 NEVER_ON_DEVICE = Caveat(
     code="never-on-device",
-    message="the script never uses a GPU; predicted as if its model and batches were moved to one",
+    message="no recorded step uses a GPU; predicted as if its model and batches were moved to one",
 )
 
 

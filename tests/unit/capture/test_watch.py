@@ -180,18 +180,6 @@ def test_modes_of_the_script_stay_its_own() -> None:
     assert torch._C._len_torch_function_stack() == 0
 
 
-def test_steps_that_warm_up_on_the_cpu_are_counted() -> None:
-    tracer = StepTracer(StepRecorder(DeviceMap()), lambda: None)
-    for _ in range(3):
-        tracer.mark(0)
-    for _ in range(5):
-        tracer.count_host_step()
-    tracer.forget_host_steps()
-    for _ in range(2):
-        tracer.mark(0)
-    assert tracer.round_ends() == (9, 10)
-
-
 @pytest.mark.parametrize(
     ("step_s", "records_longer", "is_enough"),
     [

@@ -109,12 +109,6 @@ class StepRecorder(EventLog):
         while self.on_first_recording:
             self.on_first_recording.pop()()
 
-    def stop_recording(self) -> None:
-        """Keep no events until `start_recording`; place tensors only while a device holds any."""
-        self.is_recording = False
-        if self.watch is not None and not self.devices.device_bytes:
-            self.watch.stop()
-
     def refuse_array(self, tensor: torch.Tensor) -> None:
         """Note that NumPy receives a tensor on the device, which CUDA refuses."""
         self.record_fault(

@@ -97,20 +97,13 @@ class StepTracer:
         self._num_evaluations = 0
         self._first_ns = 0
         self.is_compiled = False
-        # Updates in steps without the device, before the steps on it.
-        self.num_host_calls = 0
-        # Updates that were discarded for any reason.
+        # Updates of another kind, which were discarded.
         self._num_forgotten = 0
 
     @property
     def num_calls(self) -> int:
         """Return the number of updates so far, of the kind that ends a step."""
-        return self.num_host_calls + len(self._optimizers)
-
-    @property
-    def uses_device(self) -> bool:
-        """Return whether a recorded step so far uses the device."""
-        return any(segment.uses_device for segment in self._segments)
+        return len(self._optimizers)
 
     @property
     def is_blind(self) -> bool:
@@ -150,19 +143,6 @@ class StepTracer:
             self._is_whole = False
             self._recorder.is_recording = False
 
-    def count_host_step(self) -> None:
-        """Note an update without a recording, while the device is unused."""
-        self.num_host_calls += 1
-        self._num_forgotten += 1
-
-    def forget_host_steps(self) -> None:
-        """Start again, since the steps so far did not use the device."""
-        self.num_host_calls += len(self._optimizers) + 1
-        self._num_forgotten += 1
-        self._start_over()
-        self._recorder.start_recording()
-        self._is_whole = True
-
     def mark(self, optimizer: int, boundary: Boundary = Boundary.OPTIMIZER) -> bool:
         """Note an update; return whether the recorded steps suffice.
 
@@ -172,8 +152,11 @@ class StepTracer:
         """
         if boundary > self.boundary:
             self.boundary = boundary
-            self.num_host_calls = 0
-            self._start_over()
+            self._num_forgotten += len(self._optimizers)
+            self._optimizers.clear()
+            self._segments.clear()
+            self._is_whole = False
+            self._first_ns = 0
         self._optimizers.append(optimizer)
         segment = Segment(
             log=self._recorder.step,
@@ -269,7 +252,6 @@ class StepTracer:
             trace=trace,
             loader=chosen.loader,
             backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
-            num_host_steps=self.num_host_calls,
             recorded_fraction=1.0
             if self._num_recorded is None
             else self._num_recorded / (self._recorder.num_calls - self._num_before or 1),
@@ -284,13 +266,6 @@ class StepTracer:
             start + 1 >= offset and all(flags[start + 1 : end + 1])
             for start, end in itertools.pairwise(ends)
         )
-
-    def _start_over(self) -> None:
-        self._num_forgotten += len(self._optimizers)
-        self._optimizers.clear()
-        self._segments.clear()
-        self._is_whole = False
-        self._first_ns = 0
 
     def _rounds(self) -> list[Segment]:
         """Join the segments of each round."""

@@ -105,8 +105,8 @@ class FeedingLoader:
 class PlainSession(UpdateSession):
     """Times the steps of a training loop, and adds only the step boundary.
 
-    A run has up to four parts, in this order: skipped steps, timed steps, steps on other numbers of
-    threads, steps for generated code. Each part starts the next.
+    A run has up to three parts, in this order: timed steps, steps on other numbers of threads,
+    steps for generated code. Each part starts the next.
 
     Args:
         request: The run, with the loaders to change and the sampling time.
@@ -125,8 +125,8 @@ class PlainSession(UpdateSession):
         # torch's type of the GPU; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
         self._turns = turns
-        self._end_step = self._skip if request.num_skipped_steps else self._time
-        self._num_skipped = self._num_backwards = 0
+        self._end_step = self._time
+        self._num_backwards = 0
         self._feeding = FeedingLoader()
         self._warnings: dict[str, None] = {}
         self._is_compiled = False
@@ -179,7 +179,7 @@ class PlainSession(UpdateSession):
     @property
     def num_steps(self) -> int:
         """Return the number of updates so far."""
-        return self._num_skipped + self._timer.num_calls + self._trials.num_calls
+        return self._timer.num_calls + self._trials.num_calls
 
     def _apply(self) -> None:
         if not self._gpu:
@@ -270,12 +270,6 @@ class PlainSession(UpdateSession):
 
     def _mark(self, optimizer: int) -> None:
         self._end_step(optimizer)
-
-    def _skip(self, _: int) -> None:
-        self._num_skipped += 1
-        self._loaders.end_step()
-        if self._num_skipped == self._request.num_skipped_steps:
-            self._end_step = self._time
 
     def _time(self, optimizer: int) -> None:
         if self._load is None:
