@@ -6,7 +6,6 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ class ProcessWatch(Patches):
         self._num_started = 0
         self._location: Location | None = None
         self._function = ""
-        # Whether a process start is in progress: starts nested in it do not count.
-        self._is_starting = False
 
     def _apply(self) -> None:
         start, popen = BaseProcess.start, subprocess.Popen.__init__
@@ -47,18 +44,18 @@ class ProcessWatch(Patches):
             target = getattr(process, "_target", None)
             while isinstance(target, functools.partial):
                 target = target.func
-            is_noted = not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK)
-            self._start(start, process, is_noted=is_noted, function=_function_of(process))
+            if not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK):
+                self._note(_function_of(process))
+            start(process)
 
         @functools.wraps(popen)
         def popen_noted(process: Any, args: Any, *others: Any, **options: Any) -> None:
-            self._start(popen, process, args, *others, is_noted=_is_python(args), **options)
+            if _is_python(args):
+                self._note("")
+            popen(process, args, *others, **options)
 
         self.replace(BaseProcess, "start", start_noted)
         self.replace(subprocess.Popen, "__init__", popen_noted)
-        # Cannot be undone, but the process ends with the run.
-        if hasattr(os, "register_at_fork"):  # not on Windows
-            os.register_at_fork(before=self._before_fork)
 
     @property
     def is_own(self) -> bool:
@@ -76,25 +73,9 @@ class ProcessWatch(Patches):
             function=self._function,
         )
 
-    def _start(
-        self, start: Callable[..., None], *args: Any, is_noted: bool, function: str = "",
-        **options: Any,
-    ) -> None:  # fmt: skip
-        was_starting, self._is_starting = self._is_starting, True
-        try:
-            if is_noted and self.is_own and not was_starting:
-                self._note(function)
-            start(*args, **options)
-        finally:
-            self._is_starting = was_starting
-
-    def _before_fork(self) -> None:
-        if self.is_own and not self._is_starting:
-            self._note("")
-
     def _note(self, function: str) -> None:
         location = locate(sys._getframe(1))
-        if location is not None:
+        if location is not None and self.is_own:
             self._num_started += 1
             self._location, self._function = location, function or self._function
 
