@@ -70,8 +70,6 @@ from breakeven.units import NS_PER_S
 _exit, _fstat, _write = os._exit, os.fstat, os.write
 
 _PROGRESS_EVERY_S = 0.2
-# A flush may never return if the script replaced its output stream.
-_FLUSH_LIMIT_S = 2.0
 # This number of updates suffices for an answer.
 _ENOUGH_STEPS = 2
 # Interval for reporting the line of a script without a step.
@@ -242,10 +240,6 @@ class ChildRun:
                 with suppress(Exception):  # the script may have replaced what reads its files
                     answer = with_other_framework(answer)
             self._send(answer)
-            flushing = threading.Thread(target=_flush_output, daemon=True)
-            with suppress(RuntimeError):  # memory for another thread is exhausted
-                flushing.start()
-                flushing.join(_FLUSH_LIMIT_S)
         except BaseException:  # our bug must not leave the parent waiting
             self._send(internal_failure())
         finally:
@@ -297,13 +291,6 @@ def _load_function(target: Target) -> Callable[[], Any]:
             + ", ".join(sorted(defined)[:8])
         )
     return function
-
-
-def _flush_output() -> None:
-    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
-    for stream in streams:
-        with suppress(Exception):  # the script closed or replaced it
-            stream.flush()
 
 
 class AnswerPipe:
