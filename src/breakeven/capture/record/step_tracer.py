@@ -116,11 +116,6 @@ class StepTracer:
         ends = find_round_ends(self._optimizers)
         return tuple(self._num_forgotten + position for position in ends)
 
-    def backwards_per_step(self) -> int:
-        """Return the number of backward passes per step; at least one."""
-        counts = [step.num_backwards for step in self._rounds() if step.is_whole]
-        return max(1, median_high(counts)) if counts else 1
-
     def note_backward(self) -> None:
         """Note the end of a backward pass; after the first, recording starts."""
         self._num_backwards += 1
@@ -180,7 +175,7 @@ class StepTracer:
         self._recorder.start_recording()
         self._num_backwards = 0
         self._is_whole = True
-        if num_steps < 2 or not self._has_whole_step():
+        if num_steps < 2 or not any(step.is_whole for step in self._rounds()):
             return False
         elapsed_ns = perf_counter_ns() - self._first_ns
         are_three_enough = num_steps > 2 and not self._records_longer
@@ -200,6 +195,7 @@ class StepTracer:
         alike = typical_of(steps)
         chosen = alike[-1]
         has_optimizer = self.boundary is Boundary.OPTIMIZER
+        backwards = [step.num_backwards for step in steps]
         caveats = [] if has_optimizer else [_OWN_UPDATES[self.boundary]]
         if self._recorder.is_moving:
             caveats.append(NEVER_ON_DEVICE)
@@ -251,20 +247,10 @@ class StepTracer:
         return TracedRun(
             trace=trace,
             loader=chosen.loader,
-            backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
+            backwards_per_step=0 if has_optimizer else median_high(max(1, n) for n in backwards),
             recorded_fraction=1.0
             if self._num_recorded is None
             else self._num_recorded / (self._recorder.num_calls - self._num_before or 1),
-        )
-
-    def _has_whole_step(self) -> bool:
-        """Return whether a round's segments were all recorded whole."""
-        offset = len(self._optimizers) - len(self._segments)
-        flags = [True] * offset + [segment.is_whole for segment in self._segments]
-        ends = [-1, *find_round_ends(self._optimizers)]
-        return any(
-            start + 1 >= offset and all(flags[start + 1 : end + 1])
-            for start, end in itertools.pairwise(ends)
         )
 
     def _rounds(self) -> list[Segment]:
