@@ -2,7 +2,7 @@
 
 Messages are single lines of JSON on a pipe. The server sends ``Ready`` once. For every request it
 sends ``Started``. The child sends ``StepCount`` and ``Paused`` any number of times, and then
-``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``. The server sends
+``PlainRun``, ``TracedRun``, ``NumbersRun`` or ``RunFailure``. The server sends
 ``Ended``. For a measurement of the machine, it sends only ``HostRun`` or ``RatesRun``.
 """
 
@@ -54,8 +54,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
             typical step.
         records_after: Instead of a step, record the work after this number of updates, up to the
             next update or for a while; 0 for a step.
-        num_probe_steps: Only run the script for this number of steps; 0 for no probe. A probe
-            replaces nothing but, with ``has_cuda``, CUDA by the CPU.
+        is_probe: Only count the updates up to the end of the script. A probe replaces nothing but,
+            with ``has_cuda``, CUDA by the CPU.
         num_recorded_steps: Record the losses and gradients of this number of steps, with the same
             seed for all unseeded generators; 0 to time steps. If they take longer than
             ``budget_s``, record at least two.
@@ -95,7 +95,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     turns: TurnKind = TurnKind.NONE
     num_recorded_steps: int = 0
     raw_numbers_path: bytes = b""
-    num_probe_steps: int = 0
+    is_probe: bool = False
     weight_noise_roundoffs: float = 0.0
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
@@ -328,16 +328,6 @@ class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
     num_steps: int
 
 
-class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
-    """The script completed the steps of a probe.
-
-    Args:
-        num_steps: Number of steps.
-    """
-
-    num_steps: int
-
-
 class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that the script started, except those that load its batches.
 
@@ -466,5 +456,5 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         return self.gpu == "cuda"
 
 
-Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RatesRun | RunFailure
+Answer = PlainRun | TracedRun | NumbersRun | HostRun | RatesRun | RunFailure
 Message = Ready | Started | StepCount | Paused | Answer | Ended

@@ -7,7 +7,7 @@ from datetime import date
 import msgspec
 import pytest
 
-from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target, TargetKind
+from breakeven.capture import FailureKind, RunFailure, RunRequest, Target, TargetKind
 from breakeven.settings import configured
 from breakeven.store.tuned_file import Evidence, MachineNote, Tuned
 from breakeven.trace import Configuration
@@ -23,11 +23,11 @@ REQUEST = RunRequest(
 
 
 class Probes:
-    def __init__(self, answer: ProbeRun | RunFailure) -> None:
+    def __init__(self, answer: RunFailure) -> None:
         self._answer = answer
         self.asked: list[RunRequest] = []
 
-    def probe(self, request: RunRequest, /) -> ProbeRun | RunFailure:
+    def probe(self, request: RunRequest, /) -> RunFailure:
         self.asked.append(request)
         return self._answer
 

@@ -154,7 +154,7 @@ class ChildRun:
             kind = TracedSession
         elif request.num_recorded_steps:
             kind = NumbersSession
-        elif request.num_probe_steps:
+        elif request.is_probe:
             kind = ProbeSession
         self._session: ScriptSession = kind(request, self._finish, self._on_step)
 

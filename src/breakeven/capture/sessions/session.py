@@ -16,7 +16,7 @@ import torch
 from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from breakeven.capture.messages import Answer, ProbeRun, RunRequest
+from breakeven.capture.messages import Answer, RunRequest
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.loader_watch import LoaderWatch
@@ -103,53 +103,30 @@ class UpdateSession(ScriptSession):
         )
 
 
-# Limit on backward passes that a script accumulates before its first update.
-_MOST_ACCUMULATED = 32
-
-
 class ProbeSession(ScriptSession):
-    """Counts the steps of a script, and replaces only the parts that the request names.
+    """Counts the updates of a script up to its end, and replaces nothing else.
 
-    If no torch optimizer steps for long, each backward pass counts.
-
-    Args:
-        request: The run, with the number of steps, and whether CUDA means the CPU.
-        on_done: Called from the training loop after the last step.
-        on_step: As in every session.
+    With ``has_cuda``, CUDA means the CPU.
     """
 
     _num_updates = 0
-    _num_backwards = 0
 
     @property
     def num_steps(self) -> int:
-        """Return the number of steps so far."""
-        return self._num_updates or max(0, self._num_backwards - _MOST_ACCUMULATED)
+        """Return the number of updates so far."""
+        return self._num_updates
 
     def _apply(self) -> None:
         if self._request.has_cuda:
             self.enter_context(redirect_cuda_to_cpu(has_cuda=True, is_alone=True))
         self.callback(register_optimizer_step_post_hook(lambda *_: self.mark_call()).remove)
-        self.enter_context(BackwardCalls(self._end_backward))
 
     def _mark(self, optimizer: int) -> None:
         self._num_updates += 1
-        self._tell()
+        self._on_step(self._num_updates, False)
 
-    def _end_backward(self, _: BackwardCall) -> None:
-        self._num_backwards += 1
-        if not self._num_updates:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._on_step(self.num_steps, False)
-        if self.num_steps >= self._request.num_probe_steps:
-            self._on_done()
-
-    def result(self) -> ProbeRun | None:
-        """Return the answer if all steps are done, else None."""
-        is_enough = self.num_steps >= self._request.num_probe_steps
-        return ProbeRun(num_steps=self.num_steps) if is_enough else None
+    def result(self) -> None:
+        """Return nothing: the failure of the run, for whatever reason, has the number of steps."""
 
 
 class _Here(threading.local):
