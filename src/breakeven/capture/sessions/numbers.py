@@ -27,6 +27,7 @@ from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.sessions.session import UpdateSession
+from breakeven.capture.sessions.trained import Trained
 from breakeven.configure import Patches, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
@@ -52,13 +53,13 @@ class NumbersSession(UpdateSession):
     ) -> None:  # fmt: skip
         super().__init__(request, on_done, on_step)
         self._numbers: dict[int, int] = {}
+        self._trained = Trained(self._optimizers, "cuda" if request.on_gpu else "")
         self._names = ParameterNames()
         self._noise = WeightNoise(request.weight_noise_roundoffs, request.weight_noise_seed)
         self._losses: list[TensorNumbers] = []
         self._gradients: list[TensorNumbers] = []
         self._steps: list[StepNumbers] = []
         self._rng_digest = b""
-        self._arithmetic = ""
         self._first_step_s: float | None = None
 
     @property
@@ -78,7 +79,7 @@ class NumbersSession(UpdateSession):
             # Inductor's generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
         self.enter_context(self._loaders)
-        backward, enter = torch.autograd.backward, torch.autocast.__enter__
+        backward = torch.autograd.backward
 
         def record_losses(tensors: Any, *args: Any, **kwargs: Any) -> None:
             each = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
@@ -90,14 +91,9 @@ class NumbersSession(UpdateSession):
                     self._losses.append(tensor_numbers(tensor, key=key, name=name))
             backward(each, *args, **kwargs)
 
-        def note_autocast(region: Any) -> Any:
-            if region._enabled and region.device == device:
-                self._arithmetic = str(region.fast_dtype).removeprefix("torch.")
-            return enter(region)
-
         self.replace(torch.autograd, "backward", record_losses)
         if request.configuration == Configuration():  # the script's own
-            self.replace(torch.autocast, "__enter__", note_autocast)
+            self.enter_context(self._trained)
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
@@ -111,7 +107,9 @@ class NumbersSession(UpdateSession):
         if not self._steps:
             return None
         recorded = RecordedNumbers(
-            steps=tuple(self._steps), rng_digest=self._rng_digest, arithmetic=self._arithmetic
+            steps=tuple(self._steps),
+            rng_digest=self._rng_digest,
+            arithmetic=str(self._trained.autocast_dtype or "").removeprefix("torch."),
         )
         path = Path(os.fsdecode(self._request.raw_numbers_path))
         path.write_bytes(msgspec.msgpack.encode(recorded))

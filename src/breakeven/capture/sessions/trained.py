@@ -35,7 +35,8 @@ class Trained(Patches):
         self._gpu = gpu
         self._loss_dtype: torch.dtype | None = None
         self._loss_device: torch.device | None = None
-        self._autocast_dtype: torch.dtype | None = None
+        # Of the last autocast region; None without one.
+        self.autocast_dtype: torch.dtype | None = None
         self._layer_dtypes: set[torch.dtype] = set()
         self._watched: RemovableHandle | None = None
 
@@ -45,7 +46,7 @@ class Trained(Patches):
         def enter(region: Any) -> Any:
             # A region for CUDA that finds no GPU, or is disabled, casts nothing.
             if region._enabled and region.device == (self._gpu or "cpu"):
-                self._autocast_dtype = region.fast_dtype
+                self.autocast_dtype = region.fast_dtype
             return original(region)
 
         self.replace(torch.autocast, "__enter__", enter)
@@ -87,8 +88,8 @@ class Trained(Patches):
 
     def precision(self) -> str:
         """Return the dtype of autocast regions, or otherwise that of most parameters."""
-        if self._autocast_dtype is not None:
-            return _PRECISIONS.get(self._autocast_dtype, "fp32")
+        if self.autocast_dtype is not None:
+            return _PRECISIONS.get(self.autocast_dtype, "fp32")
         counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
         for parameter in self._optimizers.parameters():
             counts[parameter.dtype] += parameter.numel()
