@@ -14,7 +14,7 @@ from breakeven.capture.messages import RunRequest, TracedRun
 from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.record.held_objects import held_arrays, may_reach_device
+from breakeven.capture.record.held_objects import held_arrays
 from breakeven.capture.record.hooks import ModulePath
 from breakeven.capture.record.loader_watch import tensors_of
 from breakeven.capture.record.modes import without_modes
@@ -146,11 +146,8 @@ class TracedSession(UpdateSession):
         stack.callback(setattr, recorder.here, "phase", recorder.here.phase)
         recorder.here.phase = Phase.DATA
         self._num_before_fetch = recorder.num_device_events
-        if loader not in self._uses_device:
-            # In a script that is moved to a GPU, loading stays on the host.
-            may_reach = not self._request.is_moved and may_reach_device(loader, devices)
-            self._uses_device[loader] = may_reach
-        if not self._uses_device[loader]:
+        # The first fetch shows it. In a script that is moved to a GPU, loading stays on the host.
+        if not self._uses_device.setdefault(loader, not self._request.is_moved):
             stack.enter_context(without_modes())
             stack.enter_context(devices.loading())
         return stack
