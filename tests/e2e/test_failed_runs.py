@@ -62,17 +62,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["plain", "traced"])
-def test_training_in_forked_processes_is_told_at_once(
+def test_training_in_forked_processes_is_no_step(
     is_traced: bool, launcher: Launcher, prepare: Prepare
 ) -> None:
     request = prepare(WORKERS.format(method="fork", num_steps=10**9))
-    failure = launcher.run(replace(request, is_traced=is_traced))
+    failure = launcher.run(replace(request, is_traced=is_traced, time_limit_s=3.0))
     assert isinstance(failure, RunFailure)
-    assert failure.kind is FailureKind.OTHER_PROCESS
+    assert (failure.kind, failure.num_steps) == (FailureKind.TIME_LIMIT, 0)
     assert failure.processes is not None
     assert failure.processes.source == "worker.start()"
     assert failure.processes.function == "train.py:train"
-    assert failure.processes.has_steps
     # Nobody goes on training.
     assert isinstance(launcher.run(prepare("train()")), PlainRun)
 

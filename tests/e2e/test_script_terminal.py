@@ -125,22 +125,8 @@ def test_nothing_is_left_open(launcher: Launcher) -> None:
 
 ENDS_OF_INPUT = {
     "read": "import sys; print(repr(sys.stdin.read()), repr(sys.stdin.read()))",
-    "input": "import readline; input('name? ')",
+    "input": "input('name? ')",
     "password": "import getpass, warnings\nwarnings.simplefilter('ignore')\ngetpass.getpass()",
-    "debugger": "breakpoint()\nx = 1",
-    "one key": """
-        import sys, termios, tty
-        tty.setcbreak(0)
-        print(repr(sys.stdin.read(1)))
-    """,
-    "curses": """
-        import curses
-        screen = curses.initscr()
-        curses.noecho()
-        screen.getch()
-        curses.endwin()
-    """,
-    "all settings changed": "import os; os.system('stty raw cols 10; stty sane; head -c1')",
 }
 
 
@@ -153,8 +139,6 @@ def test_nobody_types(name: str, run: Run, at_terminal: Launcher) -> None:
         assert output == "'' ''\n"
     if name in ("input", "password"):
         assert answer.exception == "EOFError"
-    if name == "debugger":
-        assert answer.exception == "BdbQuit"
     assert run(at_terminal, ASKS)[1] == AT_TERMINAL
 
 

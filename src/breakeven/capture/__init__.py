@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from breakeven.capture.messages import OtherWork as OtherWork
     from breakeven.capture.messages import OwnProcesses as OwnProcesses
     from breakeven.capture.messages import PlainRun as PlainRun
-    from breakeven.capture.messages import ProbeRun as ProbeRun
     from breakeven.capture.messages import Ready as Ready
     from breakeven.capture.messages import RunFailure as RunFailure
     from breakeven.capture.messages import RunRequest as RunRequest

@@ -20,7 +20,6 @@ from breakeven.capture.location import (
     is_user_file,
     locate,
     location_of,
-    outermost_user_frame,
     text_of,
 )
 from breakeven.capture.messages import FailureKind, RunFailure
@@ -120,16 +119,11 @@ def failure_in_frame(
         num_steps: Number of completed steps.
     """
     location = locate(frame)
-    caller = locate(outermost_user_frame(frame))
-    if caller == location:
-        caller = None
     return RunFailure(
         kind=kind,
         message=message,
         location=location,
         source=source_line(location),
-        caller=caller,
-        caller_source=source_line(caller),
         num_steps=num_steps,
     )
 
@@ -266,8 +260,6 @@ def script_error(
             wanted = "a second training step" if num_steps else "a training step"
             message = f"{label} did not complete {wanted} within {failure.message}"
             message += f"; stuck{at}" if at else ""
-            if failure.caller:
-                message += f", called from {_place(failure.caller, failure.caller_source)}"
             hint = "raise --time-limit, or let the script load and evaluate less before it trains"
             hint = f"{slow_because}; or {hint}" if slow_because else hint
         case FailureKind.KILLED:
@@ -278,8 +270,6 @@ def script_error(
         case FailureKind.PIPE_CLOSED:
             message = f"{label} closed file descriptors that it did not open, including breakeven's"
             hint = "close only files that the script opened; os.closerange closes all of them"
-        case FailureKind.OTHER_PROCESS:
-            message = f"{label} takes no training step in its own process"
         case FailureKind.OTHER_FRAMEWORK:
             place = f" ({_place(location, '')})" if location else ""
             message = f"breakeven answers for PyTorch; {label} trains in {failure.message}{place}"
@@ -287,17 +277,17 @@ def script_error(
         case _:
             assert_never(failure.kind)
     processes = failure.processes
-    if processes is not None and (
-        failure.kind is FailureKind.OTHER_PROCESS
-        or (num_steps == 0 and failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT))
-    ):
+    is_without_step = failure.kind in (FailureKind.NO_STEP, FailureKind.TIME_LIMIT)
+    if processes is not None and num_steps == 0 and is_without_step:
         number = processes.num_started
         others = "another process" if number == 1 else f"{number} other processes"
         started = _place(processes.location, processes.source)
         message += f"; it started {others} at {started}, and breakeven cannot time those"
         function = processes.function or "path.py:function"
-        elsewhere = f"train in the script's own process, or name the training function: {function}"
-        hint = elsewhere if processes.has_steps else f"if these train, {elsewhere}; else {hint}"
+        hint = (
+            "if these train, train in the script's own process, or name the training function: "
+            f"{function}; else {hint}"
+        )
     if target.skipped:
         hint += f"; {target.caveats[0].message}"
     return ScriptError(
@@ -323,6 +313,8 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
     match exception:
         case "ShardedModelError":
             return _NO_SHARDS
+        case "CapturedGraphError":
+            return "check the eager step: the report predicts its CUDA graph in a row of its own"
         case "ModuleNotFoundError":
             top = missing.partition(".")[0]
             if top == "deepspeed":

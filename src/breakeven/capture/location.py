@@ -89,14 +89,6 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def outermost_user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the outermost frame at or below ``frame`` that runs a file of the user."""
-    found = frame = user_frame(frame)
-    while frame is not None:
-        found, frame = frame, user_frame(frame.f_back)
-    return found
-
-
 def runs_user_code(frame: FrameType | None, *, below: CodeType) -> bool:
     """Return whether ``frame`` or a caller of it, up to ``below``, runs a file of the user."""
     while frame is not None and frame.f_code is not below:

@@ -2,7 +2,7 @@
 
 Messages are single lines of JSON on a pipe. The server sends ``Ready`` once. For every request it
 sends ``Started``. The child sends ``StepCount`` and ``Paused`` any number of times, and then
-``PlainRun``, ``TracedRun``, ``NumbersRun``, ``ProbeRun`` or ``RunFailure``. The server sends
+``PlainRun``, ``TracedRun``, ``NumbersRun`` or ``RunFailure``. The server sends
 ``Ended``. For a measurement of the machine, it sends only ``HostRun`` or ``RatesRun``.
 """
 
@@ -54,8 +54,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
             typical step.
         records_after: Instead of a step, record the work after this number of updates, up to the
             next update or for a while; 0 for a step.
-        num_probe_steps: Only run the script for this number of steps; 0 for no probe. A probe
-            replaces nothing but, with ``has_cuda``, CUDA by the CPU.
+        is_probe: Only count the updates up to the end of the script. A probe replaces nothing but,
+            with ``has_cuda``, CUDA by the CPU.
         num_recorded_steps: Record the losses and gradients of this number of steps, with the same
             seed for all unseeded generators; 0 to time steps. If they take longer than
             ``budget_s``, record at least two.
@@ -72,7 +72,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
         turns: Run a few steps at a time, and wait for a byte on the turn pipe in between.
         backwards_per_step: Number of backward passes that end a step of a plain run; 0 if a torch
             optimizer ends it.
-        num_skipped_steps: Steps of a plain run that do not count.
         times_loader: After a plain run, time a DataLoader's worker processes alone.
         tries_threads: After a plain run on several threads, time steps on one thread and on one per
             core. If the script sets the number, do not.
@@ -96,12 +95,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     turns: TurnKind = TurnKind.NONE
     num_recorded_steps: int = 0
     raw_numbers_path: bytes = b""
-    num_probe_steps: int = 0
+    is_probe: bool = False
     weight_noise_roundoffs: float = 0.0
     weight_noise_seed: int = 0
     backwards_per_step: int = 0
     records_after: int = 0
-    num_skipped_steps: int = 0
     times_loader: bool = False
     tries_threads: bool = False
     tries_generated: bool = False
@@ -310,7 +308,6 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
         loader: The DataLoader that feeds the loop; None without one.
         sources: The user's files that were run or imported, as text.
         backwards_per_step: Backward passes per step if no torch optimizer ends the step; else 0.
-        num_host_steps: Steps without the GPU before the first step on it.
         recorded_fraction: Share of its device events that was recorded; less than 1 for a long gap.
     """
 
@@ -318,7 +315,6 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
     loader: LoaderUse | None = None
     sources: tuple[SourceText, ...] = ()
     backwards_per_step: int = 0
-    num_host_steps: int = 0
     recorded_fraction: float = 1.0
 
 
@@ -332,16 +328,6 @@ class NumbersRun(msgspec.Struct, frozen=True, kw_only=True, tag="numbers"):
     num_steps: int
 
 
-class ProbeRun(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
-    """The script completed the steps of a probe.
-
-    Args:
-        num_steps: Number of steps.
-    """
-
-    num_steps: int
-
-
 class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that the script started, except those that load its batches.
 
@@ -350,14 +336,12 @@ class OwnProcesses(msgspec.Struct, frozen=True, kw_only=True):
         location: The user's line that started the last one.
         source: Text of that line.
         function: Function that they run, as ``train.py:train``; empty if unknown.
-        has_steps: Whether they ran training steps; only forked processes show them.
     """
 
     num_started: int
     location: Location
     source: str = ""
     function: str = ""
-    has_steps: bool = False
 
 
 # Exit status of a run that cannot send its answer: the script closed the pipe.
@@ -373,7 +357,6 @@ class FailureKind(StrEnum):
     NO_STEP = "no_step"
     NO_OPERATOR = "no_operator"
     TIME_LIMIT = "time_limit"
-    OTHER_PROCESS = "other_process"
     OTHER_FRAMEWORK = "other_framework"
     KILLED = "killed"
     PIPE_CLOSED = "pipe_closed"
@@ -389,9 +372,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
         exception: Name of the exception's type.
         location: The user's line.
         source: Text of that line.
-        caller: The user's outermost line that led there, if the run was stopped and that line
-            differs from ``location``.
-        caller_source: Text of that line.
         num_steps: Number of completed steps.
         missing: Absent module or file, or the file hidden by an imported module of its name.
         our_line: breakeven's line that raised the exception, if any; its file is relative to
@@ -405,8 +385,6 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     exception: str = ""
     location: Location | None = None
     source: str = ""
-    caller: Location | None = None
-    caller_source: str = ""
     num_steps: int = 0
     missing: str = ""
     our_line: Location | None = None
@@ -478,5 +456,5 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
         return self.gpu == "cuda"
 
 
-Answer = PlainRun | TracedRun | NumbersRun | ProbeRun | HostRun | RatesRun | RunFailure
+Answer = PlainRun | TracedRun | NumbersRun | HostRun | RatesRun | RunFailure
 Message = Ready | Started | StepCount | Paused | Answer | Ended

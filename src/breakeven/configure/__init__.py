@@ -4,7 +4,6 @@ from breakeven.configure.loaders import change_loaders as change_loaders
 from breakeven.configure.loaders import has_whole_batches as has_whole_batches
 from breakeven.configure.patching import ByIdentity as ByIdentity
 from breakeven.configure.patching import Patches as Patches
-from breakeven.configure.patching import children_of as children_of
 from breakeven.configure.patching import groups_of as groups_of
 from breakeven.configure.patching import has_parameters as has_parameters
 from breakeven.configure.patching import keep_freed_memory as keep_freed_memory

@@ -123,11 +123,6 @@ def has_parameters(module: nn.Module) -> bool:
     return any(_held(part, "_parameters") for _, part in named_parts(module))
 
 
-def children_of(module: nn.Module) -> list[nn.Module]:
-    """Return the direct parts of a module."""
-    return [part for _, part in _held(module, "_modules")]
-
-
 def updated_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """Yield the tensors that an optimizer updates; none while it has no groups."""
     for group in groups_of(optimizer):

@@ -129,11 +129,7 @@ class Runner:
         if not answer.trace.uses_device and not self._is_moved:
             self._is_moved = True
             return self.record(change, at)
-        self.request = replace(
-            self.request,
-            backwards_per_step=answer.backwards_per_step,
-            num_skipped_steps=answer.num_host_steps,
-        )
+        self.request = replace(self.request, backwards_per_step=answer.backwards_per_step)
         self._slow_because = _emulation(answer.trace)
         if _is_emulated(answer.trace):
             self._last_s = None  # float32, in which it was recorded, is far faster
@@ -149,7 +145,7 @@ class Runner:
             self.request_of(UNCHANGED, self.timing_threads),
             is_traced=True,
             is_moved=self._is_moved,
-            records_after=self.request.num_skipped_steps + num_updates,
+            records_after=num_updates,
             time_limit_s=min(self.request.time_limit_s, _GAP_LIMIT_S),
         )
         answer = self._run(request)

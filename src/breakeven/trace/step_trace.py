@@ -57,7 +57,7 @@ class DeviceFault(msgspec.Struct, frozen=True, kw_only=True):
 
 NEVER_ON_DEVICE = Caveat(
     code="never-on-device",
-    message="the script never uses a GPU; predicted as if its model and batches were moved to one",
+    message="no recorded step uses a GPU; predicted as if its model and batches were moved to one",
 )
 
 
@@ -161,14 +161,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: Dotted name: ``torch.save``, ``gc.collect``, ``torch.nn.DataParallel``,
             ``torch.autograd.set_detect_anomaly``, ``torch.set_num_threads``, ``torch.compile``,
-            ``torch.set_default_dtype``, ``Optimizer.zero_grad(set_to_none=False)``,
-            ``torch.utils.checkpoint.checkpoint``, ``SummaryWriter.add_histogram``, ...
+            ``torch.set_default_dtype``, ``SummaryWriter.add_histogram``, ...
         location: The user's line.
         count: Calls in the whole run, up to the end of the recorded steps.
         step_count: Recorded steps with such a call. Calls before the first update may be
             preparation: the first step counts only for a line that later steps call too. A line
             that was called only before the first update has 0.
-        duration_ns: Time of all calls together.
+        duration_ns: Time of all calls together, if they save, log or collect garbage; else 0.
         argument: The last argument, if relevant, as text: ``4``, ``float64``,
             ``cuda, float16``, ``Linear, mode=max-autotune``.
     """

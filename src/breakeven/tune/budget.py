@@ -8,13 +8,12 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
+from breakeven.capture import FailureKind, Launcher, RunRequest
 from breakeven.units import NS_PER_S
 
 # A script that trains for longer is long enough for a step that compiles in seconds. If compiling
 # takes a minute, ``run`` decides during the run.
 WATCHED_S = 8.0
-_NO_END = 2**62
 
 
 class TimeBudget:
@@ -76,10 +75,10 @@ def watch_length(
         updates_per_step: Optimizers that update in each step.
     """
     limit_s = min(request.time_limit_s, startup_ns / NS_PER_S + WATCHED_S)
-    ended = launcher.probe(replace(request, num_probe_steps=_NO_END, time_limit_s=limit_s))
+    ended = launcher.probe(replace(request, time_limit_s=limit_s))
     num_steps = ended.num_steps // max(1, updates_per_step)
-    # The script ended before the steps requested, or by ``sys.exit()``.
-    is_known = isinstance(ended, RunFailure) and (
-        ended.kind is FailureKind.NO_STEP or (ended.kind, ended.message) == (FailureKind.EXIT, "0")
+    # The script came to its end, or called ``sys.exit()``.
+    is_known = ended.kind is FailureKind.NO_STEP or (
+        (ended.kind, ended.message) == (FailureKind.EXIT, "0")
     )
     return RunLength(num_steps=num_steps, is_known=is_known and num_steps > 0)

@@ -165,8 +165,6 @@ def _why(failure: RunFailure) -> str:
             return f"ended with status {failure.message}{after}"
         case FailureKind.KILLED:
             return f"was ended by signal {failure.message}{after}"
-        case FailureKind.OTHER_PROCESS:
-            return "took its steps in child processes"
         case _:
             said = failure.message.strip().splitlines()
             return f"raised {': '.join(filter(None, (failure.exception, *said[:1])))}{after}"

@@ -266,8 +266,6 @@ def failure_outcome(failure: RunFailure) -> tuple[Outcome, str]:
             return Outcome.CRASHED, f"the process was ended by {first_line}"
         case FailureKind.EXIT:
             return Outcome.CRASHED, f"the script ended with status {first_line}"
-        case FailureKind.OTHER_PROCESS:
-            return Outcome.CRASHED, "the script took its steps in child processes"
         case FailureKind.NO_STEP:
             return Outcome.CRASHED, "the script came to its end without two optimizer steps"
         case _:

@@ -263,7 +263,7 @@ def test_names_are_those_of_the_outermost_model() -> None:
     outer, lone = Outer(), nn.Parameter(torch.ones(1))
     names = ParameterNames()
     assert names.name_of(outer.inner[0].weight) == "inner.0.weight"
-    assert names.name_of(lone) is None
+    assert names.name_of(lone) == ""
 
 
 def test_noise_moves_each_weight_by_the_same_fraction_and_depends_on_its_seed_alone() -> None:

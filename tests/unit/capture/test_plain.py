@@ -39,7 +39,7 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
         ({"cpu_precisions": ("fp16",)}, ["emulated-on-cpu"]),
         ({"cpu_precisions": ("fp32", "fp16")}, ["emulated-on-cpu"]),
         ({"cpu_precisions": ("bf16", "fp32")}, []),
-        ({"ignores_compile": True, "ignores_graphs": True}, ["compile-ignored", "graph-eager"]),
+        ({"ignores_compile": True}, ["compile-ignored"]),
     ],
 )
 def test_there_is_a_caveat_for_each_reason(
@@ -51,8 +51,7 @@ def test_there_is_a_caveat_for_each_reason(
     request = replace(_request("made up"), configuration=Configuration(num_threads=2))
     told = {
         "load_fraction": 0.0, "is_disturbed": False, "num_threads": 2,
-        "ignores_compile": False, "ignores_graphs": False,
-        "cpu_precisions": ("fp32",), **changed,
+        "ignores_compile": False, "cpu_precisions": ("fp32",), **changed,
     }  # fmt: skip
     assert [caveat.code for caveat in caveats_of_run(request, **told)] == codes
 
@@ -89,44 +88,6 @@ def test_a_region_of_autocast_is_the_arithmetic_of_what_it_reaches(
         assert trained.precision() == expected
     with torch.autocast("cpu", torch.float16):  # not watched any more
         assert trained.precision() == expected
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.name = "a script's own"
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return 2 * gradient
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [
-        (torch.float32, ("fp32",)),
-        (torch.bfloat16, ("fp32", "bf16")),
-        (torch.float16, ("fp32", "fp16")),
-    ],
-)
-def test_the_graph_tells_in_what_layers_are_computed_that_are_not_trained(
-    dtype: torch.dtype, expected: tuple[str, ...]
-) -> None:
-    trained = Trained(OptimizerHooks(lambda _: None), "")
-    first, frozen = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).to(dtype).requires_grad_(False)
-    loss = frozen(Doubled.apply(first(torch.randn(4, 8))).to(dtype)).float().sum()
-    loss.backward()
-    trained.note_graph((loss, None))
-    assert trained.precisions() == expected
-
-
-def test_a_cast_without_a_product_is_not_arithmetic() -> None:
-    trained = Trained(OptimizerHooks(lambda _: None), "")
-    loss = torch.nn.Linear(8, 8)(torch.randn(4, 8)).bfloat16().float().sum()
-    loss.backward()
-    trained.note_graph((loss,))
-    assert trained.precisions() == ("fp32",)
 
 
 @pytest.mark.parametrize("has_hardware", [False, True])

@@ -29,8 +29,6 @@ from breakeven.capture.sessions.run_facts import source_texts, subnormal_fractio
 from breakeven.trace import Call, HostWork, Location, ModelCall, Op, Phase, StepTrace
 from factories.fake_steps import copies, next_line, pretending, syncs
 
-_ZERO_GRAD = "{}.zero_grad(set_to_none=False)"
-
 
 def _lines(recorder: StepRecorder, stack: int) -> list[int]:
     own = [place for place in recorder.origins.stacks[stack] if place.file == __file__]
@@ -381,35 +379,17 @@ def _call(trace: StepTrace, name: str) -> Call:
     ("act", "name", "argument"),
     [
         (lambda m, o: gc.collect(), "gc.collect", ""),
-        (lambda m, o: time.perf_counter(), "time.perf_counter", ""),
-        (lambda m, o: o.zero_grad(set_to_none=False), _ZERO_GRAD.format("Optimizer"), ""),
-        (lambda m, o: m.zero_grad(False), _ZERO_GRAD.format("Module"), ""),
         (lambda m, o: torch.set_num_threads(1), "torch.set_num_threads", "1"),
-        (
-            lambda m, o: torch.set_float32_matmul_precision("highest"),
-            "torch.set_float32_matmul_precision", "highest",
-        ),
         (lambda m, o: torch.autocast("cuda"), "torch.autocast", "cuda, float16"),
-        (
-            lambda m, o: nn.utils.clip_grad_norm_(m.parameters(), 1.0),
-            "torch.nn.utils.clip_grad_norm_", "",
-        ),
         (
             lambda m, o: torch.compile(m, mode="max-autotune"),
             "torch.compile", "Linear, mode=max-autotune",
         ),
         (lambda m, o: torch.compile(o.step), "torch.compile", "SGD.step"),
-        (lambda m, o: m.to(torch.float32), "Module.to", "float32"),
         (lambda m, o: nn.DataParallel(m, [0]), "torch.nn.DataParallel", "Linear, [0]"),
         (
             lambda m, o: torch.autograd.set_detect_anomaly(False),
             "torch.autograd.set_detect_anomaly", "False",
-        ),
-        (
-            lambda m, o: torch.utils.checkpoint.checkpoint(
-                m, torch.ones(1, 3, device="cuda"), use_reentrant=False
-            ),
-            "torch.utils.checkpoint.checkpoint", "",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and value else None,
@@ -540,16 +520,17 @@ def test_patched_functions_are_put_back() -> None:
     before = (
         torch.save,
         gc.collect,
-        time.time,
         torch.compile,
-        nn.Module.to,
         torch.autocast.__init__,
     )
     with record_steps():
         assert torch.save is not before[0]
     assert before == (
-        torch.save, gc.collect, time.time, torch.compile, nn.Module.to, torch.autocast.__init__,
-    )  # fmt: skip
+        torch.save,
+        gc.collect,
+        torch.compile,
+        torch.autocast.__init__,
+    )
 
 
 def test_calls_of_a_model_are_told_from_each_other() -> None:

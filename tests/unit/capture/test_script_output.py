@@ -19,7 +19,7 @@ from breakeven.capture.process.script_output import ScriptOutput
 )
 def test_what_steers_a_terminal_is_not_shown(printed: str, kept: str) -> None:
     reading, writing = os.pipe()
-    tail = ScriptOutput(reading, None)
+    tail = ScriptOutput(reading)
     os.write(writing, printed.encode())
     os.close(writing)
     try:
@@ -30,7 +30,7 @@ def test_what_steers_a_terminal_is_not_shown(printed: str, kept: str) -> None:
 
 def test_whoever_keeps_the_output_open_is_not_waited_for() -> None:
     reading, writing = os.pipe()
-    tail = ScriptOutput(reading, None)
+    tail = ScriptOutput(reading)
     os.write(writing, b"last words")
     tail.close()
     assert tail.text() == "last words"

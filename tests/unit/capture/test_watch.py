@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset
 from breakeven.capture import record_steps, trace_step
 from breakeven.capture.record import step_tracer
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.record.held_objects import held_arrays, may_reach_device
+from breakeven.capture.record.held_objects import held_arrays
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
@@ -25,7 +25,6 @@ from breakeven.trace import HostArray, Phase, StepTrace
 from breakeven.units import NS_PER_S
 
 NUM_STEPS = 5
-HERE = torch.float16
 
 
 def mlp() -> nn.Sequential:
@@ -180,18 +179,6 @@ def test_modes_of_the_script_stay_its_own() -> None:
     assert torch._C._len_torch_function_stack() == 0
 
 
-def test_steps_that_warm_up_on_the_cpu_are_counted() -> None:
-    tracer = StepTracer(StepRecorder(DeviceMap()), lambda: None)
-    for _ in range(3):
-        tracer.mark(0)
-    for _ in range(5):
-        tracer.count_host_step()
-    tracer.forget_host_steps()
-    for _ in range(2):
-        tracer.mark(0)
-    assert tracer.round_ends() == (9, 10)
-
-
 @pytest.mark.parametrize(
     ("step_s", "records_longer", "is_enough"),
     [
@@ -210,27 +197,6 @@ def test_step_that_logs_first_is_followed_by_one_that_does_not_where_that_takes_
     tracer = StepTracer(StepRecorder(DeviceMap()), lambda: None, records_longer=records_longer)
     assert not tracer.mark(0)
     assert [tracer.mark(0) for _ in is_enough] == is_enough
-
-
-class AllAtOnce(list[int]):
-    def __getitem__(self, index: Any) -> Any:
-        return int(index)
-
-
-@pytest.mark.parametrize(
-    ("collate", "may_reach"),
-    [
-        (lambda batch: tuple(one.to(HERE) for one in batch), False),
-        (lambda batch: tuple(one.to("cuda") for one in batch), True),
-        (lambda batch: [one.float() for one in batch], False),
-        (lambda batch: [one.cuda() for one in batch], True),
-    ],
-)
-def test_what_a_loader_calls_may_move_to_a_device(
-    collate: Callable[[Any], Any], may_reach: bool
-) -> None:
-    loader = DataLoader(AllAtOnce([1, 2]), 2, collate_fn=collate)
-    assert may_reach_device(loader, DeviceMap()) == may_reach
 
 
 def test_arrays_of_a_script_are_told_without_asking_its_objects() -> None:

@@ -7,7 +7,7 @@ from datetime import date
 import msgspec
 import pytest
 
-from breakeven.capture import FailureKind, ProbeRun, RunFailure, RunRequest, Target, TargetKind
+from breakeven.capture import FailureKind, RunFailure, RunRequest, Target, TargetKind
 from breakeven.settings import configured
 from breakeven.store.tuned_file import Evidence, MachineNote, Tuned
 from breakeven.trace import Configuration
@@ -23,11 +23,11 @@ REQUEST = RunRequest(
 
 
 class Probes:
-    def __init__(self, answer: ProbeRun | RunFailure) -> None:
+    def __init__(self, answer: RunFailure) -> None:
         self._answer = answer
         self.asked: list[RunRequest] = []
 
-    def probe(self, request: RunRequest, /) -> ProbeRun | RunFailure:
+    def probe(self, request: RunRequest, /) -> RunFailure:
         self.asked.append(request)
         return self._answer
 
@@ -156,11 +156,9 @@ def test_steps_count_under_the_arguments_of_the_tuning(
     arguments: tuple[str, ...], num_steps: int
 ) -> None:
     target = RunTarget(text="train.py", arguments=arguments)
-    request = end_request(
-        target, tuned(num_steps=300), num_steps=0, is_quiet=True, pays_after_s=2.0
-    )
+    request = end_request(target, tuned(num_steps=300), is_quiet=True, pays_after_s=2.0)
     assert request.pays_after_steps == num_steps
-    at_once = end_request(target, tuned(num_steps=5_000), num_steps=0, is_quiet=True)
+    at_once = end_request(target, tuned(num_steps=5_000), is_quiet=True)
     assert at_once.pays_after_steps == 0
 
 

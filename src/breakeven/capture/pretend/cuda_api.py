@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 import torch.cuda
+import torch.cuda.nccl
+import torch.cuda.profiler
 import torch.utils._device
 
 from breakeven.capture.record.device_map import CudaDevices
@@ -42,11 +43,16 @@ _ANSWERS: dict[str, Any] = {
     "mem_get_info": (_PROPERTIES["total_memory"],) * 2, "is_current_stream_capturing": False,
     "can_device_access_peer": False, "get_allocator_backend": "native",
     "get_per_process_memory_fraction": 1.0, "memory_snapshot": [], "get_sync_debug_mode": 0,
+    "is_tf32_supported": True, "list_gpu_processes": "", "get_gencode_flags": "",
+    "memory_stats_as_nested_dict": {}, "host_memory_stats": {},
+    **dict.fromkeys(("temperature", "power_draw", "clock_rate", "memory_usage"), 0),
+    **dict.fromkeys(("device_memory_used", "memory_cached", "max_memory_cached"), 0),
     **dict.fromkeys((
         "_lazy_init", "init", "reset_peak_memory_stats", "reset_max_memory_allocated",
         "ipc_collect", "manual_seed", "manual_seed_all", "seed", "seed_all",
         "set_per_process_memory_fraction", "set_stream", "_sleep", "set_sync_debug_mode",
-        "set_rng_state", "set_rng_state_all",
+        "set_rng_state", "set_rng_state_all", "reset_accumulated_memory_stats",
+        "reset_max_memory_cached", "cudart", "current_blas_handle",
     )),
 }  # fmt: skip
 
@@ -107,6 +113,23 @@ class _Event:
 
     query = _answer(True)
     wait = _answer(None)
+
+
+class CapturedGraphError(NotImplementedError):
+    """The script captures a CUDA graph, and a replay would show no operator."""
+
+
+def _refuse_capture(*_: Any, **__: Any) -> NoReturn:
+    raise CapturedGraphError("breakeven records the eager step, not a captured CUDA graph")
+
+
+class _Graph:
+    """A CUDA graph that can be created, but not captured."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    capture_begin = _refuse_capture
 
 
 class _CurrentDevice:
@@ -178,15 +201,31 @@ def patch_cuda_api(
             "get_rng_state": lambda device=0: torch.get_rng_state(),
             "get_rng_state_all": lambda: [torch.get_rng_state()],
             "Stream": stream,
+            "stream": _answer(nullcontext()),
             "Event": _Event,
+            "CUDAGraph": _Graph,
+            **dict.fromkeys(("graph", "make_graphed_callables"), _refuse_capture),
             "current_stream": stream,
             "default_stream": stream,
         },
-        torch.cuda.nvtx: _answers(dict.fromkeys(("range_push", "range_pop", "mark"))),
+        torch.cuda.nvtx: _answers(
+            dict.fromkeys(
+                (
+                    "range_push",
+                    "range_pop",
+                    "range_start",
+                    "range_end",
+                    "mark",
+                )
+            )
+        ),
+        torch.cuda.nccl: _answers({"version": (2, 27, 7)}),
+        torch.cuda.profiler: _answers(dict.fromkeys(("start", "stop"))),
         torch.cuda.memory: _answers(dict.fromkeys(("_record_memory_history", "_dump_snapshot"))),
         torch.backends.cudnn: _answers({"is_acceptable": False}),
         torch.accelerator: {
-            **_answers(devices),
+            **_answers(devices | {"get_memory_info": _ANSWERS["mem_get_info"]}),
+            "empty_cache": wait("empty_cache"),
             "current_accelerator": _answer(torch.device("cuda") if is_available else None),
             "synchronize": wait("synchronize"),
             "current_stream": stream,
@@ -208,7 +247,7 @@ def patch_cuda_api(
             if hasattr(module, name):  # some versions of torch.accelerator lack some names
                 patches.replace(module, name, stand_in)
     hide_other_gpus(patches)
-    _answer_the_rest(patches, before)
+    _answer_by_other_names(patches, before)
 
 
 def hide_other_gpus(patches: Patches) -> None:
@@ -218,29 +257,11 @@ def hide_other_gpus(patches: Patches) -> None:
     patches.replace(torch.xpu, "device_count", lambda: 0)
 
 
-_PACKAGES = ("torch.cuda", "torch.accelerator", "torch.backends.cuda")
-# Captured graphs are not queries.
-_LEFT_OUT = ("torch.cuda.graphs",)
-
-_LEAST: dict[str, Any] = {
-    "": None, "None": None, "int": 0, "float": 0.0, "bool": False, "str": "", "dict": {},
-    "ordereddict": {}, "list": [], "tuple": (),
-}  # fmt: skip
-
-# Errors of a torch without CUDA. Also errors of one with CUDA on a machine without driver or GPU,
-# which cannot query any device's memory.
-_LACK = re.compile(
-    r"no attribute '(_cuda|_nccl|_gds|_record_untuned|_accelerator|cuda)|dummy base class"
-    r"|not compiled with CUDA|requires CUDA|Cannot access accelerator|nvidia-ml-py|NVIDIA driver"
-    r"|CUDA driver version is insufficient|no CUDA-capable device|^Invalid device argument"
-)
-
-
-def _answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
-    """Give every query to ``torch.cuda`` a result.
+def _answer_by_other_names(patches: Patches, before: dict[str, Any]) -> None:
+    """Replace the same functions in submodules: ``torch.cuda.memory.memory_allocated``.
 
     Args:
-        patches: Already replaces the functions known by name; restores everything.
+        patches: Already replaces them in ``torch.cuda``; restores everything.
         before: Contents of ``torch.cuda`` before those replacements.
     """
     answered = {
@@ -248,54 +269,8 @@ def _answer_the_rest(patches: Patches, before: dict[str, Any]) -> None:
         for name, value in vars(torch.cuda).items()
         if name in before and before[name] is not value
     }
-    for module in _modules():
-        for name, value in list(vars(module).items()):
-            if id(value) in answered:
-                patches.replace(module, name, answered[id(value)])
-    for module, name, function, stand_in in _questions():
-        if vars(module)[name] is function:
-            patches.replace(module, name, stand_in)
-
-
-@functools.cache
-def _questions() -> tuple[tuple[ModuleType, str, FunctionType, Callable[..., Any]], ...]:
-    """Return the public functions that may return a least value, with a stand-in for each."""
-    found: list[tuple[ModuleType, str, FunctionType, Callable[..., Any]]] = []
-    for module in _modules():
-        for name, value in vars(module).items():
-            if name.startswith("_") or not isinstance(value, FunctionType):
-                continue
-            is_own = value.__module__.startswith(_PACKAGES)
-            if is_own and not value.__module__.startswith(_LEFT_OUT):
-                result = _result_of(value)
-                if result in _LEAST:
-                    found.append((module, name, value, _answering(value, _LEAST[result])))
-    return tuple(found)
-
-
-def _modules() -> list[ModuleType]:
-    return [
-        module
-        for name, module in sys.modules.copy().items()
-        if name.startswith(_PACKAGES) and not name.startswith(_LEFT_OUT)
-    ]
-
-
-def _result_of(function: FunctionType) -> str:
-    """Return the name of a function's return type, without its parameters."""
-    found = function.__annotations__.get("return", "")
-    name = found if isinstance(found, str) else getattr(found, "__name__", str(found))
-    return name.partition("[")[0].lower() if name != "None" else name
-
-
-def _answering(original: Callable[..., Any], least: Any) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except (AssertionError, AttributeError, ImportError, RuntimeError) as error:
-            if _LACK.search(str(error)) is None:
-                raise
-            return least.copy() if isinstance(least, (dict, list)) else least
-
-    return call
+    for module_name, module in sys.modules.copy().items():
+        if module_name.startswith("torch.cuda."):
+            for name, value in list(vars(module).items()):
+                if id(value) in answered:
+                    patches.replace(module, name, answered[id(value)])

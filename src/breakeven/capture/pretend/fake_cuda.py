@@ -23,12 +23,10 @@ import torch
 import torch.jit._builtins
 import torch.utils._device
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import DeviceContext
 
 from breakeven.capture.pretend.attention import patch_attention
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.pretend.cuda_api import patch_cuda_api
-from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.device_functions import patch_creation, patch_legacy_types
 from breakeven.capture.pretend.parallel import (
     keep_to_one_device,
@@ -46,7 +44,7 @@ from breakeven.capture.pretend.stand_ins import (
 )
 from breakeven.capture.pretend.transfer import patch_lazy_parameters, patch_transfers
 from breakeven.capture.process.as_main import run_as_main
-from breakeven.capture.record.device_map import HOST, is_cuda
+from breakeven.capture.record.device_map import HOST
 from breakeven.capture.record.modes import Watch, undispatched
 from breakeven.capture.record.operators import tensors_in
 from breakeven.capture.record.recorder import StepRecorder, StrictDeviceChecker
@@ -58,20 +56,17 @@ from breakeven.units import NS_PER_S
 
 @contextmanager
 def fake_cuda(
-    recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False,
-    graphs: CudaGraphs | None = None,
-) -> Iterator[None]:  # fmt: skip
+    recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False
+) -> Iterator[None]:
     """Make torch behave inside as on a machine with GPUs, and let ``recorder`` record everything.
 
     Args:
         recorder: Holds the number of GPUs.
         on_compile: Called when the script calls ``torch.compile``.
         is_lazy: Start to watch only when the script names a GPU.
-        graphs: Receives updates, which a graph may repeat.
     """
     with Patches() as patches:
         patch_cuda_api(patches, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)
-        patches.enter_context((graphs or CudaGraphs()).patch(recorder))
         _patch_properties(patches, recorder)
         patch_transfers(patches, recorder)
         patch_creation(patches, recorder)
@@ -99,25 +94,12 @@ def fake_cuda(
         patch_device(patches)
         patch_generator(patches, recorder.cuda.name_of)
         disable_compile(patches, on_compile)
-        _patch_device_context(patches, recorder)
         calls = CallsOnDevice(recorder)
         calls.patch_backward(patches)
         recorder.watch = patches.enter_context(Watch(recorder, calls))
         if not is_lazy:
             recorder.start_watching()
         yield
-
-
-def _patch_device_context(patches: Patches, recorder: StepRecorder) -> None:
-    """Start to watch when the script makes a GPU the default device."""
-    enter = DeviceContext.__enter__
-
-    def enter_context(context: Any) -> Any:
-        if is_cuda(context.device):
-            recorder.start_watching()
-        return enter(context)
-
-    patches.replace(DeviceContext, "__enter__", enter_context)
 
 
 def _patch_properties(patches: Patches, recorder: StepRecorder) -> None:

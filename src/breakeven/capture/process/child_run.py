@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any, NoReturn
 
@@ -70,14 +70,10 @@ from breakeven.units import NS_PER_S
 _exit, _fstat, _write = os._exit, os.fstat, os.write
 
 _PROGRESS_EVERY_S = 0.2
-# A flush may never return if the script replaced its output stream.
-_FLUSH_LIMIT_S = 2.0
 # This number of updates suffices for an answer.
 _ENOUGH_STEPS = 2
 # Interval for reporting the line of a script without a step.
 _WAITING_EVERY_S = 2.0
-# Limit for the script's own first step after its other processes took one.
-_OWN_STEP_LIMIT_S = 2.0
 # The variable of CUDA, and that of AMD's runtime, which reads both.
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -158,7 +154,7 @@ class ChildRun:
             kind = TracedSession
         elif request.num_recorded_steps:
             kind = NumbersSession
-        elif request.num_probe_steps:
+        elif request.is_probe:
             kind = ProbeSession
         self._session: ScriptSession = kind(request, self._finish, self._on_step)
 
@@ -172,13 +168,10 @@ class ChildRun:
                 patches.replace(os, "_exit", self._end_at_once)
                 self._run_target(self._request.target)
                 if self._session.num_steps < _ENOUGH_STEPS:
-                    # Wait like Python at the end of a script: the threads may train.
-                    own = threading.current_thread()
-                    while waited := [
-                        t for t in threading.enumerate() if t is not own and not t.daemon
-                    ]:
-                        for thread in waited:
-                            thread.join()
+                    # Wait like Python at the end of a script: its threads may train.
+                    own, threads = threading.current_thread(), threading.enumerate
+                    while others := [t for t in threads() if t is not own and not t.daemon]:
+                        others[0].join()
         except BaseException as error:  # the user's code may raise anything
             if not self._processes.is_own:
                 raise  # end like any process that a script forks
@@ -217,11 +210,8 @@ class ChildRun:
         return None if isinstance(code, NoPatch) else code
 
     def _on_step(self, num_steps: int, is_waiting: bool = False) -> None:
-        if not self._processes.is_own:
-            self._processes.note_step()
-            return
         now_s = monotonic()
-        if now_s - self._last_progress_s > _PROGRESS_EVERY_S:
+        if self._processes.is_own and now_s - self._last_progress_s > _PROGRESS_EVERY_S:
             self._send(StepCount(num_steps=num_steps, is_waiting=is_waiting))
             self._last_progress_s = now_s
 
@@ -250,10 +240,6 @@ class ChildRun:
                 with suppress(Exception):  # the script may have replaced what reads its files
                     answer = with_other_framework(answer)
             self._send(answer)
-            flushing = threading.Thread(target=_flush_output, daemon=True)
-            with suppress(RuntimeError):  # memory for another thread is exhausted
-                flushing.start()
-                flushing.join(_FLUSH_LIMIT_S)
         except BaseException:  # our bug must not leave the parent waiting
             self._send(internal_failure())
         finally:
@@ -271,11 +257,8 @@ class ChildRun:
         begun_s = monotonic()
         left_s = self._request.time_limit_s
         while left_s > 0:
-            if self._processes.wait_for_steps(min(left_s, _WAITING_EVERY_S)):
-                threading.Event().wait(_OWN_STEP_LIMIT_S)
-                if self._session.num_steps == 0:  # only its forked processes train
-                    self._end(FailureKind.OTHER_PROCESS, "", has_failed=True)
-            elif self._session.num_steps == 0:
+            sleep(min(left_s, _WAITING_EVERY_S))
+            if self._session.num_steps == 0:
                 with suppress(OSError, ValueError):  # the script's first folder may be deleted
                     location = locate(self._script_frame())
                     if location is not None and location.line:
@@ -284,12 +267,8 @@ class ChildRun:
             left_s = self._request.time_limit_s + paused_s - (monotonic() - begun_s)
         # Fewer steps give a timing fewer samples; a recording of numbers needs all steps.
         has_failed = self._request.num_recorded_steps > 0
-        limit = f"{self._request.time_limit_s:g} s"
-        self._end(FailureKind.TIME_LIMIT, limit, has_failed=has_failed)
-
-    def _end(self, kind: FailureKind, message: str, *, has_failed: bool) -> None:
-        frame = self._script_frame()
-        failure = failure_in_frame(kind, message, frame, self._session.num_steps)
+        limit, num_steps = f"{self._request.time_limit_s:g} s", self._session.num_steps
+        failure = failure_in_frame(FailureKind.TIME_LIMIT, limit, self._script_frame(), num_steps)
         self._finish(failure, has_failed=has_failed)
 
     def _script_frame(self) -> FrameType | None:
@@ -312,13 +291,6 @@ def _load_function(target: Target) -> Callable[[], Any]:
             + ", ".join(sorted(defined)[:8])
         )
     return function
-
-
-def _flush_output() -> None:
-    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
-    for stream in streams:
-        with suppress(Exception):  # the script closed or replaced it
-            stream.flush()
 
 
 class AnswerPipe:

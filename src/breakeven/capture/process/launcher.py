@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic
 
+from msgspec.structs import replace
+
 from breakeven.capture.messages import (
     KEEP_NOTHING,
     PIPE_CLOSED_STATUS,
@@ -27,7 +29,6 @@ from breakeven.capture.messages import (
     NumbersRun,
     Paused,
     PlainRun,
-    ProbeRun,
     RatesRequest,
     RatesRun,
     Ready,
@@ -103,18 +104,17 @@ class Launcher:
             tell: Progress callback; receives a text for the user.
         """
         answer = self._ask(request, tell)
-        assert not isinstance(answer, HostRun | RatesRun | NumbersRun | ProbeRun)
+        assert not isinstance(answer, HostRun | RatesRun | NumbersRun)
         return answer
 
-    def probe(self, request: RunRequest) -> ProbeRun | RunFailure:
-        """Run the unmodified script until it has taken the requested steps, or ends.
+    def probe(self, request: RunRequest) -> RunFailure:
+        """Run the unmodified script to its end or the time limit; the failure has its steps.
 
         Args:
-            request: The run, with the number of steps.
+            request: The run.
         """
-        assert request.num_probe_steps > 0
-        answer = self._ask(request)
-        assert isinstance(answer, ProbeRun | RunFailure)
+        answer = self._ask(replace(request, is_probe=True))
+        assert isinstance(answer, RunFailure)
         return answer
 
     def record_numbers(self, request: RunRequest) -> NumbersRun | RunFailure:

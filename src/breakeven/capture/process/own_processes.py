@@ -1,17 +1,13 @@
-"""Processes that the script itself starts, whose training steps are otherwise invisible."""
+"""Processes that the script itself starts, whose training steps are invisible."""
 
 from __future__ import annotations
 
 import functools
 import os
-import select
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 from breakeven.capture.failures import source_line
@@ -22,8 +18,6 @@ from breakeven.trace import Location
 
 # Keep the original: a script may replace it.
 _getpid = os.getpid
-# Limit on the steps that a forked process reports.
-_MAX_NOTED_STEPS = 3
 # Processes that libraries start for other work than training.
 _LIBRARY_WORK = (
     "torch.utils.data.", "multiprocessing.managers", "multiprocessing.resource",
@@ -33,18 +27,14 @@ _PYTHON_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed")
 
 
 class ProcessWatch(Patches):
-    """Inside, notes the lines that start processes, and the steps of forked ones."""
+    """Inside, notes the lines that start processes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._process = _getpid()
-        self._steps_read, self._steps_write = os.pipe()
-        self._num_noted = 0
         self._num_started = 0
         self._location: Location | None = None
         self._function = ""
-        # Whether a process start is in progress: starts nested in it do not count.
-        self._is_starting = False
 
     def _apply(self) -> None:
         start, popen = BaseProcess.start, subprocess.Popen.__init__
@@ -54,75 +44,38 @@ class ProcessWatch(Patches):
             target = getattr(process, "_target", None)
             while isinstance(target, functools.partial):
                 target = target.func
-            is_noted = not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK)
-            self._start(start, process, is_noted=is_noted, function=_function_of(process))
+            if not str(getattr(target, "__module__", "")).startswith(_LIBRARY_WORK):
+                self._note(_function_of(process))
+            start(process)
 
         @functools.wraps(popen)
         def popen_noted(process: Any, args: Any, *others: Any, **options: Any) -> None:
-            self._start(popen, process, args, *others, is_noted=_is_python(args), **options)
+            if _is_python(args):
+                self._note("")
+            popen(process, args, *others, **options)
 
         self.replace(BaseProcess, "start", start_noted)
         self.replace(subprocess.Popen, "__init__", popen_noted)
-        # Cannot be undone, but the process ends with the run.
-        if hasattr(os, "register_at_fork"):  # not on Windows
-            os.register_at_fork(before=self._before_fork)
 
     @property
     def is_own(self) -> bool:
         """Return whether this is the script's own process, not one that it forked."""
         return _getpid() == self._process
 
-    def note_step(self) -> None:
-        """Report a step of a forked process."""
-        if self._num_noted < _MAX_NOTED_STEPS:
-            self._num_noted += 1
-            with suppress(OSError):  # the script closed all unknown descriptors
-                os.write(self._steps_write, b".")
-
-    def wait_for_steps(self, limit_s: float) -> bool:
-        """Wait until forked processes take steps; return False after the time limit."""
-        try:
-            if not select.select([self._steps_read], [], [], max(0.0, limit_s))[0]:
-                return False
-            self._num_noted += len(os.read(self._steps_read, 64))
-        except (OSError, ValueError):
-            sleep(max(0.0, limit_s))
-            return False
-        return True
-
     def found(self) -> OwnProcesses | None:
         """Return the facts about the processes; None if the script started none."""
         if self._location is None:
             return None
-        # Count steps that the watchdog had no time to read.
-        self.wait_for_steps(0.0)
         return OwnProcesses(
             num_started=self._num_started,
             location=self._location,
             source=source_line(self._location),
             function=self._function,
-            has_steps=self._num_noted > 0,
         )
-
-    def _start(
-        self, start: Callable[..., None], *args: Any, is_noted: bool, function: str = "",
-        **options: Any,
-    ) -> None:  # fmt: skip
-        was_starting, self._is_starting = self._is_starting, True
-        try:
-            if is_noted and self.is_own and not was_starting:
-                self._note(function)
-            start(*args, **options)
-        finally:
-            self._is_starting = was_starting
-
-    def _before_fork(self) -> None:
-        if self.is_own and not self._is_starting:
-            self._note("")
 
     def _note(self, function: str) -> None:
         location = locate(sys._getframe(1))
-        if location is not None:
+        if location is not None and self.is_own:
             self._num_started += 1
             self._location, self._function = location, function or self._function
 

@@ -160,7 +160,7 @@ class ForkServer(RunProcesses):
         self._folder = folder
         self._buffer = bytearray()
         self._child = 0
-        super().__init__(ScriptOutput(output_fd, terminal))
+        super().__init__(ScriptOutput(output_fd))
 
     def begin(self, request: Request) -> None:
         """Request a process from the server."""
@@ -348,7 +348,7 @@ class _PipeOutput(ScriptOutput):
 
     def __init__(self, fd: int) -> None:
         self._came = threading.Event()
-        super().__init__(fd, None)
+        super().__init__(fd)
 
     def close(self) -> None:
         """Read the rest, without waiting for a process that keeps the pipe open."""

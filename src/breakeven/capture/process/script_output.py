@@ -19,7 +19,6 @@ except ImportError:  # Windows, where no run has a terminal
 
 # Indices into the result of `tcgetattr`.
 _OUTPUT, _LOCAL, _CHARACTERS = 1, 3, 6
-_END_OF_INPUT = b"\x04"
 
 Size = tuple[int, int]
 
@@ -43,7 +42,8 @@ class ScriptTerminal:
     """A pseudo-terminal that replaces the user's.
 
     It is no process's controlling terminal, so it sends no signals and stops no process. A read
-    meets the end of input at once; output passes through unchanged.
+    meets the end of input at once, unless the script changes the mode, as `readline` does. Output
+    passes through unchanged.
 
     Args:
         size: Rows and columns.
@@ -59,14 +59,6 @@ class ScriptTerminal:
         # A read waits neither for a character nor for a time.
         mode[_CHARACTERS][termios.VMIN] = mode[_CHARACTERS][termios.VTIME] = 0
         termios.tcsetattr(self.scripts_end, termios.TCSANOW, mode)
-
-    def end_input(self) -> None:
-        """End the input even if the script changed the mode, as `readline` does."""
-        with suppress(OSError, termios.error):
-            mode = termios.tcgetattr(self.our_end)
-            # In line mode, VMIN has no effect.
-            if mode[_LOCAL] & termios.ICANON or mode[_CHARACTERS][termios.VMIN] != 0:
-                os.write(self.our_end, _END_OF_INPUT)
 
 
 class TerminalState:
@@ -92,7 +84,6 @@ class TerminalState:
 
 
 _KEPT_OUTPUT_BYTES = 16_384
-# Interval for ending the input of a script that waits for it.
 _POLL_S = 0.2
 # Output is complete after this time without data; wait at most the limit for that.
 _SETTLE_S = 0.01
@@ -108,12 +99,10 @@ class ScriptOutput:
 
     Args:
         fd: File descriptor to read.
-        terminal: The script's terminal, whose input stays empty; None for a pipe.
     """
 
-    def __init__(self, fd: int, terminal: ScriptTerminal | None) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._terminal = terminal
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._lock = threading.Lock()
@@ -146,15 +135,11 @@ class ScriptOutput:
             self._fd = -1
 
     def _read(self) -> None:
-        checked_s = monotonic()
         while True:
             # Stop reading after close, even if a process that outlives the run holds the file open.
             has_more = self._has_more(0.0 if self._is_closed else _POLL_S)
             if not has_more and self._is_closed:
                 return
-            if self._terminal is not None and monotonic() - checked_s >= _POLL_S:
-                self._terminal.end_input()
-                checked_s = monotonic()
             if has_more and not self._keep():
                 return
 

@@ -41,7 +41,7 @@ _REDIRECTED = {
 }
 # Functions that need more than a redirected path, with the method that makes the replacement.
 _REPLACED = {
-    "link": "_linking", "listdir": "_listing", "open": "_opening", "remove": "_deleting",
+    "listdir": "_listing", "open": "_opening", "remove": "_deleting",
     "rename": "_moving", "replace": "_moving", "rmdir": "_deleting", "scandir": "_scanning",
     "symlink": "_symlinking", "unlink": "_deleting",
 }  # fmt: skip
@@ -297,16 +297,6 @@ class RedirectedFiles:
             return None
 
         return move
-
-    def _linking(self, original: _Function) -> _Function:
-        def link(src: Any, dst: Any, **named: Any) -> None:
-            found = self.read(_absolute(src, named.get("src_dir_fd")))
-            new = self.create(_absolute(dst, named.get("dst_dir_fd")))
-            if os.path.lexists(new):
-                raise _error(errno.EEXIST, dst)
-            shutil.copy2(found, new)
-
-        return link
 
     def _symlinking(self, original: _Function) -> _Function:
         def symlink(src: Any, dst: Any, *rest: Any, dir_fd: int | None = None) -> None:

@@ -164,16 +164,10 @@ def remove_tree(folder: Path) -> None:
     """Remove a folder, even if the kernel or the script made a part inaccessible to its owner."""
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            for place, names, _ in os.walk(folder):
-                for path in (Path(place, name) for name in names):
-                    with suppress(OSError):
-                        if not path.is_symlink():
-                            path.chmod(0o700)
-            shutil.rmtree(folder, ignore_errors=True)
-    # Remove the rest with `rm`: paths that are too long, or thousands of folders deep.
+    # These take paths that are too long, or thousands of folders deep.
     if os.name == "posix" and folder.exists():
-        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 # "{folder}" is a folder that is removed with the run.

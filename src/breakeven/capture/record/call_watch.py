@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import nn
 
-from breakeven.capture.location import caller_of_constructor, is_user_file, locate
+from breakeven.capture.location import caller_of_constructor, locate
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.configure import Patches
 from breakeven.measure import own_time_ns
@@ -43,8 +40,7 @@ class _Watched:
         tell: Returns the text of its arguments to keep, or None to note nothing; called with the
             caller's frame.
         attribute: Attribute of the owners; by default the last part of the name.
-        kind: Kind of its host work in the step; empty for none.
-        is_timed: Whether to note its time.
+        kind: Kind of its host work in the step, which is timed; empty for none.
     """
 
     name: str
@@ -52,7 +48,6 @@ class _Watched:
     tell: Callable[[FrameType, _Args, _Named], str | None] = lambda *_: ""
     attribute: str = ""
     kind: str = ""
-    is_timed: bool = True
 
 
 @dataclass(slots=True)
@@ -135,10 +130,10 @@ class CallWatch(Patches):
             if attribute == "__init__":
                 frame = caller_of_constructor(frame, args[0])
             line = self._note(name, frame, argument)
-            if not watched.is_timed:
+            if not watched.kind:
                 return original(*args, **kwargs)
             started_ns = own_time_ns()
-            with self._recorder.host_work(watched.kind) if watched.kind else nullcontext():
+            with self._recorder.host_work(watched.kind):
                 result = original(*args, **kwargs)
             line.duration_ns += own_time_ns() - started_ns
             return result
@@ -193,15 +188,6 @@ def _tell_all(_: FrameType, args: _Args, kwargs: _Named) -> str:
     return _as_text(args, kwargs)
 
 
-def _tell_where_zeroed(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
-    return None if kwargs.get("set_to_none", args[1] if len(args) > 1 else True) else ""
-
-
-def _tell_dtype(_: FrameType, args: _Args, kwargs: _Named) -> str | None:
-    dtypes = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype))
-    return next(map(_plain, dtypes), None)
-
-
 def _tell_of_autocast(frame: FrameType, args: _Args, kwargs: _Named) -> str | None:
     given = dict(zip(("", "device_type", "dtype", "enabled"), args, strict=False)) | kwargs
     # A checkpointed region enters the context of the forward pass again.
@@ -215,52 +201,21 @@ def _tell_of_autocast(frame: FrameType, args: _Args, kwargs: _Named) -> str | No
 _WATCHED = (
     *(
         _Watched(f"torch.{name}", (torch,), _tell_all)
-        for name in (
-            "set_num_threads", "set_num_interop_threads", "set_flush_denormal",
-            "set_default_dtype", "set_float32_matmul_precision", "compile",
-        )
+        for name in ("set_num_threads", "set_flush_denormal", "set_default_dtype", "compile")
     ),
     _Watched("Module.compile", (nn.Module,), _tell_all),
-    # The arguments of these calls do not matter.
-    _Watched("torch.nn.utils.clip_grad_norm_", (nn.utils, nn.utils.clip_grad)),
-    _Watched("torch.utils.checkpoint.checkpoint", (torch.utils.checkpoint,)),
-    *(_Watched(f"Module.{name}", (nn.Module,)) for name in ("double", "half", "bfloat16")),
+    _Watched("Module.double", (nn.Module,)),
     *(
         _Watched(
-            name, (kind,), lambda _, args, kwargs: _as_text(args[1:], kwargs),
-            attribute="__init__", is_timed=False,
+            name, (kind,), lambda _, args, kwargs: _as_text(args[1:], kwargs), attribute="__init__",
         )
         for name, kind in (
             ("torch.nn.DataParallel", nn.DataParallel),
-            ("torch.nn.parallel.DistributedDataParallel", nn.parallel.DistributedDataParallel),
             ("torch.autograd.set_detect_anomaly", torch.autograd.set_detect_anomaly),
             ("torch.autograd.detect_anomaly", torch.autograd.detect_anomaly),
         )
     ),
     _Watched("torch.save", (torch, torch.serialization), kind="save"),
     _Watched("gc.collect", (gc,), kind="gc"),
-    *(
-        _Watched(
-            f"{owner.__name__}.zero_grad(set_to_none=False)", (owner,), _tell_where_zeroed,
-            attribute="zero_grad", is_timed=False,
-        )
-        for owner in (torch.optim.Optimizer, nn.Module)
-    ),
-    _Watched(
-        "torch.autocast", (torch.autocast,), _tell_of_autocast, attribute="__init__",
-        is_timed=False,
-    ),
-    _Watched("Module.to", (nn.Module,), _tell_dtype, is_timed=False),
-    *(
-        # Libraries read clocks too, and far more often: do not note them.
-        _Watched(
-            f"time.{name}", (time,),
-            lambda frame, *_: "" if is_user_file(frame.f_code.co_filename) else None,
-            is_timed=False,
-        )
-        for name in (
-            "perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns",
-            "process_time",
-        )
-    ),
+    _Watched("torch.autocast", (torch.autocast,), _tell_of_autocast, attribute="__init__"),
 )  # fmt: skip

@@ -59,8 +59,6 @@ class OptimizerHooks(Patches):
         self._seen: list[torch.optim.Optimizer] = []
         # The user's line that created each optimizer.
         self._made = ByIdentity[torch.optim.Optimizer, Location | None]()
-        # Optimizers that stepped before the steps that count.
-        self._forgotten = ByIdentity[torch.optim.Optimizer, bool]()
         self._num_calls = 0
         # Several threads may train at once; a thread may also train again inside, by a finalizer.
         self._ending_step = RLock()
@@ -80,7 +78,7 @@ class OptimizerHooks(Patches):
 
     def has_any(self) -> bool:
         """Return whether an optimizer exists."""
-        return any(optimizer not in self._forgotten for optimizer in self._made)
+        return bool(self._made)
 
     def is_round_known(self) -> bool:
         """Return whether all optimizers have stepped, so that a round of them is known.
@@ -89,18 +87,7 @@ class OptimizerHooks(Patches):
         """
         if self._num_calls >= _MAX_CALLS_BEFORE:
             return True
-        return all(
-            id(optimizer) in self._numbers or optimizer in self._forgotten
-            for optimizer in self._made
-        )
-
-    def forget(self) -> None:
-        """Start again: the optimizers that have stepped so far do not count."""
-        for optimizer in self._seen:
-            self._forgotten[optimizer] = True
-        self._seen.clear()
-        self._numbers.clear()
-        self._num_calls = 0
+        return all(id(optimizer) in self._numbers for optimizer in self._made)
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that the optimizers seen so far update, each once."""

@@ -2,22 +2,17 @@
 
 A recording loads in the training process if possible: there it sees the fetch of a batch, and no
 other work competes with it. A data set that queries its worker would load other data there, or
-fail. So its workers stay, and note the time of a batch in shared memory.
+fail. So its workers stay, and the time of their batches is unknown.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import inspect
-import multiprocessing
-import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter_ns, thread_time_ns
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -28,9 +23,7 @@ from torch.utils.data import (
     DataLoader,
     Subset,
     TensorDataset,
-    get_worker_info,
 )
-from torch.utils.data._utils import fetch as fetching
 from torch.utils.data._utils import worker as working
 
 from breakeven.capture.location import is_user_file, location_of
@@ -70,7 +63,7 @@ class LoaderRecord:
         cpu_ns: Processor time of each fetch.
         batch_bytes: Bytes of the tensors in the first batch.
         facts: Constant facts; None before the first batch.
-        work: The workers' time for a batch.
+        keeps_workers: Whether its workers stay in a recording.
     """
 
     location: Location | None
@@ -81,7 +74,7 @@ class LoaderRecord:
     cpu_ns: list[int] = field(default_factory=list)
     batch_bytes: int = 0
     facts: LoaderFacts | None = None
-    work: WorkTimes | None = None
+    keeps_workers: bool = False
 
 
 def describe_loader(loader: DataLoader[Any], record: LoaderRecord) -> LoaderFacts:
@@ -137,6 +130,7 @@ def _facts_of(group: list[LoaderRecord], *, is_timed: bool) -> LoaderFacts:
     facts = group[-1].facts
     assert facts is not None
     is_own = facts.dataset_location is not None
+    is_timed = is_timed and not any(record.keeps_workers for record in group)
     # Skip the very first fetch: it is recorded operator by operator, and fills caches.
     wall_ns = [value for record in group for value in record.wall_ns]
     cpu_ns = [value for record in group for value in record.cpu_ns]
@@ -215,26 +209,15 @@ def _class_location(kind: type) -> Location | None:
     if not codes:
         return None
     first = min(codes, key=lambda code: code.co_firstlineno)
-    inside = first.co_firstlineno
-    lines: list[int] = []
-    # If the file cannot be read, keep the line of the first method.
-    with suppress(OSError, SyntaxError, UnicodeDecodeError, ValueError):
-        with tokenize.open(first.co_filename) as source:
-            tree = ast.parse(source.read())
-        lines = [
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-            and node.name == kind.__name__
-            and node.lineno <= inside <= (node.end_lineno or inside)
-        ]
-    return location_of(first.co_filename, max(lines, default=inside), kind.__name__)
+    line = first.co_firstlineno
+    # Without its source, keep the line of its first method.
+    with suppress(OSError, TypeError):
+        line = inspect.getsourcelines(kind)[1]
+    return location_of(first.co_filename, line, kind.__name__)
 
 
 # Names by which a data set queries its worker.
 _QUESTIONS = frozenset({"get_worker_info", "_worker_info", "WorkerInfo"})
-# Numbers per worker in the shared memory: batches, their time and their processor time.
-_NUM_SLOTS = 3
 
 _original_loop = working._worker_loop
 
@@ -242,67 +225,30 @@ _original_loop = working._worker_loop
 def needs_workers(loader: Any) -> bool:
     """Return whether a DataLoader's code queries the worker process in which it runs.
 
-    It does if a function of the script prepares the workers. It also does if the script's data set,
-    sampler, collation or a function that they call contains such a name.
+    It does if a function of the script prepares the workers, or if the script's data set, sampler
+    or collation names them.
     """
-    if loader.worker_init_fn is not None:
-        return True
-    seen: set[int] = set()
-    asked = (loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler)
-    return any(_asks(function, seen) for item in asked for function in _functions_of(item))
+    items: list[Any] = [
+        loader.dataset, loader.collate_fn, loader.sampler, loader.batch_sampler,
+        getattr(loader.collate_fn, "func", None),  # of functools.partial
+    ]  # fmt: skip
+    for item in items:
+        items += parts_of(item)
+    methods = [
+        value for item in items for kind in type(item).__mro__ for value in vars(kind).values()
+    ]
+    return loader.worker_init_fn is not None or any(
+        not _QUESTIONS.isdisjoint(code.co_names)
+        for function in (*items, *methods)
+        if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename)
+        for code in codes_of(function.__code__)
+    )
 
 
-class WorkTimes:
-    """The time that the workers of one iterator take for a batch.
-
-    Args:
-        num_workers: Number of workers.
-        context: Their multiprocessing context; None for the default.
-    """
-
-    def __init__(self, num_workers: int, context: Any = None) -> None:
-        maker: Any = context or multiprocessing.get_context()
-        self._slots = maker.RawArray("q", _NUM_SLOTS * num_workers)
-
-    def loop(self) -> Callable[..., None]:
-        """Return the function that a worker runs instead of torch's own loop."""
-        return functools.partial(_work, self._slots)
-
-    def means(self) -> tuple[int, int]:
-        """Return mean time and processor time of a batch, in nanoseconds; 0 before the first."""
-        num_batches = sum(self._slots[0::_NUM_SLOTS])
-        wall_ns, cpu_ns = sum(self._slots[1::_NUM_SLOTS]), sum(self._slots[2::_NUM_SLOTS])
-        return (wall_ns // num_batches, cpu_ns // num_batches) if num_batches else (0, 0)
-
-
-def _work(slots: Any, *args: Any) -> None:
+def load_unobserved(*args: Any) -> None:
     """Load in a worker process, which a recording must not observe."""
-    for kind in (fetching._MapDatasetFetcher, fetching._IterableDatasetFetcher):
-        kind.fetch = _timed(kind.fetch, slots)
     with without_modes():
         _original_loop(*args)
-
-
-def _timed(original: Callable[..., Any], slots: Any) -> Callable[..., Any]:
-    num_batches = 0
-
-    def fetch(fetcher: Any, indices: Any) -> Any:
-        nonlocal num_batches
-        started_ns, started_cpu_ns = perf_counter_ns(), thread_time_ns()
-        batch = original(fetcher, indices)
-        took = (perf_counter_ns() - started_ns, thread_time_ns() - started_cpu_ns)
-        worker = get_worker_info()
-        assert worker is not None
-        first = worker.id * _NUM_SLOTS
-        # The first batch fills caches: it counts only until there is another.
-        before = slots[first : first + _NUM_SLOTS] if num_batches > 1 else (0, 0, 0)
-        slots[first : first + _NUM_SLOTS] = [
-            old + new for old, new in zip(before, (1, *took), strict=True)
-        ]
-        num_batches += 1
-        return batch
-
-    return fetch
 
 
 def parts_of(dataset: Any) -> list[Any]:
@@ -311,37 +257,3 @@ def parts_of(dataset: Any) -> list[Any]:
     if isinstance(dataset, Subset):
         return [part for part in (held.get("dataset"),) if part is not None]
     return list(held.get("datasets", ())) if isinstance(dataset, ConcatDataset) else []
-
-
-def _functions_of(item: Any) -> Iterator[FunctionType]:
-    """Yield the functions that an object runs, and those of the data sets in it."""
-    if isinstance(item, functools.partial):
-        item = item.func
-    for part in parts_of(item):
-        yield from _functions_of(part)
-    kind = type(item)
-    values: list[Any] = [value for base in kind.__mro__ for value in vars(base).values()]
-    if isinstance(item, (FunctionType, MethodType)):
-        values = [item]
-    for value in values:
-        inner = value
-        if isinstance(value, (staticmethod, classmethod, MethodType)):
-            inner = value.__func__
-        elif isinstance(value, property):
-            inner = value.fget
-        if isinstance(inner, FunctionType):
-            unwrapped = inspect.unwrap(inner)
-            # A class passed to `functools.wraps` need not lead to a function.
-            if isinstance(unwrapped, FunctionType):
-                yield unwrapped
-
-
-def _asks(function: FunctionType, seen: set[int]) -> bool:
-    if id(function) in seen or not is_user_file(function.__code__.co_filename):
-        return False
-    seen.add(id(function))
-    names = {name for code in codes_of(function.__code__) for name in code.co_names}
-    if not names.isdisjoint(_QUESTIONS):
-        return True
-    called = (function.__globals__.get(name) for name in names)
-    return any(_asks(each, seen) for each in called if isinstance(each, FunctionType))

@@ -24,11 +24,11 @@ from breakeven.capture.messages import LoaderUse
 from breakeven.capture.record.held_objects import elements_of
 from breakeven.capture.record.loader_facts import (
     LoaderRecord,
-    WorkTimes,
     batch_size_of,
     describe_loader,
     join_records,
     length_of,
+    load_unobserved,
     needs_workers,
 )
 from breakeven.capture.record.modes import without_modes
@@ -93,7 +93,6 @@ class LoaderWatch(Patches):
         watch = self
         original_init = DataLoader.__init__
         original_iterator_init = _BaseDataLoaderIter.__init__
-        original_start = _MultiProcessingDataLoaderIter.__init__
         original_next = _BaseDataLoaderIter.__next__
 
         @functools.wraps(original_init)
@@ -108,8 +107,9 @@ class LoaderWatch(Patches):
                 is_copy = type(loader) is not DataLoader and not loader.num_workers
                 alike = watch._alike(loader) if is_copy else ()
                 asked = next((own for _, own in alike if own.num_workers), loader)
-                watch._records[loader] = _new_record(asked, location)
-                if not loader.num_workers or not needs_workers(loader):
+                record = watch._records[loader] = _new_record(asked, location)
+                record.keeps_workers = loader.num_workers > 0 and needs_workers(loader)
+                if not record.keeps_workers:
                     # Update the dictionary: DataLoader guards its attributes.
                     loader.__dict__.update(_WITHOUT_WORKERS)
 
@@ -118,15 +118,6 @@ class LoaderWatch(Patches):
             iterator._watched_loader = loader
             if watch._in_process:
                 watch._record_of(loader).num_epochs += 1
-
-        def start_workers(iterator: Any, loader: Any) -> None:
-            if not watch._in_process:
-                return original_start(iterator, loader)
-            record = watch._record_of(loader)
-            record.work = WorkTimes(loader.num_workers, loader.multiprocessing_context)
-            with Patches() as patches:
-                patches.replace(working, "_worker_loop", record.work.loop())
-                return original_start(iterator, loader)
 
         def fetch(iterator: Any) -> Any:
             loader = vars(iterator).get("_watched_loader")
@@ -141,17 +132,14 @@ class LoaderWatch(Patches):
             if isinstance(iterator, _MultiProcessingDataLoaderIter):
                 watch._last_of_workers = iterator
             if watch._in_process:
-                work = watch._record_of(loader).work
-                if work is not None:
-                    # Use the worker's time: the wait here depends on the queue.
-                    duration_ns, cpu_ns = work.means()
                 watch._note_fetch(loader, batch, duration_ns, cpu_ns)
             watch._on_batch(loader, batch, duration_ns)
             return batch
 
         self.replace(DataLoader, "__init__", initialize)
         self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
-        self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
+        if watch._in_process:
+            self.replace(working, "_worker_loop", load_unobserved)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
 
     def _take(self, iterator: Any) -> Any:

@@ -19,7 +19,6 @@ from breakeven.capture.record.device_map import (
     is_cuda,
 )
 from breakeven.capture.record.event_log import EventLog
-from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.modes import Watch, same_numbers
 from breakeven.capture.record.operators import (
     COPYING,
@@ -91,7 +90,6 @@ class StepRecorder(EventLog):
         # dtype of the last autocast region for CUDA; empty without one.
         self.autocast_dtype = ""
         self.one_gpu = OneGpu()
-        self.graph_work: GraphWork | None = None  # of the CUDA graph during its capture
 
     @property
     def is_moving(self) -> bool:
@@ -110,12 +108,6 @@ class StepRecorder(EventLog):
         self.start_step()
         while self.on_first_recording:
             self.on_first_recording.pop()()
-
-    def stop_recording(self) -> None:
-        """Keep no events until `start_recording`; place tensors only while a device holds any."""
-        self.is_recording = False
-        if self.watch is not None and not self.devices.device_bytes:
-            self.watch.stop()
 
     def refuse_array(self, tensor: torch.Tensor) -> None:
         """Note that NumPy receives a tensor on the device, which CUDA refuses."""
@@ -164,7 +156,7 @@ class StepRecorder(EventLog):
         written = updates and updates.see(func, inputs, args, kwargs)
         if is_noting:
             self.note_gap(entered_ns)
-        result, host_ns = self._run_timed(func, base_name, args, kwargs, device)
+        result, host_ns = self._run_timed(func, base_name, args, kwargs)
         if base_name == "aten.copy_":
             self._note_copy(args, kwargs, inputs, name, host_ns)
         else:
@@ -192,7 +184,7 @@ class StepRecorder(EventLog):
         return outputs
 
     def _run_timed(
-        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
+        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, int]:
         """Return the result, and the host's time for it without a recorder.
 
@@ -200,10 +192,7 @@ class StepRecorder(EventLog):
         in a plain run.
         """
         started_ns = own_time_ns()
-        if self.graph_work is None or device == HOST:
-            result = self._run(func, base_name, args, kwargs)
-        else:
-            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
+        result = self._run(func, base_name, args, kwargs)
         host_ns = own_time_ns() - started_ns
         is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
         if is_repeatable and self.is_worth_repeating(host_ns):
@@ -216,11 +205,7 @@ class StepRecorder(EventLog):
 
     def is_worth_repeating(self, host_ns: int) -> bool:
         """Return whether to time a call of this duration again."""
-        return self.is_noting and host_ns < _BRIEF_NS and self.graph_work is None
-
-    def compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Compute work that is recorded separately; a captured CUDA graph repeats it."""
-        return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
+        return self.is_noting and host_ns < _BRIEF_NS
 
     def _device_of_call(
         self, name: str, arguments: tuple[Any, ...], inputs: list[torch.Tensor], wanted: Any

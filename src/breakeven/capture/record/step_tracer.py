@@ -97,20 +97,13 @@ class StepTracer:
         self._num_evaluations = 0
         self._first_ns = 0
         self.is_compiled = False
-        # Updates in steps without the device, before the steps on it.
-        self.num_host_calls = 0
-        # Updates that were discarded for any reason.
+        # Updates of another kind, which were discarded.
         self._num_forgotten = 0
 
     @property
     def num_calls(self) -> int:
         """Return the number of updates so far, of the kind that ends a step."""
-        return self.num_host_calls + len(self._optimizers)
-
-    @property
-    def uses_device(self) -> bool:
-        """Return whether a recorded step so far uses the device."""
-        return any(segment.uses_device for segment in self._segments)
+        return len(self._optimizers)
 
     @property
     def is_blind(self) -> bool:
@@ -122,11 +115,6 @@ class StepTracer:
         """Return the positions of the updates that end a step, among all marked updates."""
         ends = find_round_ends(self._optimizers)
         return tuple(self._num_forgotten + position for position in ends)
-
-    def backwards_per_step(self) -> int:
-        """Return the number of backward passes per step; at least one."""
-        counts = [step.num_backwards for step in self._rounds() if step.is_whole]
-        return max(1, median_high(counts)) if counts else 1
 
     def note_backward(self) -> None:
         """Note the end of a backward pass; after the first, recording starts."""
@@ -150,19 +138,6 @@ class StepTracer:
             self._is_whole = False
             self._recorder.is_recording = False
 
-    def count_host_step(self) -> None:
-        """Note an update without a recording, while the device is unused."""
-        self.num_host_calls += 1
-        self._num_forgotten += 1
-
-    def forget_host_steps(self) -> None:
-        """Start again, since the steps so far did not use the device."""
-        self.num_host_calls += len(self._optimizers) + 1
-        self._num_forgotten += 1
-        self._start_over()
-        self._recorder.start_recording()
-        self._is_whole = True
-
     def mark(self, optimizer: int, boundary: Boundary = Boundary.OPTIMIZER) -> bool:
         """Note an update; return whether the recorded steps suffice.
 
@@ -172,8 +147,11 @@ class StepTracer:
         """
         if boundary > self.boundary:
             self.boundary = boundary
-            self.num_host_calls = 0
-            self._start_over()
+            self._num_forgotten += len(self._optimizers)
+            self._optimizers.clear()
+            self._segments.clear()
+            self._is_whole = False
+            self._first_ns = 0
         self._optimizers.append(optimizer)
         segment = Segment(
             log=self._recorder.step,
@@ -197,7 +175,7 @@ class StepTracer:
         self._recorder.start_recording()
         self._num_backwards = 0
         self._is_whole = True
-        if num_steps < 2 or not self._has_whole_step():
+        if num_steps < 2 or not any(step.is_whole for step in self._rounds()):
             return False
         elapsed_ns = perf_counter_ns() - self._first_ns
         are_three_enough = num_steps > 2 and not self._records_longer
@@ -217,6 +195,7 @@ class StepTracer:
         alike = typical_of(steps)
         chosen = alike[-1]
         has_optimizer = self.boundary is Boundary.OPTIMIZER
+        backwards = [step.num_backwards for step in steps]
         caveats = [] if has_optimizer else [_OWN_UPDATES[self.boundary]]
         if self._recorder.is_moving:
             caveats.append(NEVER_ON_DEVICE)
@@ -268,29 +247,11 @@ class StepTracer:
         return TracedRun(
             trace=trace,
             loader=chosen.loader,
-            backwards_per_step=0 if has_optimizer else self.backwards_per_step(),
-            num_host_steps=self.num_host_calls,
+            backwards_per_step=0 if has_optimizer else median_high(max(1, n) for n in backwards),
             recorded_fraction=1.0
             if self._num_recorded is None
             else self._num_recorded / (self._recorder.num_calls - self._num_before or 1),
         )
-
-    def _has_whole_step(self) -> bool:
-        """Return whether a round's segments were all recorded whole."""
-        offset = len(self._optimizers) - len(self._segments)
-        flags = [True] * offset + [segment.is_whole for segment in self._segments]
-        ends = [-1, *find_round_ends(self._optimizers)]
-        return any(
-            start + 1 >= offset and all(flags[start + 1 : end + 1])
-            for start, end in itertools.pairwise(ends)
-        )
-
-    def _start_over(self) -> None:
-        self._num_forgotten += len(self._optimizers)
-        self._optimizers.clear()
-        self._segments.clear()
-        self._is_whole = False
-        self._first_ns = 0
 
     def _rounds(self) -> list[Segment]:
         """Join the segments of each round."""

@@ -27,7 +27,8 @@ from breakeven.capture.messages import NumbersRun, RunRequest
 from breakeven.capture.pretend.stand_ins import keep_stock_steps
 from breakeven.capture.record.hooks import Arguments, around_closure
 from breakeven.capture.sessions.session import UpdateSession
-from breakeven.configure import Patches, children_of, groups_of, named_parameters_of, updated_by
+from breakeven.capture.sessions.trained import Trained
+from breakeven.configure import Patches, groups_of, named_parameters_of, updated_by
 from breakeven.settings import configured
 from breakeven.trace import Configuration
 from breakeven.verdict import LOSS_KEY, RecordedNumbers, StepNumbers, TensorNumbers
@@ -52,13 +53,13 @@ class NumbersSession(UpdateSession):
     ) -> None:  # fmt: skip
         super().__init__(request, on_done, on_step)
         self._numbers: dict[int, int] = {}
+        self._trained = Trained(self._optimizers, "cuda" if request.on_gpu else "")
         self._names = ParameterNames()
         self._noise = WeightNoise(request.weight_noise_roundoffs, request.weight_noise_seed)
         self._losses: list[TensorNumbers] = []
         self._gradients: list[TensorNumbers] = []
         self._steps: list[StepNumbers] = []
         self._rng_digest = b""
-        self._arithmetic = ""
         self._first_step_s: float | None = None
 
     @property
@@ -78,7 +79,7 @@ class NumbersSession(UpdateSession):
             # Inductor's generator draws other numbers than the operators that it replaces.
             self.enter_context(inductor.patch(fallback_random=True))
         self.enter_context(self._loaders)
-        backward, enter = torch.autograd.backward, torch.autocast.__enter__
+        backward = torch.autograd.backward
 
         def record_losses(tensors: Any, *args: Any, **kwargs: Any) -> None:
             each = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
@@ -90,14 +91,9 @@ class NumbersSession(UpdateSession):
                     self._losses.append(tensor_numbers(tensor, key=key, name=name))
             backward(each, *args, **kwargs)
 
-        def note_autocast(region: Any) -> Any:
-            if region._enabled and region.device == device:
-                self._arithmetic = str(region.fast_dtype).removeprefix("torch.")
-            return enter(region)
-
         self.replace(torch.autograd, "backward", record_losses)
         if request.configuration == Configuration():  # the script's own
-            self.replace(torch.autocast, "__enter__", note_autocast)
+            self.enter_context(self._trained)
         self.enter_context(self._optimizers)
         self.callback(register_optimizer_step_pre_hook(self._before_update).remove)
         self.enter_context(self._noise)
@@ -111,7 +107,9 @@ class NumbersSession(UpdateSession):
         if not self._steps:
             return None
         recorded = RecordedNumbers(
-            steps=tuple(self._steps), rng_digest=self._rng_digest, arithmetic=self._arithmetic
+            steps=tuple(self._steps),
+            rng_digest=self._rng_digest,
+            arithmetic=str(self._trained.autocast_dtype or "").removeprefix("torch."),
         )
         path = Path(os.fsdecode(self._request.raw_numbers_path))
         path.write_bytes(msgspec.msgpack.encode(recorded))
@@ -238,22 +236,21 @@ class ParameterNames:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
-    def name_of(self, parameter: torch.Tensor) -> str | None:
-        """Return the name in the outermost model; None without a model."""
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Return the name in the outermost model; empty without a model."""
         if id(parameter) not in self._names:
             # Check the type, since an object may claim another class.
             models = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
-            complete = [model for model in models if "_modules" in vars(model)]
-            parts = {id(part) for model in complete for part in children_of(model)}
-            outermost = (named_parameters_of(each) for each in complete if id(each) not in parts)
-            # The names in the largest model win.
-            for named in sorted(
-                map(list, outermost), key=lambda named: len({id(each) for _, each in named})
-            ):
-                self._names |= {id(each): name.replace(_COMPILED, "") for name, each in named}
+            for model in models:
+                if "_modules" in vars(model):  # its constructor has run
+                    for name, each in named_parameters_of(model):
+                        # The outermost model gives the longest name.
+                        self._names[id(each)] = max(
+                            name.replace(_COMPILED, ""), self._names.get(id(each), ""), key=len
+                        )
             # Search once: an unnamed parameter stays unnamed at later updates.
             self._names.setdefault(id(parameter), "")
-        return self._names[id(parameter)] or None
+        return self._names[id(parameter)]
 
 
 _SEED = 20_240_607

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes, gpu_uuid
 from breakeven.capture.messages import LoaderUse, PlainRun, RunRequest
-from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.sessions.between_steps import StackSamples, other_work_of
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
@@ -106,8 +105,8 @@ class FeedingLoader:
 class PlainSession(UpdateSession):
     """Times the steps of a training loop, and adds only the step boundary.
 
-    A run has up to four parts, in this order: skipped steps, timed steps, steps on other numbers of
-    threads, steps for generated code. Each part starts the next.
+    A run has up to three parts, in this order: timed steps, steps on other numbers of threads,
+    steps for generated code. Each part starts the next.
 
     Args:
         request: The run, with the loaders to change and the sampling time.
@@ -126,8 +125,8 @@ class PlainSession(UpdateSession):
         # torch's type of the GPU; empty on the CPU.
         self._gpu = gpu_here() if request.on_gpu else ""
         self._turns = turns
-        self._end_step = self._skip if request.num_skipped_steps else self._time
-        self._num_skipped = self._num_backwards = 0
+        self._end_step = self._time
+        self._num_backwards = 0
         self._feeding = FeedingLoader()
         self._warnings: dict[str, None] = {}
         self._is_compiled = False
@@ -157,7 +156,7 @@ class PlainSession(UpdateSession):
         # A device runs on after the host's call, and compiled code must not see our code.
         self._phases: PhaseWatch | None = None
         if not self._gpu and turns is None and not request.compiles:
-            self._phases = PhaseWatch(lambda call: self._trained.note_graph(call.outputs))
+            self._phases = PhaseWatch()
         self._stacks: StackSamples | None = None
         if request.watches_program:
             self._stacks = StackSamples(lambda: self._timer.num_calls + self._trials.num_calls)
@@ -180,7 +179,7 @@ class PlainSession(UpdateSession):
     @property
     def num_steps(self) -> int:
         """Return the number of updates so far."""
-        return self._num_skipped + self._timer.num_calls + self._trials.num_calls
+        return self._timer.num_calls + self._trials.num_calls
 
     def _apply(self) -> None:
         if not self._gpu:
@@ -240,7 +239,6 @@ class PlainSession(UpdateSession):
             is_disturbed=measurement.is_disturbed,
             num_threads=torch.get_num_threads(),
             ignores_compile=self._is_compiled,
-            ignores_graphs=self._graphs.num_replays > 0,
             cpu_precisions=() if gpu else self._trained.precisions(),
         )
         return PlainRun(
@@ -273,14 +271,9 @@ class PlainSession(UpdateSession):
     def _mark(self, optimizer: int) -> None:
         self._end_step(optimizer)
 
-    def _skip(self, _: int) -> None:
-        self._num_skipped += 1
-        self._loaders.end_step()
-        if self._num_skipped == self._request.num_skipped_steps:
-            self._end_step = self._time
-
     def _time(self, optimizer: int) -> None:
         if self._load is None:
+            self._trained.unwatch_layers()
             self._load = OtherLoad(counts_group=self._turns is None)
             gpu = self._trained.gpu()
             self._meter = EnergyMeter(gpu_uuid(gpu) if gpu else "")
@@ -305,7 +298,7 @@ class PlainSession(UpdateSession):
                     self._pool.count_this_thread()
         self._on_step(self._timer.num_calls, self._timer.is_waiting)
         is_known = self._request.backwards_per_step > 0 or self._optimizers.is_round_known()
-        if is_enough and is_known and self._graphs.is_settled:
+        if is_enough and is_known:
             if self._meter is not None and self._turns is None:
                 self._meter.stop()
             if self._request.times_loader:
@@ -382,7 +375,7 @@ class PlainSession(UpdateSession):
 
 def caveats_of_run(
     request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
-    ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
+    ignores_compile: bool, cpu_precisions: Iterable[str],
 ) -> Iterator[Caveat]:  # fmt: skip
     """Yield cautions about the time of the steps.
 
@@ -392,7 +385,6 @@ def caveats_of_run(
         is_disturbed: Whether they delayed every step.
         num_threads: Threads of torch in the steps.
         ignores_compile: Whether the script's ``torch.compile`` was ignored.
-        ignores_graphs: Whether the script's CUDA graphs ran as single operators.
         cpu_precisions: Arithmetic of steps on this CPU; empty for steps on a GPU.
     """
     if ignores_compile:
@@ -407,8 +399,6 @@ def caveats_of_run(
             yield Caveat(code=BUSY_BESIDE, message=f"{used} step was measured; {left_out}")
     if request.has_cuda:
         yield _NEEDS_CUDA
-    if ignores_graphs:
-        yield GRAPHS_RUN_EAGERLY
     halves = [name for name in cpu_precisions if name in ("fp16", "bf16")]
     if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
         yield Caveat(

@@ -79,15 +79,6 @@ def user_sources(target: Target) -> tuple[SourceFile, ...]:
     return tuple(found)
 
 
-def mentions_cuda(target: Target) -> bool:
-    """Return whether a line in the user's files that were run or imported names a GPU."""
-    return any(
-        "cuda" in line.partition("#")[0]
-        for name in _names_of_code(target)
-        for line in text_of(name).splitlines()
-    )
-
-
 def source_texts(target: Target, trace: StepTrace) -> tuple[SourceText, ...]:
     """Return the text of the user's files that ``target`` has run or imported so far.
 

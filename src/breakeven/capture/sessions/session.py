@@ -16,8 +16,7 @@ import torch
 from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from breakeven.capture.messages import Answer, ProbeRun, RunRequest
-from breakeven.capture.pretend.cuda_graphs import CudaGraphs
+from breakeven.capture.messages import Answer, RunRequest
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.loader_watch import LoaderWatch
@@ -65,7 +64,7 @@ class ScriptSession(Patches):
 
 
 class UpdateSession(ScriptSession):
-    """Observes updates of optimizers, loaders and CUDA graphs.
+    """Observes updates of optimizers, and loaders.
 
     Args:
         request: The run, with the loaders to change.
@@ -81,8 +80,7 @@ class UpdateSession(ScriptSession):
         recorder: StepRecorder | None = None, **of_loaders: Any,
     ) -> None:  # fmt: skip
         super().__init__(request, on_done, on_step)
-        self._graphs = CudaGraphs(self._mark)
-        self._optimizers = OptimizerHooks(self._graphs.end_update, recorder)
+        self._optimizers = OptimizerHooks(self._mark, recorder)
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size,
             new_batch_size=request.new_batch_size,
@@ -101,58 +99,34 @@ class UpdateSession(ScriptSession):
                 on_compile=on_compile,
                 keeps_compile=self._request.compiles,
                 is_alone=True,
-                graphs=self._graphs,
             )
         )
 
 
-# Limit on backward passes that a script accumulates before its first update.
-_MOST_ACCUMULATED = 32
-
-
 class ProbeSession(ScriptSession):
-    """Counts the steps of a script, and replaces only the parts that the request names.
+    """Counts the updates of a script up to its end, and replaces nothing else.
 
-    If no torch optimizer steps for long, each backward pass counts.
-
-    Args:
-        request: The run, with the number of steps, and whether CUDA means the CPU.
-        on_done: Called from the training loop after the last step.
-        on_step: As in every session.
+    With ``has_cuda``, CUDA means the CPU.
     """
 
     _num_updates = 0
-    _num_backwards = 0
 
     @property
     def num_steps(self) -> int:
-        """Return the number of steps so far."""
-        return self._num_updates or max(0, self._num_backwards - _MOST_ACCUMULATED)
+        """Return the number of updates so far."""
+        return self._num_updates
 
     def _apply(self) -> None:
         if self._request.has_cuda:
             self.enter_context(redirect_cuda_to_cpu(has_cuda=True, is_alone=True))
         self.callback(register_optimizer_step_post_hook(lambda *_: self.mark_call()).remove)
-        self.enter_context(BackwardCalls(self._end_backward))
 
     def _mark(self, optimizer: int) -> None:
         self._num_updates += 1
-        self._tell()
+        self._on_step(self._num_updates, False)
 
-    def _end_backward(self, _: BackwardCall) -> None:
-        self._num_backwards += 1
-        if not self._num_updates:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._on_step(self.num_steps, False)
-        if self.num_steps >= self._request.num_probe_steps:
-            self._on_done()
-
-    def result(self) -> ProbeRun | None:
-        """Return the answer if all steps are done, else None."""
-        is_enough = self.num_steps >= self._request.num_probe_steps
-        return ProbeRun(num_steps=self.num_steps) if is_enough else None
+    def result(self) -> None:
+        """Return nothing: the failure of the run, for whatever reason, has the number of steps."""
 
 
 class _Here(threading.local):
@@ -218,16 +192,10 @@ class BackwardCalls(Patches):
 
 
 class PhaseWatch(BackwardCalls):
-    """Times backward passes, and the interval from the last one to the end of the update.
+    """Times backward passes, and the interval from the last one to the end of the update."""
 
-    Args:
-        on_first: Called once, with the first backward pass.
-    """
-
-    def __init__(self, on_first: Callable[[BackwardCall], None] = lambda _: None) -> None:
+    def __init__(self) -> None:
         super().__init__(self._end_backward)
-        self._on_first = on_first
-        self._has_seen = False
         # For each update: time of its backward passes, and time since the last of them.
         self._updates: list[tuple[int, int]] = []
         self._backward_ns = 0
@@ -260,6 +228,3 @@ class PhaseWatch(BackwardCalls):
     def _end_backward(self, call: BackwardCall) -> None:
         self._last_end_ns = own_time_ns()
         self._backward_ns += call.duration_ns
-        if not self._has_seen:
-            self._has_seen = True
-            self._on_first(call)

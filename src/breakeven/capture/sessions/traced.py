@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from time import perf_counter_ns
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,30 +14,24 @@ from breakeven.capture.messages import RunRequest, TracedRun
 from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.call_watch import CallWatch
 from breakeven.capture.record.device_map import DEVICE, HOST, DeviceMap
-from breakeven.capture.record.held_objects import held_arrays, may_reach_device
+from breakeven.capture.record.held_objects import held_arrays
 from breakeven.capture.record.hooks import ModulePath
 from breakeven.capture.record.loader_watch import tensors_of
 from breakeven.capture.record.modes import without_modes
 from breakeven.capture.record.recorder import StepRecorder
 from breakeven.capture.record.step_tracer import StepTracer
 from breakeven.capture.record.update_watch import Boundary, UpdateWatch
-from breakeven.capture.sessions.run_facts import mentions_cuda, source_texts, with_machine_facts
+from breakeven.capture.sessions.run_facts import source_texts, with_machine_facts
 from breakeven.capture.sessions.session import BackwardCall, BackwardCalls, UpdateSession
 from breakeven.configure import ByIdentity
 from breakeven.measure import OtherLoad
 from breakeven.trace import HostArray, Phase
-from breakeven.units import NS_PER_S
 
 # After this number of updates without a torch optimizer, treat them as the script's steps. This
 # limit holds if the script has created an optimizer, which may only be late ...
 _MOST_BEFORE_OPTIMIZER = {Boundary.GRADIENT: 256, Boundary.BACKWARD: 256, Boundary.UPDATE: 32}
 # ... and this one if it has created none.
 _MOST_BEFORE_UPDATE = {Boundary.GRADIENT: 64, Boundary.BACKWARD: 0, Boundary.UPDATE: 0}
-
-# If a script that names a GPU took steps without it, wait this long for steps on the GPU. Wait at
-# most this share of the time limit.
-_DEVICE_PATIENCE_S = 15.0
-_DEVICE_SHARE = 0.25
 
 
 class TracedSession(UpdateSession):
@@ -73,10 +66,6 @@ class TracedSession(UpdateSession):
             records_after=request.records_after,
         )  # fmt: skip
         self._recorder.on_look = self._tracer.look
-        # Start of the wait for steps on the GPU, and the number of device events before it.
-        self._waiting_since_ns = 0
-        self._num_before_wait = 0
-        self._num_waited = 0
         self._load = OtherLoad()
         self._arrays: tuple[HostArray, ...] = ()
 
@@ -94,9 +83,7 @@ class TracedSession(UpdateSession):
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(
-            fake_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
-        )
+        self.enter_context(fake_cuda(self._recorder, self._note_compile, is_lazy=True))
         self.enter_context(BackwardCalls(self._end_backward))
         # Enter last, to see the calls before the stand-ins of torch.compile and autocast.
         self.enter_context(self._calls)
@@ -123,12 +110,9 @@ class TracedSession(UpdateSession):
         return replace(run, trace=trace, sources=source_texts(self._request.target, trace))
 
     def _mark(self, optimizer: int) -> None:
-        if self._waiting_since_ns:
-            self._wait_for_device()
-            return
         is_enough = self._tracer.mark(optimizer)
-        is_known = self._optimizers.is_round_known() and self._graphs.is_settled
-        self._end_update(is_enough=is_enough and (is_known or self._request.records_after > 0))
+        is_known = self._optimizers.is_round_known() or self._request.records_after > 0
+        self._end_update(is_enough=is_enough and is_known)
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
         """End a step of a loop that uses no torch optimizer."""
@@ -144,46 +128,13 @@ class TracedSession(UpdateSession):
             self._arrays = held_arrays(sys._getframe(1))
         self._calls.end_update()
         self._on_step(self._tracer.num_calls, False)
-        if is_enough and self._waits_for_device():
-            self._waiting_since_ns = perf_counter_ns()
-            self._num_before_wait = self._recorder.num_device_events
-            self._recorder.stop_recording()
-        elif is_enough:
+        if is_enough:
             self._on_done()
-
-    def _waits_for_device(self) -> bool:
-        """Return whether steps on the GPU may follow the first steps, which ran on the CPU."""
-        return not (
-            self._request.is_moved
-            or self._request.records_after
-            or self._tracer.uses_device
-            or self._request.time_limit_s == float("inf")
-            or not mentions_cuda(self._request.target)
-        )
-
-    def _wait_for_device(self) -> None:
-        """Restart once the script uses the device, or give up after a time limit."""
-        self._calls.end_update()
-        self._on_step(self._tracer.num_calls, False)
-        waited_s = (perf_counter_ns() - self._waiting_since_ns) / NS_PER_S
-        if self._recorder.num_device_events > self._num_before_wait:
-            self._waiting_since_ns = 0
-            self._optimizers.forget()
-            self._tracer.forget_host_steps()
-        elif waited_s > min(_DEVICE_PATIENCE_S, _DEVICE_SHARE * self._request.time_limit_s):
-            self._on_done()
-        else:
-            self._tracer.count_host_step()
 
     def _end_backward(self, call: BackwardCall) -> None:
-        if not self._waiting_since_ns:
-            self._tracer.note_backward()
-            if self._recorder.updates is not None and not call.is_differentiated:
-                self._updates.end_backward(call.inputs)
-        elif self._tracer.boundary is not Boundary.OPTIMIZER:
-            self._num_waited += 1
-            if self._num_waited % self._tracer.backwards_per_step() == 0:
-                self._wait_for_device()
+        self._tracer.note_backward()
+        if self._recorder.updates is not None and not call.is_differentiated:
+            self._updates.end_backward(call.inputs)
 
     def _note_compile(self) -> None:
         self._tracer.is_compiled = True
@@ -195,11 +146,8 @@ class TracedSession(UpdateSession):
         stack.callback(setattr, recorder.here, "phase", recorder.here.phase)
         recorder.here.phase = Phase.DATA
         self._num_before_fetch = recorder.num_device_events
-        if loader not in self._uses_device:
-            # In a script that is moved to a GPU, loading stays on the host.
-            may_reach = not self._request.is_moved and may_reach_device(loader, devices)
-            self._uses_device[loader] = may_reach
-        if not self._uses_device[loader]:
+        # The first fetch shows it. In a script that is moved to a GPU, loading stays on the host.
+        if not self._uses_device.setdefault(loader, not self._request.is_moved):
             stack.enter_context(without_modes())
             stack.enter_context(devices.loading())
         return stack

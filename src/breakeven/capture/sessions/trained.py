@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,11 +17,6 @@ from breakeven.configure import Patches
 _PRECISIONS: dict[torch.dtype | None, str] = {
     torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
 }  # fmt: skip
-# Autograd nodes of the operators that are slow if the CPU emulates their format.
-_PRODUCTS = frozenset({
-    "AddmmBackward0", "AddmvBackward0", "BaddbmmBackward0", "BmmBackward0", "ConvolutionBackward0",
-    "MmBackward0", "MvBackward0",
-})  # fmt: skip
 
 
 class Trained(Patches):
@@ -41,9 +35,10 @@ class Trained(Patches):
         self._gpu = gpu
         self._loss_dtype: torch.dtype | None = None
         self._loss_device: torch.device | None = None
-        self._autocast_dtype: torch.dtype | None = None
-        self._product_dtypes: set[torch.dtype] = set()
-        self._layers: RemovableHandle | None = None
+        # Of the last autocast region; None without one.
+        self.autocast_dtype: torch.dtype | None = None
+        self._layer_dtypes: set[torch.dtype] = set()
+        self._watched: RemovableHandle | None = None
 
     def _apply(self) -> None:
         original: Any = torch.autocast.__enter__
@@ -51,7 +46,7 @@ class Trained(Patches):
         def enter(region: Any) -> Any:
             # A region for CUDA that finds no GPU, or is disabled, casts nothing.
             if region._enabled and region.device == (self._gpu or "cpu"):
-                self._autocast_dtype = region.fast_dtype
+                self.autocast_dtype = region.fast_dtype
             return original(region)
 
         self.replace(torch.autocast, "__enter__", enter)
@@ -62,35 +57,20 @@ class Trained(Patches):
             self._loss_dtype, self._loss_device = loss.dtype, loss.device
 
     def watch_layers(self) -> None:
-        """Note the formats of layers that are called before the first `note_graph`.
-
-        Layers without gradients, such as a frozen encoder, are in no graph.
-        """
+        """Note the formats of layers that are called from now on, such as a frozen encoder's."""
 
         def note(module: nn.Module, _: object) -> None:
             # Read the dictionary: a script may override the methods.
             own = module.__dict__.get("_parameters", {}).values()
-            self._product_dtypes.update(weight.dtype for weight in own if weight is not None)
+            self._layer_dtypes.update(weight.dtype for weight in own if weight is not None)
 
-        self._layers = register_module_forward_pre_hook(note)
-        self.callback(self._layers.remove)
+        self._watched = register_module_forward_pre_hook(note)
+        self.callback(self._watched.remove)
 
-    def note_graph(self, outputs: Iterable[object]) -> None:
-        """Note the formats of products in a backward pass's graph, including manual casts.
-
-        Args:
-            outputs: Tensors at which the pass began.
-        """
-        if self._layers is not None:
-            self._layers.remove()
-        seen: set[Any] = {None}
-        nodes: set[Any] = {each.grad_fn for each in outputs if isinstance(each, torch.Tensor)}
-        while nodes := nodes - seen:
-            seen |= nodes
-            for node in nodes:
-                if type(node).__name__ in _PRODUCTS:
-                    self._product_dtypes.update(made.dtype for made in node._input_metadata)
-            nodes = {following for node in nodes for following, _ in node.next_functions}
+    def unwatch_layers(self) -> None:
+        """Stop that: it slows steps down."""
+        if self._watched is not None:
+            self._watched.remove()
 
     def gpu(self) -> torch.device | None:
         """Return the GPU that ran the steps; None if the script did not use it.
@@ -108,14 +88,14 @@ class Trained(Patches):
 
     def precision(self) -> str:
         """Return the dtype of autocast regions, or otherwise that of most parameters."""
-        if self._autocast_dtype is not None:
-            return _PRECISIONS.get(self._autocast_dtype, "fp32")
+        if self.autocast_dtype is not None:
+            return _PRECISIONS.get(self.autocast_dtype, "fp32")
         counts: Counter[torch.dtype | None] = Counter([self._loss_dtype])
         for parameter in self._optimizers.parameters():
             counts[parameter.dtype] += parameter.numel()
         return _PRECISIONS.get(counts.most_common(1)[0][0], "fp32")
 
     def precisions(self) -> tuple[str, ...]:
-        """Return that arithmetic, followed by other formats of products."""
-        products = sorted(_PRECISIONS.get(dtype, "fp32") for dtype in self._product_dtypes)
-        return tuple(dict.fromkeys((self.precision(), *products)))
+        """Return that arithmetic, followed by other formats of layers."""
+        layers = sorted(_PRECISIONS.get(dtype, "fp32") for dtype in self._layer_dtypes)
+        return tuple(dict.fromkeys((self.precision(), *layers)))
