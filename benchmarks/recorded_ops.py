@@ -294,6 +294,7 @@ def profile_step(script: str, output: Path) -> None:
         register_optimizer_step_pre_hook,
     )
 
+    from breakeven.capture.pretend.cuda_graphs import CudaGraphs
     from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 
     optimizers: list[int] = []
@@ -318,6 +319,7 @@ def profile_step(script: str, output: Path) -> None:
             output.write_text(json.dumps([found.ops, found.composites]))
             os._exit(0)
 
+    graphs = CudaGraphs(end_update)
     # torch's own range ends after the hooks, so after the profile.
     updates: list[torch.profiler.record_function] = []
 
@@ -327,13 +329,13 @@ def profile_step(script: str, output: Path) -> None:
 
     def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         updates.pop().__exit__(None, None, None)
-        end_update(id(optimizer))
+        graphs.end_update(id(optimizer))
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).parent))
-    with redirect_cuda_to_cpu(has_cuda=True):
+    with redirect_cuda_to_cpu(has_cuda=True, graphs=graphs):
         runpy.run_path(script, run_name="__main__")
 
 

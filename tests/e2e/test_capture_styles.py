@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 from check_process import SCRIPTS, line_of
-from script_runs import recorded, request_of, timed
+from script_runs import recorded, timed
 
-from breakeven.capture import Launcher, RunFailure, script_error
-from breakeven.trace import StepTrace
+from breakeven.capture import Launcher
+from breakeven.cost import reference_host
+from breakeven.device import find_device
+from breakeven.simulate import predict_steps
+from breakeven.trace import GraphLaunch, Phase, StepTrace
 
 pytestmark = pytest.mark.slow
 
@@ -163,11 +166,48 @@ def test_text_of_the_scripts_own_files_comes_with_the_trace(launcher: Launcher) 
     assert named <= texts.keys()
 
 
+# Scripts that capture their work in CUDA graphs.
+
+
+def launch_phases(trace: StepTrace) -> list[Phase]:
+    return [event.phase for event in trace.events if isinstance(event, GraphLaunch)]
+
+
+def test_a_step_that_is_one_replay_is_predicted_as_one_launch(launcher: Launcher) -> None:
+    trace = trace_of(launcher, "graph_step.py")
+    eager = trace_of(launcher, "graph_step.py", "eager")
+    (launch,) = [event for event in trace.events if isinstance(event, GraphLaunch)]
+    assert launch.location is not None
+    assert launch.location.line == line_of(SCRIPTS / "graph_step.py", "g.replay()")
+    replayed = [op for op in trace.ops if op.is_replayed]
+    assert {op.phase for op in replayed} == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    # The inputs are copied eagerly in both.
+    assert len(trace.ops) - len(replayed) == 2
+    assert [op.name for op in trace.ops] == [op.name for op in eager.ops]
+    assert trace.num_parameters == eager.num_parameters
+    assert trace.syncs == trace.faults == eager.faults == ()
+
+    (graphed,), (one_by_one,) = (
+        predict_steps(each, (find_device("A100"),), reference_host()) for each in (trace, eager)
+    )
+    assert graphed.num_kernels == one_by_one.num_kernels
+    assert graphed.estimate.value_ns < one_by_one.estimate.value_ns / 3
+    assert graphed.estimate.value_ns >= graphed.device_busy_ns
+
+
+def test_graphed_modules_are_a_launch_in_each_direction(launcher: Launcher) -> None:
+    trace = trace_of(launcher, "graph_modules.py")
+    assert trace.faults == ()
+    assert launch_phases(trace) == [Phase.FORWARD] * 2 + [Phase.BACKWARD] * 2
+    assert not any(op.is_replayed for op in trace.ops if op.phase is Phase.OPTIMIZER)
+    products = [op for op in trace.ops if op.name in ("aten.addmm.default", "aten.mm.default")]
+    assert {(op.is_replayed, op.inputs[0].dtype) for op in products} == {(True, "float16")}
+    # One reads the sum, one whether the gradients are finite.
+    assert [sync.kind for sync in trace.syncs] == ["item", "item"]
+
+
 @pytest.mark.parametrize("name", ["graph_step.py", "graph_modules.py"])
-@pytest.mark.parametrize("is_traced", [False, True], ids=["plain", "traced"])
-def test_a_captured_graph_is_refused(launcher: Launcher, name: str, is_traced: bool) -> None:
-    request = request_of(SCRIPTS / name, has_cuda=True, is_traced=is_traced)
-    failure = launcher.run(request)
-    assert isinstance(failure, RunFailure)
-    assert failure.exception == "CapturedGraphError"
-    assert "eager step" in str(script_error(failure, request.target, "").hint)
+def test_graphs_are_replayed_on_the_cpu(launcher: Launcher, name: str) -> None:
+    run = timed(launcher, name, has_cuda=True, budget_s=0.1)
+    assert len(run.measurement.samples_ns) > 2
+    assert "graph-eager" in {caveat.code for caveat in run.caveats}

@@ -313,8 +313,6 @@ def _hint_for_exception(failure: RunFailure, target: Target, writes: FileWrites 
     match exception:
         case "ShardedModelError":
             return _NO_SHARDS
-        case "CapturedGraphError":
-            return "check the eager step: the report predicts its CUDA graph in a row of its own"
         case "ModuleNotFoundError":
             top = missing.partition(".")[0]
             if top == "deepspeed":

@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from breakeven.capture.pretend.cuda_api import CapturedGraphError
 from breakeven.capture.record.device_map import DEVICE, HOST
 from breakeven.trace import Phase
 from factories.fake_steps import copies, names, next_line, ops, pretending, syncs
@@ -342,14 +341,3 @@ def test_an_output_of_a_recurrent_layer_that_is_not_used_has_no_gradient() -> No
         recorder.start_step()
         output.sum().backward()
     assert "zeros" not in names(recorder)
-
-
-def test_a_captured_graph_is_refused() -> None:
-    with pretending():
-        graph = torch.cuda.CUDAGraph()
-        with pytest.raises(CapturedGraphError, match="eager step"):
-            graph.capture_begin()
-        with pytest.raises(CapturedGraphError), torch.cuda.graph(graph):
-            pass
-        with pytest.raises(CapturedGraphError):
-            torch.cuda.make_graphed_callables(nn.Linear(2, 2), (torch.ones(2),))

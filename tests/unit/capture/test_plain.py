@@ -39,7 +39,7 @@ USE = LoaderUse(batch_size=8, batches_per_step=1, num_samples=64, num_workers=0,
         ({"cpu_precisions": ("fp16",)}, ["emulated-on-cpu"]),
         ({"cpu_precisions": ("fp32", "fp16")}, ["emulated-on-cpu"]),
         ({"cpu_precisions": ("bf16", "fp32")}, []),
-        ({"ignores_compile": True}, ["compile-ignored"]),
+        ({"ignores_compile": True, "ignores_graphs": True}, ["compile-ignored", "graph-eager"]),
     ],
 )
 def test_there_is_a_caveat_for_each_reason(
@@ -51,7 +51,8 @@ def test_there_is_a_caveat_for_each_reason(
     request = replace(_request("made up"), configuration=Configuration(num_threads=2))
     told = {
         "load_fraction": 0.0, "is_disturbed": False, "num_threads": 2,
-        "ignores_compile": False, "cpu_precisions": ("fp32",), **changed,
+        "ignores_compile": False, "ignores_graphs": False,
+        "cpu_precisions": ("fp32",), **changed,
     }  # fmt: skip
     assert [caveat.code for caveat in caveats_of_run(request, **told)] == codes
 

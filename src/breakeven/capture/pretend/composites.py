@@ -177,7 +177,7 @@ class FusedOp(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         started_ns = own_time_ns()
         subgraph = _Subgraph(compute, tensors)
-        outputs = subgraph.forward(*tensors)
+        outputs = recorder.compute(subgraph.forward, *tensors)
         host_ns = own_time_ns() - started_ns
         ctx.backward_ns = None
         if recorder.is_worth_repeating(host_ns):
@@ -209,7 +209,7 @@ class FusedOp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         recorder, (_, name, attributes) = ctx.recorder, ctx.names
         started_ns = own_time_ns()
-        found = ctx.subgraph.backward(*gradients)
+        found = recorder.compute(ctx.subgraph.backward, *gradients)
         host_ns = own_time_ns() - started_ns
         if ctx.backward_ns is not None:
             host_ns = min(host_ns, ctx.backward_ns)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.cuda
@@ -115,23 +114,6 @@ class _Event:
     wait = _answer(None)
 
 
-class CapturedGraphError(NotImplementedError):
-    """The script captures a CUDA graph, and a replay would show no operator."""
-
-
-def _refuse_capture(*_: Any, **__: Any) -> NoReturn:
-    raise CapturedGraphError("breakeven records the eager step, not a captured CUDA graph")
-
-
-class _Graph:
-    """A CUDA graph that can be created, but not captured."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    capture_begin = _refuse_capture
-
-
 class _CurrentDevice:
     """``with torch.cuda.device(index)``: makes another device current inside."""
 
@@ -201,10 +183,7 @@ def patch_cuda_api(
             "get_rng_state": lambda device=0: torch.get_rng_state(),
             "get_rng_state_all": lambda: [torch.get_rng_state()],
             "Stream": stream,
-            "stream": _answer(nullcontext()),
             "Event": _Event,
-            "CUDAGraph": _Graph,
-            **dict.fromkeys(("graph", "make_graphed_callables"), _refuse_capture),
             "current_stream": stream,
             "default_stream": stream,
         },
@@ -257,6 +236,10 @@ def hide_other_gpus(patches: Patches) -> None:
     patches.replace(torch.xpu, "device_count", lambda: 0)
 
 
+# Captured graphs are not queries.
+_LEFT_OUT = ("torch.cuda.graphs",)
+
+
 def _answer_by_other_names(patches: Patches, before: dict[str, Any]) -> None:
     """Replace the same functions in submodules: ``torch.cuda.memory.memory_allocated``.
 
@@ -270,7 +253,7 @@ def _answer_by_other_names(patches: Patches, before: dict[str, Any]) -> None:
         if name in before and before[name] is not value
     }
     for module_name, module in sys.modules.copy().items():
-        if module_name.startswith("torch.cuda."):
+        if module_name.startswith("torch.cuda.") and not module_name.startswith(_LEFT_OUT):
             for name, value in list(vars(module).items()):
                 if id(value) in answered:
                     patches.replace(module, name, answered[id(value)])

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from breakeven.capture.pretend.attention import patch_attention
 from breakeven.capture.pretend.composites import patch_composites
 from breakeven.capture.pretend.cuda_api import patch_cuda_api
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.device_functions import patch_creation, patch_legacy_types
 from breakeven.capture.pretend.parallel import (
     keep_to_one_device,
@@ -56,17 +57,20 @@ from breakeven.units import NS_PER_S
 
 @contextmanager
 def fake_cuda(
-    recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False
-) -> Iterator[None]:
+    recorder: StepRecorder, on_compile: Callable[[], None], *, is_lazy: bool = False,
+    graphs: CudaGraphs | None = None,
+) -> Iterator[None]:  # fmt: skip
     """Make torch behave inside as on a machine with GPUs, and let ``recorder`` record everything.
 
     Args:
         recorder: Holds the number of GPUs.
         on_compile: Called when the script calls ``torch.compile``.
         is_lazy: Start to watch only when the script names a GPU.
+        graphs: Receives updates, which a graph may repeat.
     """
     with Patches() as patches:
         patch_cuda_api(patches, is_available=True, on_wait=recorder.record_sync, cuda=recorder.cuda)
+        patches.enter_context((graphs or CudaGraphs()).patch(recorder))
         _patch_properties(patches, recorder)
         patch_transfers(patches, recorder)
         patch_creation(patches, recorder)

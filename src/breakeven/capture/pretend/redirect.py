@@ -11,6 +11,7 @@ import torch.utils._device
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from breakeven.capture.pretend.cuda_api import hide_other_gpus, patch_cuda_api
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.device_functions import device_functions, patch_legacy_types
 from breakeven.capture.pretend.parallel import bypass_data_parallel, patch_process_group
 from breakeven.capture.pretend.stand_ins import (
@@ -42,13 +43,15 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         keeps_compile: Let ``torch.compile`` compile; otherwise it does nothing. It fails with
             replaced functions, so nothing is redirected then. With ``has_cuda``, everything is
             redirected and compilation ignored.
+        graphs: Receives updates, which a graph may repeat.
     """
 
     def __init__(
         self, *, has_cuda: bool = False, on_compile: Callable[[], None] = lambda: None,
-        keeps_compile: bool = False, is_alone: bool = False,
+        keeps_compile: bool = False, is_alone: bool = False, graphs: CudaGraphs | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._graphs = graphs or CudaGraphs()
         self._is_idle = keeps_compile and not has_cuda
         self._has_cuda = has_cuda
         self._on_compile = on_compile
@@ -61,6 +64,7 @@ class redirect_cuda_to_cpu(Patches):  # noqa: N801 - a context manager reads as 
         # Every device number means the CPU.
         cuda = CudaDevices(on_other=lambda _: None)
         patch_cuda_api(self, is_available=self._has_cuda, cuda=cuda)
+        self.enter_context(self._graphs.patch())
         # Wrap each function in Python, at some 0.3 µs per call. A TorchFunctionMode would see all
         # functions, but costs more than a small operator on every call.
         for found in device_functions():

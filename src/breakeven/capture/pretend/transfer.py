@@ -89,7 +89,7 @@ def _copy(
     devices = recorder.devices
     came_from = devices.device_of(tensor)
     with torch._C.DisableTorchFunction(), undispatched():
-        copied = tensor.detach().clone()
+        copied = recorder.compute(lambda given: given.detach().clone(), tensor)
     devices.place(copied, where)
     if came_from == HOST:
         recorder.record_copy(

@@ -125,6 +125,7 @@ class _RunToEnd:
         self._counter = StepCounter()
         self._configured: configured | None = None
         self._is_given_up = False
+        self._end_update: Callable[[int], None] = self._note_update
         # Registered before the script's handlers, so called after them.
         atexit.register(self._end)
 
@@ -144,9 +145,12 @@ class _RunToEnd:
 
         # Run as measured: torch.compile fails with the replaced functions, so it is ignored.
         if request.has_cuda:
+            from breakeven.capture.pretend.cuda_graphs import CudaGraphs
             from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 
-            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True))
+            graphs = CudaGraphs(self._note_update)
+            self._effects.enter_context(redirect_cuda_to_cpu(has_cuda=True, graphs=graphs))
+            self._end_update = graphs.end_update
         if request.device == "cpu" and other_gpu_here():
             from breakeven.capture.pretend.cuda_api import hide_other_gpus
             from breakeven.configure import Patches
@@ -164,10 +168,8 @@ class _RunToEnd:
                     pays_after_steps=request.pays_after_steps,
                 )
             )
-        if not request.is_quiet:
-            register_optimizer_step_post_hook(
-                lambda made, *_: self._counter.count(id(made), monotonic())
-            )
+        if request.has_cuda or not request.is_quiet:
+            register_optimizer_step_post_hook(lambda made, *_: self._end_update(id(made)))
 
     def code_of(self, text: bytes, file: str) -> CodeType | None:
         """Return a script's code with its step as one call, if requested and possible."""
@@ -185,6 +187,9 @@ class _RunToEnd:
         self._is_given_up = True
         if not self._request.is_quiet:
             _write(f"breakeven: fast_step is left out, and the loop runs as it is: {reason}")
+
+    def _note_update(self, optimizer: int) -> None:
+        self._counter.count(optimizer, monotonic())
 
     def _end(self) -> None:
         if os.getpid() != self._process:  # a process that the script forked

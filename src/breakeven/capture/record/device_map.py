@@ -139,6 +139,11 @@ class DeviceMap:
         """Restart the peak at the present memory."""
         self.peak_device_bytes = self.device_bytes
 
+    def reserve(self, num_bytes: int) -> None:
+        """Count memory that the device's allocator reserves for the pool of a CUDA graph."""
+        self.device_bytes += num_bytes
+        self.peak_device_bytes = max(self.peak_device_bytes, self.device_bytes)
+
     def _find(self, tensor: _Memory) -> _Block | None:
         storage = _storage_of(tensor)
         return None if storage is None else self._blocks.get(id(storage))

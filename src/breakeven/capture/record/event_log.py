@@ -274,6 +274,14 @@ class EventLog(TorchDispatchMode):
         )
 
     @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Exclude the time inside from the host's: the CPU does the device's work."""
+        if self.is_noting:
+            self.note_gap(own_time_ns())
+        yield
+        self.end_event()
+
+    @contextmanager
     def host_work(self, kind: str) -> Iterator[None]:
         """Note the time of the block instead of its operators."""
         started_ns = own_time_ns()

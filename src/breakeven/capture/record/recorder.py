@@ -19,6 +19,7 @@ from breakeven.capture.record.device_map import (
     is_cuda,
 )
 from breakeven.capture.record.event_log import EventLog
+from breakeven.capture.record.graph_work import GraphWork
 from breakeven.capture.record.modes import Watch, same_numbers
 from breakeven.capture.record.operators import (
     COPYING,
@@ -90,6 +91,7 @@ class StepRecorder(EventLog):
         # dtype of the last autocast region for CUDA; empty without one.
         self.autocast_dtype = ""
         self.one_gpu = OneGpu()
+        self.graph_work: GraphWork | None = None  # of the CUDA graph during its capture
 
     @property
     def is_moving(self) -> bool:
@@ -156,7 +158,7 @@ class StepRecorder(EventLog):
         written = updates and updates.see(func, inputs, args, kwargs)
         if is_noting:
             self.note_gap(entered_ns)
-        result, host_ns = self._run_timed(func, base_name, args, kwargs)
+        result, host_ns = self._run_timed(func, base_name, args, kwargs, device)
         if base_name == "aten.copy_":
             self._note_copy(args, kwargs, inputs, name, host_ns)
         else:
@@ -184,7 +186,7 @@ class StepRecorder(EventLog):
         return outputs
 
     def _run_timed(
-        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, base_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
     ) -> tuple[Any, int]:
         """Return the result, and the host's time for it without a recorder.
 
@@ -192,7 +194,10 @@ class StepRecorder(EventLog):
         in a plain run.
         """
         started_ns = own_time_ns()
-        result = self._run(func, base_name, args, kwargs)
+        if self.graph_work is None or device == HOST:
+            result = self._run(func, base_name, args, kwargs)
+        else:
+            result = self.graph_work.run_operator(self._run, func, base_name, args, kwargs)
         host_ns = own_time_ns() - started_ns
         is_repeatable = _is_repeatable(func) and kwargs.get("generator") is None
         if is_repeatable and self.is_worth_repeating(host_ns):
@@ -205,7 +210,11 @@ class StepRecorder(EventLog):
 
     def is_worth_repeating(self, host_ns: int) -> bool:
         """Return whether to time a call of this duration again."""
-        return self.is_noting and host_ns < _BRIEF_NS
+        return self.is_noting and host_ns < _BRIEF_NS and self.graph_work is None
+
+    def compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Compute work that is recorded separately; a captured CUDA graph repeats it."""
+        return function(*args) if self.graph_work is None else self.graph_work.run(function, args)
 
     def _device_of_call(
         self, name: str, arguments: tuple[Any, ...], inputs: list[torch.Tensor], wanted: Any

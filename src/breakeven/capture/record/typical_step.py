@@ -51,6 +51,11 @@ class Segment(msgspec.Struct, kw_only=True):
         return any(isinstance(event, Op) and not event.is_on_host for event in self.events)
 
     @property
+    def has_graph(self) -> bool:
+        """Return whether a CUDA graph runs a part of the step."""
+        return any(isinstance(event, Op) and event.is_replayed for event in self.events)
+
+    @property
     def batch_size(self) -> int | None:
         """Return the number of samples: from its loader, or from the inputs of its model calls."""
         if self.loader is not None:
@@ -102,6 +107,8 @@ def typical_of(steps: Sequence[Segment]) -> list[Segment]:
     most steps differ, as in an adaptive solver, a step of median length is typical.
     """
     candidates: Sequence[Segment] = [step for step in steps if step.uses_device] or steps
+    # A script takes steps without a CUDA graph before it captures one.
+    candidates = [step for step in candidates if step.has_graph] or candidates
     # Do not compare host work: on a busy machine, any pause looks like it.
     signatures = [
         tuple(

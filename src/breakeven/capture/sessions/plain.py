@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from breakeven.capture.gpus import gpu_here, gpu_name, gpu_peak_bytes, gpu_uuid
 from breakeven.capture.messages import LoaderUse, PlainRun, RunRequest
+from breakeven.capture.pretend.cuda_graphs import GRAPHS_RUN_EAGERLY
 from breakeven.capture.pretend.redirect import COMPILE_IGNORED
 from breakeven.capture.sessions.between_steps import StackSamples, other_work_of
 from breakeven.capture.sessions.generated_trial import LONGEST_STEP_NS, GeneratedTrial
@@ -239,6 +240,7 @@ class PlainSession(UpdateSession):
             is_disturbed=measurement.is_disturbed,
             num_threads=torch.get_num_threads(),
             ignores_compile=self._is_compiled,
+            ignores_graphs=self._graphs.num_replays > 0,
             cpu_precisions=() if gpu else self._trained.precisions(),
         )
         return PlainRun(
@@ -298,7 +300,7 @@ class PlainSession(UpdateSession):
                     self._pool.count_this_thread()
         self._on_step(self._timer.num_calls, self._timer.is_waiting)
         is_known = self._request.backwards_per_step > 0 or self._optimizers.is_round_known()
-        if is_enough and is_known:
+        if is_enough and is_known and self._graphs.is_settled:
             if self._meter is not None and self._turns is None:
                 self._meter.stop()
             if self._request.times_loader:
@@ -375,7 +377,7 @@ class PlainSession(UpdateSession):
 
 def caveats_of_run(
     request: RunRequest, *, load_fraction: float, is_disturbed: bool, num_threads: int,
-    ignores_compile: bool, cpu_precisions: Iterable[str],
+    ignores_compile: bool, ignores_graphs: bool, cpu_precisions: Iterable[str],
 ) -> Iterator[Caveat]:  # fmt: skip
     """Yield cautions about the time of the steps.
 
@@ -385,6 +387,7 @@ def caveats_of_run(
         is_disturbed: Whether they delayed every step.
         num_threads: Threads of torch in the steps.
         ignores_compile: Whether the script's ``torch.compile`` was ignored.
+        ignores_graphs: Whether the script's CUDA graphs ran as single operators.
         cpu_precisions: Arithmetic of steps on this CPU; empty for steps on a GPU.
     """
     if ignores_compile:
@@ -399,6 +402,8 @@ def caveats_of_run(
             yield Caveat(code=BUSY_BESIDE, message=f"{used} step was measured; {left_out}")
     if request.has_cuda:
         yield _NEEDS_CUDA
+    if ignores_graphs:
+        yield GRAPHS_RUN_EAGERLY
     halves = [name for name in cpu_precisions if name in ("fp16", "bf16")]
     if emulated := " and no ".join(name for name in halves if not has_half_hardware(name)):
         yield Caveat(

@@ -17,6 +17,7 @@ from torch._C._functorch import get_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from breakeven.capture.messages import Answer, RunRequest
+from breakeven.capture.pretend.cuda_graphs import CudaGraphs
 from breakeven.capture.pretend.redirect import redirect_cuda_to_cpu
 from breakeven.capture.record.hooks import OptimizerHooks
 from breakeven.capture.record.loader_watch import LoaderWatch
@@ -64,7 +65,7 @@ class ScriptSession(Patches):
 
 
 class UpdateSession(ScriptSession):
-    """Observes updates of optimizers, and loaders.
+    """Observes updates of optimizers, loaders and CUDA graphs.
 
     Args:
         request: The run, with the loaders to change.
@@ -80,7 +81,8 @@ class UpdateSession(ScriptSession):
         recorder: StepRecorder | None = None, **of_loaders: Any,
     ) -> None:  # fmt: skip
         super().__init__(request, on_done, on_step)
-        self._optimizers = OptimizerHooks(self._mark, recorder)
+        self._graphs = CudaGraphs(self._mark)
+        self._optimizers = OptimizerHooks(self._graphs.end_update, recorder)
         self._loaders = LoaderWatch(
             old_batch_size=request.loader_batch_size,
             new_batch_size=request.new_batch_size,
@@ -99,6 +101,7 @@ class UpdateSession(ScriptSession):
                 on_compile=on_compile,
                 keeps_compile=self._request.compiles,
                 is_alone=True,
+                graphs=self._graphs,
             )
         )
 

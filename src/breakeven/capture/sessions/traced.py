@@ -83,7 +83,9 @@ class TracedSession(UpdateSession):
         self.enter_context(self._loaders)
         self.enter_context(self._optimizers)
         self.enter_context(ModulePath(self._recorder))
-        self.enter_context(fake_cuda(self._recorder, self._note_compile, is_lazy=True))
+        self.enter_context(
+            fake_cuda(self._recorder, self._note_compile, is_lazy=True, graphs=self._graphs)
+        )
         self.enter_context(BackwardCalls(self._end_backward))
         # Enter last, to see the calls before the stand-ins of torch.compile and autocast.
         self.enter_context(self._calls)
@@ -111,8 +113,8 @@ class TracedSession(UpdateSession):
 
     def _mark(self, optimizer: int) -> None:
         is_enough = self._tracer.mark(optimizer)
-        is_known = self._optimizers.is_round_known() or self._request.records_after > 0
-        self._end_update(is_enough=is_enough and is_known)
+        is_known = self._optimizers.is_round_known() and self._graphs.is_settled
+        self._end_update(is_enough=is_enough and (is_known or self._request.records_after > 0))
 
     def _mark_own(self, boundary: Boundary, number: int) -> None:
         """End a step of a loop that uses no torch optimizer."""
