@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -334,6 +336,104 @@ def test_interrupt_reaches_the_script_and_its_children(
     assert end_leftovers(str(tmp_path)) == []
     assert "breakeven/" not in errors
     assert "breakeven: no optimizer step, " in errors
+
+
+def run_at_terminal(
+    command: Sequence[str], folder: Path, variables: dict[str, str], typed: bytes = b""
+) -> str:
+    """Run at a terminal of 80 columns, to the end; return all that it received."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(folder)
+        os.execvpe(command[0], list(command), variables)
+    received, deadline = b"", time.monotonic() + 120
+    os.write(terminal, typed)
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            data = os.read(terminal, 1 << 16)
+        except OSError:  # what Linux says once nobody has it open
+            break
+        if not data:
+            break
+        received += data
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0, received
+    return received.decode()
+
+
+def screen_of(received: str) -> list[str]:
+    """Return the lines that a terminal shows in the end, with no more than it is sent here."""
+    lines, column = [""], 0
+    for part in re.findall(r"\x1b\[2K|\r|\n|[^\x1b\r\n]+", received):
+        if part == "\n":
+            lines.append("")
+            column = 0
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[2K":
+            lines[-1] = ""
+        else:
+            lines[-1] = lines[-1][:column].ljust(column) + part + lines[-1][column + len(part) :]
+            column += len(part)
+    return lines
+
+
+AT_TERMINAL = f"""{TRAINING}
+import logging, os, sys, time
+logging.basicConfig(format='%(message)s')
+for epoch in range(4):
+    for _ in range(3):
+        train(10)
+        time.sleep(0.1)
+    print('epoch', epoch)
+    logging.warning('logged %d', epoch)
+    if os.fork() == 0:
+        print('forked', epoch)
+        os._exit(sys.stdout.flush() or 0)
+    os.wait()
+for part in range(6):
+    sys.stderr.write('\\rown bar %d' % part)
+    sys.stderr.flush()
+    train(10)
+    time.sleep(0.1)
+print(' end')
+train(10); time.sleep(0.3); train(10)
+print('hello', input('name? '))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buffering", ["", "1"])
+def test_live_line_leaves_the_output_of_the_script_alone(
+    buffering: str, folder: Path, script: Script, variables: dict[str, str]
+) -> None:
+    script(AT_TERMINAL)
+    variables |= {"TERM": "xterm", "COLUMNS": "80", "PYTHONUNBUFFERED": buffering}
+    received = run_at_terminal((*RUN, "--steps", "1000"), folder, variables, typed=b"me\n")
+    drawn = re.findall(r"breakeven: \S+ it/s \| cpu \| [\d,]+ of 1,000 steps \| \S+ left", received)
+    assert len(drawn) >= 4
+    # What is typed early is echoed at once, wherever that is.
+    shown = [
+        line
+        for line in screen_of(received)
+        if line not in ("", "me") and not line.startswith("breakeven: ")
+    ]
+    expected = [line for n in range(4) for line in (f"epoch {n}", f"logged {n}", f"forked {n}")]
+    assert shown == [*expected, "own bar 5 end", "name? hello me"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("term", "options"), [("dumb", ()), ("xterm", ("-q",))])
+def test_no_live_line_where_it_is_not_wanted(
+    term: str, options: tuple[str, ...], folder: Path, script: Script, variables: dict[str, str]
+) -> None:
+    script(TRAINING + "import time\nfor _ in range(5):\n    train(5)\n    time.sleep(0.1)")
+    received = run_at_terminal((*RUN, *options), folder, {**variables, "TERM": term})
+    assert "\x1b" not in received
+    assert "it/s |" not in received
+    assert (received == "") == bool(options)
 
 
 # Loops whose step becomes one compiled call.

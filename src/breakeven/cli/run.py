@@ -60,7 +60,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole_number,
         default=0,
-        help="length of the run in steps, to choose what pays off",
+        help="length of the run in steps, to show the time left and choose what pays off",
     )
     parser.add_argument(
         "--budget",
@@ -124,7 +124,9 @@ def run(args: argparse.Namespace) -> NoReturn:
             f"{waits_s:.2g} s of its own steps (--steps sets its length)",
             is_quiet=args.quiet,
         )
-    request = end_request(target, tuned, is_quiet=args.quiet, pays_after_s=waits_s)
+    request = end_request(
+        target, tuned, num_steps=args.num_steps, is_quiet=args.quiet, pays_after_s=waits_s
+    )
     # Tuning and the query for a GPU import modules, and a script must start from Python's initial
     # state.
     if stored is None or tuned.device == "gpu":

@@ -146,13 +146,14 @@ def pays_after_s(target: RunTarget, tuned: Tuned, num_steps: int) -> float:
 
 
 def end_request(
-    target: RunTarget, tuned: Tuned, *, is_quiet: bool, pays_after_s: float = 0.0
+    target: RunTarget, tuned: Tuned, *, num_steps: int, is_quiet: bool, pays_after_s: float = 0.0
 ) -> EndRequest:
     """Return the request that runs a script to its end.
 
     Args:
         target: The target to run.
         tuned: Its configuration.
+        num_steps: Steps of the run; 0 if unknown.
         is_quiet: Suppress breakeven's own output.
         pays_after_s: Seconds of stock steps to run before compiling.
     """
@@ -163,6 +164,7 @@ def end_request(
         device=tuned.device,
         has_cuda=has_caveat(tuned.evidence.caveats, _NEEDS_CUDA),
         configuration=tuned.configuration,
+        num_steps=num_steps,
         is_quiet=is_quiet,
         pays_after_s=pays_after_s,
         pays_after_steps=tuned.evidence.pays_off_after_steps or 0 if is_same_step else 0,

@@ -170,7 +170,7 @@ from breakeven.capture.gpus import gpu_here
 from breakeven.capture.process.run_to_end import _RunToEnd
 from breakeven.trace import Configuration
 request = EndRequest(is_module=False, device={device!r}, has_cuda=False,
-                     configuration=Configuration(), is_quiet=True)
+                     configuration=Configuration(), num_steps=0, is_quiet=True)
 _RunToEnd(request)._configure(torch)
 print(gpu_here())
 """

@@ -1,4 +1,4 @@
-"""The run of a script to its end: how it begins, and the count of its steps."""
+"""The run of a script to its end: how it begins, and the count of steps behind its live line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from breakeven.capture.process.run_to_end import EndRequest, StepCounter, become_script
+from breakeven.capture.process.run_to_end import EndRequest, StepCounter, _clock, become_script
 from breakeven.trace import Configuration
 
 
@@ -40,6 +40,13 @@ def test_speed_is_from_the_first_step_to_the_last() -> None:
     assert counter.steps_per_s == 2.0
 
 
+@pytest.mark.parametrize(
+    ("duration_s", "text"), [(0.4, "0:00"), (61.6, "1:02"), (3600, "1:00:00"), (1e6, "277:46:40")]
+)
+def test_time_left_as_a_clock_shows_it(duration_s: float, text: str) -> None:
+    assert _clock(duration_s) == text
+
+
 def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -55,7 +62,7 @@ def test_where_a_process_cannot_be_replaced_it_waits_for_the_script(
     monkeypatch.setattr(subprocess, "call", call)
     request = EndRequest(
         is_module=False, device="cpu", has_cuda=False, configuration=Configuration(),
-        is_quiet=True,
+        num_steps=0, is_quiet=True,
     )  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         become_script(request, "train.py", ["--lr", "1"])

@@ -93,6 +93,7 @@ def test_takes_the_file_of_the_current_folder(capsys: pytest.CaptureFixture[str]
         device="cpu",
         has_cuda=False,
         configuration=report().configuration,
+        num_steps=50_000,
         is_quiet=False,
     )
     # As it was typed: the script sees it in sys.argv.

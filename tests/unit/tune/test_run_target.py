@@ -156,9 +156,11 @@ def test_steps_count_under_the_arguments_of_the_tuning(
     arguments: tuple[str, ...], num_steps: int
 ) -> None:
     target = RunTarget(text="train.py", arguments=arguments)
-    request = end_request(target, tuned(num_steps=300), is_quiet=True, pays_after_s=2.0)
+    request = end_request(
+        target, tuned(num_steps=300), num_steps=0, is_quiet=True, pays_after_s=2.0
+    )
     assert request.pays_after_steps == num_steps
-    at_once = end_request(target, tuned(num_steps=5_000), is_quiet=True)
+    at_once = end_request(target, tuned(num_steps=5_000), num_steps=0, is_quiet=True)
     assert at_once.pays_after_steps == 0
 
 

@@ -8,16 +8,20 @@ signals and exit status are the script's own, and no process remains after it.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import mmap
 import os
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from time import monotonic
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import msgspec
 
@@ -32,6 +36,12 @@ if TYPE_CHECKING:
     from breakeven.settings import configured
 
 
+_DRAW_EVERY_S = 0.2
+# Number of draws that average the speed: some ten seconds, so that the speed follows a change.
+_NUM_DRAWS = 50
+_WIPE = b"\r\x1b[2K"
+
+
 class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How to run a script to its end.
 
@@ -41,6 +51,7 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
         has_cuda: Run CUDA calls on the CPU, and make ``torch.cuda.is_available()`` return True, for
             scripts that refuse to run without a GPU.
         configuration: Settings in effect around the script.
+        num_steps: Number of steps in the run; 0 if unknown.
         is_quiet: Write none of breakeven's own output.
         pays_after_s: Start one-time costs, such as compiling, after this time of steps; 0 to start
             at once.
@@ -51,6 +62,7 @@ class EndRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cpu", "gpu"]
     has_cuda: bool
     configuration: Configuration
+    num_steps: int
     is_quiet: bool
     pays_after_s: float = 0.0
     pays_after_steps: int = 0
@@ -114,6 +126,133 @@ class StepCounter:
             self._last_s = now_s
 
 
+class LiveLine:
+    """The progress line, on a terminal that it shares with the script.
+
+    Args:
+        counter: Counter of the steps.
+        device: ``cpu`` or ``gpu``.
+        num_steps: Number of steps in the run; 0 if unknown.
+        stream: The terminal.
+    """
+
+    def __init__(self, counter: StepCounter, device: str, num_steps: int, stream: TextIO) -> None:
+        self._counter = counter
+        self._device = device
+        self._num_steps = num_steps
+        self._fd = stream.fileno()
+        self._start_s = monotonic()
+        self._next_s = 0.0
+        self._draws: deque[tuple[float, int]] = deque(maxlen=_NUM_DRAWS)
+        # Shared with forked processes that print too, such as a DataLoader's workers: whether the
+        # line is shown, and whether the cursor is not at the start of a line.
+        self._state = mmap.mmap(-1, 2)
+        self._lock = threading.RLock()
+        self._is_on = True
+        self._unwatch = contextlib.ExitStack()
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._leave_to_parent)
+        for output in (sys.stdout, sys.stderr):
+            self._watch(output)
+
+    def update(self, now_s: float) -> None:
+        """Redraw the line if it is due.
+
+        Args:
+            now_s: Current time, in seconds.
+        """
+        if now_s < self._next_s or not self._is_on:
+            return
+        self._next_s = now_s + _DRAW_EVERY_S
+        self._draws.append((now_s, self._counter.num_steps))
+        if len(self._draws) > 1 and not self._state[1]:
+            with self._lock:
+                self._write(_WIPE + self._text(now_s).encode())
+                self._state[0] = 1
+
+    def end(self) -> None:
+        """Wipe the line for good, and stop watching the terminal."""
+        self._wipe()
+        self._is_on = False
+        self._unwatch.close()
+
+    def _text(self, now_s: float) -> str:
+        """Return the line in ASCII, which every terminal shows."""
+        (earlier_s, earlier), (later_s, later) = self._draws[0], self._draws[-1]
+        rate = (later - earlier) / (later_s - earlier_s)
+        parts = [f"{format_digits(rate)} it/s", self._device]
+        if self._num_steps:
+            left = max(0, self._num_steps - later)
+            parts.append(f"{later:,} of {self._num_steps:,} steps")
+            if rate > 0:
+                parts.append(f"{_clock(left / rate)} left")
+        else:
+            parts += [f"{later:,} steps", _clock(now_s - self._start_s)]
+        return f"breakeven: {' | '.join(parts)}"[: self._width() - 1]
+
+    def _width(self) -> int:
+        with contextlib.suppress(KeyError, ValueError):
+            return max(2, int(os.environ["COLUMNS"]))
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(self._fd).columns or 80
+        return 80
+
+    def _wipe(self) -> None:
+        if self._state[0]:
+            with self._lock:
+                self._state[0] = 0
+                self._write(_WIPE)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            os.write(self._fd, data)
+        except OSError:  # the terminal is closed
+            self._is_on = False
+
+    def _watch(self, stream: Any) -> None:
+        """Wipe the line before a stream writes to the same terminal.
+
+        The method patches the lowest Python object. All prints, logs and older references to the
+        stream end there, and the stream keeps its type and identity.
+        """
+        try:
+            if os.fstat(stream.fileno()).st_rdev != os.fstat(self._fd).st_rdev:
+                return
+            # The `buffer` of an unbuffered stream is the raw stream itself.
+            raw = getattr(stream.buffer, "raw", stream.buffer)
+        except (AttributeError, OSError, ValueError):
+            return  # the stream is missing or closed
+        write, flush = raw.write, stream.flush
+
+        def write_after_wiping(data: Any) -> Any:
+            with self._lock:
+                self._wipe()
+                num_bytes = write(data)
+                if num_bytes:
+                    self._state[1] = bytes(data[num_bytes - 1 : num_bytes]) != b"\n"
+                return num_bytes
+
+        def flush_and_wipe() -> None:
+            # input() flushes, and then the C library writes its prompt.
+            self._wipe()
+            flush()
+
+        raw.write, stream.flush = write_after_wiping, flush_and_wipe
+        self._unwatch.callback(delattr, raw, "write")
+        self._unwatch.callback(delattr, stream, "flush")
+
+    def _leave_to_parent(self) -> None:
+        self._is_on = False
+        # Another thread of the parent may have held the old lock.
+        self._lock = threading.RLock()
+
+
+def _clock(duration_s: float) -> str:
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 class _RunToEnd:
     """One run, from the script's import of torch to its end."""
 
@@ -123,6 +262,7 @@ class _RunToEnd:
         self._process = os.getpid()
         self._effects = ExitStack()
         self._counter = StepCounter()
+        self._line: LiveLine | None = None
         self._configured: configured | None = None
         self._is_given_up = False
         self._end_update: Callable[[int], None] = self._note_update
@@ -133,6 +273,10 @@ class _RunToEnd:
         """Prepare the process before torch is imported."""
         if self._request.device == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        if not self._request.is_quiet and _is_live_terminal():
+            self._line = LiveLine(
+                self._counter, self._request.device, self._request.num_steps, sys.stderr
+            )
         # Do not import torch earlier: it reads OMP_NUM_THREADS, which a script may set first.
         sys.meta_path.insert(0, _AfterTorch(self._configure))
 
@@ -189,11 +333,16 @@ class _RunToEnd:
             _write(f"breakeven: fast_step is left out, and the loop runs as it is: {reason}")
 
     def _note_update(self, optimizer: int) -> None:
-        self._counter.count(optimizer, monotonic())
+        now_s = monotonic()
+        self._counter.count(optimizer, now_s)
+        if self._line is not None:
+            self._line.update(now_s)
 
     def _end(self) -> None:
         if os.getpid() != self._process:  # a process that the script forked
             return
+        if self._line is not None:
+            self._line.end()
         if not self._request.is_quiet:
             _write(self._summary())
         self._effects.close()
@@ -248,9 +397,16 @@ class _AfterTorch(MetaPathFinder):
         return spec
 
 
+def _is_live_terminal() -> bool:
+    try:
+        return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    except (AttributeError, ValueError):  # the stream is missing or closed
+        return False
+
+
 def _write(line: str) -> None:
     # The script may have replaced sys.stderr or closed it, or started without it.
-    with suppress(AttributeError, OSError, ValueError):
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.__stderr__.write(line + "\n")  # pyright: ignore[reportOptionalMemberAccess]
         sys.__stderr__.flush()  # pyright: ignore[reportOptionalMemberAccess]
 
