@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from breakeven.errors import BreakevenError as BreakevenError
     from breakeven.measure import measure_step as measure_step
     from breakeven.placement import auto as auto
-    from breakeven.placement import on_fastest as on_fastest
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.studies import Report as Report

@@ -1,7 +1,7 @@
 """The adapters with the packages that they are for.
 
 The second device is torch's "meta", which every machine has: what reads no value runs there. The
-other models are raced against themselves, with two threads and with one.
+other models race a second copy of themselves.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def num_trained(model: Any, batch: Any, arguments: Any) -> int:
 def test_transformers_trains_with_the_arguments(
     bert: tuple[Any, Any], tmp_path: Path, has_devices: Callable[..., None]
 ) -> None:
-    has_devices("cpu")
-    choice = choose_device(*bert, optimizer=torch.optim.AdamW, thread_counts=(2, 1))
+    has_devices("cpu", "cpu")
+    choice = choose_device(*bert, optimizer=torch.optim.AdamW)
     assert len(choice.times) == 2, choice.reason
     arguments = training_arguments(
         *bert, output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4,
@@ -142,13 +142,13 @@ def test_the_callback_measures_with_the_optimizer_of_the_trainer_and_warns(
     with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
         assert num_trained(*bert, arguments) == 2, "and the training went on"
 
-    has_devices("cpu", "meta")
+    has_devices("cpu", "cpu", "meta")
     seen: list[torch.optim.Optimizer] = []
 
     def choose(*args: Any, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
         seen.append(optimizer)
         options["num_steps"] = None  # two steps are too few to start another device
-        return choose_device(*args, optimizer=optimizer, thread_counts=(2, 1), **options)
+        return choose_device(*args, optimizer=optimizer, **options)
 
     monkeypatch.setattr("breakeven.adapters.transformers.choose_device", choose)
     with (
@@ -157,7 +157,7 @@ def test_the_callback_measures_with_the_optimizer_of_the_trainer_and_warns(
     ):
         assert num_trained(*bert, arguments) == 2
     assert isinstance(seen[0], torch.optim.Optimizer)
-    assert "cpu, 2 threads: " in measured_in(caplog)
+    assert "cpu: " in measured_in(caplog)
 
 
 @pytest.mark.parametrize("policy", ["PPO", "A2C"])
@@ -165,15 +165,13 @@ def test_stable_baselines_trains_on_the_device(
     policy: str, has_devices: Callable[..., None]
 ) -> None:
     baselines = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is absent")
-    has_devices("cpu")
+    has_devices("cpu", "cpu")
     make = getattr(baselines, policy)
     agent = make("MlpPolicy", "CartPole-v1", device="cpu", n_steps=64, seed=0)
     observations = np.stack([agent.observation_space.sample() for _ in range(64)])
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
     states = random.getstate(), torch.get_rng_state().tolist()
-    choice = choose_device(
-        agent.policy, observations, optimizer=agent.policy.optimizer, thread_counts=(2, 1)
-    )
+    choice = choose_device(agent.policy, observations, optimizer=agent.policy.optimizer)
     assert len(choice.times) == 2, choice.reason
     assert (random.getstate(), torch.get_rng_state().tolist()) == states
     after = agent.policy.state_dict()

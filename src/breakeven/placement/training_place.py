@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.memory import available_bytes
 from breakeven.units import format_bytes
@@ -36,7 +35,6 @@ class TrainingPlace:
         batch: The sample batch, also copied.
         call: Calls the model and computes the loss.
         optimizer: The model's optimizer, or a function that makes one; None for no update.
-        num_threads: torch's CPU threads for this place; 0 to keep the current number.
     """
 
     def __init__(
@@ -46,16 +44,11 @@ class TrainingPlace:
         batch: Any,
         call: BatchLoss,
         optimizer: torch.optim.Optimizer | OptimizerFactory | None,
-        *,
-        num_threads: int = 0,
     ) -> None:
         self.device = device
-        self.num_threads = num_threads
         self.name = str(device)
         if device.type == "cuda":
             self.name += f" ({torch.cuda.get_device_name(device)})"
-        if num_threads:
-            self.name += f", {num_threads} thread{'s' * (num_threads > 1)}"
         self.starts_up = device.type != "cpu"
         self.one_off_ns = 0.0
         self._original = (model, batch, optimizer)
@@ -80,10 +73,6 @@ class TrainingPlace:
         if optimizer is not None:
             self._optimizer = copy_optimizer(optimizer, copied_model, tensors, self.device)
         self._batch = map_tensors(self._own_copy, batch)
-
-    def enter(self) -> None:
-        """Set the number of threads."""
-        set_num_threads(self.num_threads)
 
     def run_step(self) -> None:
         """Copy the batch, run forward, backward if there is a gradient, and update."""
