@@ -158,7 +158,7 @@ def _split_bounds(op: Op, rank: int, args: Sequence[Any]) -> list[tuple[int, int
     return [(dim, sum(sizes[:number]), size) for number, size in enumerate(sizes)]
 
 
-@lowers("rev", "flip")
+@lowers("rev")
 @_on_view
 def _flip(lowering: Lowering, op: Op, view: View, args: list[Any]) -> Value:
     found: Value = view
@@ -168,41 +168,6 @@ def _flip(lowering: Lowering, op: Op, view: View, args: list[Any]) -> Value:
         indirect = Indirect(lowering.view(found), dim, index)
         found = lowering.pointwise("{0}", [indirect], view.shape, view.dtype)
     return found
-
-
-@lowers("repeat")
-@_on_view
-def _repeat(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    new = len(args[1]) - len(view.shape)
-    sizes = (*[1] * new, *view.shape)
-    strides = (*[0] * new, *view.strides)
-    wide = View(
-        view.buffer,
-        tuple(size for pair in zip(args[1], sizes, strict=True) for size in pair),
-        tuple(stride for one in strides for stride in (0, one)),
-        view.offset,
-    )
-    return lowering.reshaped(wide, op.shape)
-
-
-@lowers("diagonal")
-@_on_view
-def _diagonal(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    offset, one, other = [*args[1:], *(0, 0, 1)[len(args) - 1 :]]
-    one, other = one % len(view.shape), other % len(view.shape)
-    start = max(0, offset) * view.strides[other] + max(0, -offset) * view.strides[one]
-    kept = [dim for dim in range(len(view.shape)) if dim not in (one, other)]
-    strides = (*(view.strides[dim] for dim in kept), view.strides[one] + view.strides[other])
-    return View(view.buffer, op.shape, strides, view.offset + start)
-
-
-@lowers("unfold")
-@_on_view
-def _unfold(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    dim, _, step = args[1] % len(view.shape), *args[2:]
-    strides = list(view.strides)
-    strides[dim] *= step
-    return View(view.buffer, op.shape, (*strides, view.strides[dim]), view.offset)
 
 
 @lowers("as_strided")
@@ -347,13 +312,6 @@ def _checked(lowering: Lowering, index: Any, size: int) -> View:
     )
     lowering.call(body, [view], [wrapped], checks=True)
     return wrapped
-
-
-@lowers("embedding", "index_select")
-def _index_select(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    if op.name == "embedding":
-        return _take_rows(lowering, op, args[0], 0, args[1])
-    return _take_rows(lowering, op, args[0], args[1], args[2])
 
 
 def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> Value:
