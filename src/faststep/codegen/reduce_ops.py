@@ -258,21 +258,6 @@ _FAR, _LONG_ROW, _BLOCK, _WIDE_PART = 8_000_000, 1_024, 64, 512
 _KEEP_LAYOUT = {"add", "alias", "clone", "detach", "div", "mul", "neg", "sub"}
 
 
-@lowers("addmm")
-def _addmm(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    alpha, beta = op.kwargs.get("alpha", 1), op.kwargs.get("beta", 1)
-    dtype = op.result.dtype
-    value = _product_of(lowering, op, args[1:3])
-    if alpha == beta == 1:
-        return lowering.pointwise("{0} + {1}", [value, lowering.value(args[0])], op.shape, dtype)
-    inputs = [value, lowering.value(alpha, dtype)]
-    text = "{0} * {1}"
-    if beta != 0:  # do not read an operand that is multiplied by 0: it may be NaN
-        inputs += [lowering.value(args[0]), lowering.value(beta, dtype)]
-        text += " + {2} * {3}"
-    return lowering.pointwise(text, inputs, op.shape, dtype)
-
-
 @lowers("mm", "bmm")
 def _product_of(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     """Add a product of matrices or batches of matrices; transpose it if that is cheaper."""

@@ -442,16 +442,14 @@ def _along(samples: Samples, node: fx.Node) -> States:
     return tuple(state for _ in results) if isinstance(results, list | tuple) else state
 
 
-@rule("mm", "bmm", "addmm")
+@rule("mm", "bmm")
 def _product(samples: Samples, node: fx.Node) -> States:
-    *added, left, right = tensors_of(args_of(node))
+    left, right = args_of(node)
     rank = rank_of(node)
     batch, row, column = range(rank - 2), rank - 2, rank - 1
     along = [(left, column), (right, row)]
     states = [(operand, dim, samples.state(operand)) for operand, dim in along]
     if any(isinstance(state, Split) and state.dim == dim for _, dim, state in states):
-        if added:
-            raise IndivisibleError(f"{node} adds to a sum over samples")
         forms = {(one.outer, one.inner) for _, _, one in states if isinstance(one, Split)}
         for operand, dim, state in states:
             if isinstance(state, Whole):
@@ -459,6 +457,5 @@ def _product(samples: Samples, node: fx.Node) -> States:
             elif state.dim != dim or len(forms) != 1:
                 raise IndivisibleError(f"{node} looks at several samples")
         return Partial()
-    operands = [(one, range(rank - rank_of(one), rank)) for one in added]
     factors = [(left, [*batch, row, None]), (right, [*batch, None, column])]
-    return samples.joined(node, [*operands, *factors])
+    return samples.joined(node, factors)

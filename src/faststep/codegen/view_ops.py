@@ -335,7 +335,7 @@ def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> 
 def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     given = [number for number, one in enumerate(args[1]) if one is not None]
     if any(op.given(1, number).dtype == torch.bool for number in given):
-        raise UnsupportedError("the size of what an index of bools takes is not known beforehand")
+        raise UnsupportedError("an index of bools is not covered")
     if len(given) == 1 and op.given(1, given[0]).dim():
         return _take_rows(lowering, op, args[0], given[0], args[1][given[0]])
     source = lowering.view(args[0])
@@ -409,26 +409,14 @@ def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 def _index_put(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     """Return a copy of a tensor with values stored or added at indices.
 
-    The gradient of an embedding adds rows to a table. An index of bools stores or adds one number
-    at its true elements.
+    The gradient of an embedding adds rows to a table.
     """
     shape, dtype = op.shape, op.result.dtype
     base, given, values = args[:3]
     adds = bool(args[3]) if len(args) > 3 else bool(op.kwargs.get("accumulate"))
     indices = {number: one for number, one in enumerate(given) if one is not None}
     if any(op.given(1, number).dtype == torch.bool for number in indices):
-        value = lowering.value(values)
-        if list(indices) != [0] or any(size != 1 for size in value.shape):
-            raise UnsupportedError("the size of what an index of bools takes is not known before")
-        mask = lowering.view(indices[0])
-        rest = len(shape) - len(mask.shape)
-        wide = View(mask.buffer, shape, (*mask.strides, *[0] * rest), mask.offset)
-        if isinstance(value, Const):
-            number: Value = Const.of(value.value, (), dtype)
-        else:
-            number = lowering.reshaped(lowering.view(value), ()).expanded(shape)
-        text = "{0} ? {2} + {1} : {2}" if adds else "{0} ? {1} : {2}"
-        return lowering.pointwise(text, [wide, number, lowering.value(base)], shape, dtype)
+        raise UnsupportedError("an index of bools is not covered")
     total = lowering.new_view(shape, dtype)
     lowering.copy(lowering.value(base), total)
     places, full, strides = _places(lowering, shape, total.strides, indices)
