@@ -10,7 +10,6 @@ from breakeven.lazy import exported_on_use, exports
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
     from breakeven.adapters import ask as ask
-    from breakeven.adapters import device_callback as device_callback
     from breakeven.adapters import sky_candidates as sky_candidates
     from breakeven.adapters import sky_estimator as sky_estimator
     from breakeven.adapters import training_arguments as training_arguments

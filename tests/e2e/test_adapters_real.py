@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.adapters import accelerator, device_callback, training_arguments
+from breakeven.adapters import accelerator, training_arguments
 from breakeven.placement import auto, automatic, choose_device
 
 pytestmark = [
@@ -100,13 +100,11 @@ def bert() -> tuple[Any, Any]:
 
 
 def num_trained(model: Any, batch: Any, arguments: Any) -> int:
-    """Train with the callback, and return the number of steps."""
+    """Train, and return the number of steps."""
     import transformers
 
     data = [{name: values[row] for name, values in batch.items()} for row in range(4)]
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=data, callbacks=[device_callback(batch)]
-    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
     trainer.train()
     return trainer.state.global_step
 
@@ -124,40 +122,6 @@ def test_transformers_trains_with_the_arguments(
     assert arguments.use_cpu is True
     assert arguments.max_steps == 2
     assert num_trained(*bert, arguments) == 2
-
-
-def test_the_callback_measures_with_the_optimizer_of_the_trainer_and_warns(
-    bert: tuple[Any, Any],
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    has_devices: Callable[..., None],
-) -> None:
-    import transformers
-
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=2, report_to=[], save_strategy="no", use_cpu=True
-    )
-    has_devices("meta")
-    with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
-        assert num_trained(*bert, arguments) == 2, "and the training went on"
-
-    has_devices("cpu", "cpu", "meta")
-    seen: list[torch.optim.Optimizer] = []
-
-    def choose(*args: Any, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
-        seen.append(optimizer)
-        options["num_steps"] = None  # two steps are too few to start another device
-        return choose_device(*args, optimizer=optimizer, **options)
-
-    monkeypatch.setattr("breakeven.adapters.transformers.choose_device", choose)
-    with (
-        caplog.at_level(logging.INFO, logger="breakeven"),
-        pytest.warns(RuntimeWarning, match="leaves out meta: .*item"),
-    ):
-        assert num_trained(*bert, arguments) == 2
-    assert isinstance(seen[0], torch.optim.Optimizer)
-    assert "cpu: " in measured_in(caplog)
 
 
 @pytest.mark.parametrize("policy", ["PPO", "A2C"])
