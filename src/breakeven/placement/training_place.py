@@ -83,12 +83,10 @@ class TrainingPlace:
             batch = map_tensors(
                 lambda tensor: tensor.to(self.device, non_blocking=tensor.is_pinned()), batch
             )
-        closure = optimizer and inspect.signature(optimizer.step).parameters.get("closure")
-        if optimizer is not None and closure and closure.default is closure.empty:
-            # For example LBFGS, which evaluates the model itself.
-            optimizer.step(lambda: self._backward(model, batch))  # pyright: ignore
-            return
-        self._backward(model, batch)
+        model.zero_grad(set_to_none=True)
+        loss = self._call.loss(model, batch)
+        if loss.requires_grad:
+            loss.backward()
         if optimizer is not None:
             optimizer.step()
 
@@ -103,13 +101,6 @@ class TrainingPlace:
         """Free the copies, and restore the device's random numbers."""
         self._model = self._optimizer = self._batch = None
         self._restore_random()
-
-    def _backward(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        model.zero_grad(set_to_none=True)
-        loss = self._call.loss(model, batch)
-        if loss.requires_grad:
-            loss.backward()
-        return loss
 
     def _start_device(self) -> None:
         """Start the device, so that the cost of moving the model excludes it."""
@@ -192,9 +183,6 @@ def copy_optimizer(
     if not isinstance(optimizer, torch.optim.Optimizer):
         made = optimizer(model.parameters())
     else:
-        inner = getattr(optimizer, "optimizer", None)  # accelerate wraps torch's optimizer
-        if isinstance(inner, torch.optim.Optimizer):
-            optimizer = inner
         memo = dict(copied_tensors)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -211,8 +199,8 @@ def copy_optimizer(
                         target = device if follows else torch.device("cpu")
                         memo[id(value)] = value.detach().to(target, copy=True)
         made = copy.deepcopy(optimizer, memo)
-        # deepcopy skips attributes outside of the optimizer's state: LBFGS would lack its
-        # parameters. A ``step`` on the object itself is a scheduler's wrapper around the original.
+        # deepcopy skips attributes outside of the optimizer's state. A ``step`` on the object
+        # itself is a scheduler's wrapper around the original.
         for name, value in vars(optimizer).items():
             if name != "step" and name not in vars(made):
                 setattr(made, name, copy.deepcopy(value, memo))

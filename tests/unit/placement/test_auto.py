@@ -345,11 +345,10 @@ def test_optimizers_that_are_understood(
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_an_optimizer_that_evaluates_by_itself_is_measured() -> None:
+def test_an_optimizer_that_evaluates_by_itself_is_refused() -> None:
     model = nn.Linear(4, 1)
-    with pytest.warns(RuntimeWarning, match="leaves out meta"):  # it reads the loss
-        choice = choose_device(model, X, optimizer=torch.optim.LBFGS(model.parameters()))
-    assert choice.device == CPU
+    with pytest.raises(BreakevenError, match=r"fails on every device .*closure"):
+        auto(model, X, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
 @pytest.mark.usefixtures("two_devices")
