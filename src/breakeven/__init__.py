@@ -10,7 +10,6 @@ from breakeven.lazy import exported_on_use, exports
 if TYPE_CHECKING:
     from breakeven.adapters import accelerator as accelerator
     from breakeven.adapters import ask as ask
-    from breakeven.adapters import device_callback as device_callback
     from breakeven.adapters import sky_candidates as sky_candidates
     from breakeven.adapters import sky_estimator as sky_estimator
     from breakeven.adapters import training_arguments as training_arguments
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from breakeven.errors import BreakevenError as BreakevenError
     from breakeven.measure import measure_step as measure_step
     from breakeven.placement import auto as auto
-    from breakeven.placement import on_fastest as on_fastest
     from breakeven.report import read_report as read_report
     from breakeven.simulate import predict_steps as predict_steps
     from breakeven.studies import Report as Report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,38 +191,3 @@ class SparseOperand:
         if name.startswith("__"):  # Python looks up special names itself
             raise AttributeError(name)
         raise FastStepError(f"`.{name}` of a sparse tensor is not covered")
-
-
-def epoch_rows(
-    num_samples: int,
-    *,
-    batch_size: int,
-    epochs: int,
-    every: int,
-    shuffle: bool,
-    drop_last: bool,
-    generator: torch.Generator | None,
-) -> Iterator[Tensor]:
-    """Yield the sample indices of the next steps, one row for each step, at most ``every`` rows.
-
-    The samples that do not fill a batch form a separate last row of an epoch. The arguments are
-    those of ``FastStep.train``.
-
-    Raises:
-        FastStepError: A count is below 1, or the samples do not fill a batch.
-    """
-    for name, value in (("batch_size", batch_size), ("epochs", epochs), ("every", every)):
-        if value < 1:
-            raise FastStepError(f"{name} is {value}: it must be 1 or more")
-    num_whole = num_samples - num_samples % batch_size
-    if not num_samples or (drop_last and not num_whole):
-        raise FastStepError(f"{num_samples} samples do not fill a batch of {batch_size}")
-
-    for _ in range(epochs):
-        order = torch.arange(num_samples)
-        if shuffle:
-            order = torch.randperm(num_samples, generator=generator)
-        if num_whole:
-            yield from order[:num_whole].view(-1, batch_size).split(every)
-        if num_whole < num_samples and not drop_last:
-            yield order[num_whole:].view(1, -1)

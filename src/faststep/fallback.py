@@ -29,11 +29,9 @@ class FallbackStep:
         model: As for ``fast_step``.
         loss_fn: As for ``fast_step``.
         optimizer: As for ``fast_step``.
-        max_grad_norm: As for ``fast_step``.
-        has_aux: As for ``fast_step``.
-        calls_model: As for ``fast_step``.
         on_given_up: Called once with the reason of a failure.
         pays_now: Returns whether the rest of the run pays for compiling; called until it is true.
+        **options: ``max_grad_norm``, ``has_aux`` and ``calls_model`` of ``fast_step``.
     """
 
     def __init__(
@@ -42,16 +40,14 @@ class FallbackStep:
         loss_fn: Callable[..., Any],
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        max_grad_norm: float | None = None,
-        has_aux: bool = False,
-        calls_model: bool = False,
         on_given_up: Callable[[str], None],
         pays_now: Callable[[], bool] = lambda: True,
+        **options: Any,
     ) -> None:
         self._model = model
         self._loss_fn = loss_fn
         self._optimizer = optimizer
-        self._max_grad_norm, self._has_aux, self._calls_model = max_grad_norm, has_aux, calls_model
+        self._options = options
         self._on_given_up = on_given_up
         self._pays_now = pays_now
         self._fast: FastStep | None = None
@@ -66,14 +62,7 @@ class FallbackStep:
 
         self._has_begun = True
         try:
-            self._fast = fast_step(
-                self._model,
-                self._loss_fn,
-                self._optimizer,
-                max_grad_norm=self._max_grad_norm,
-                has_aux=self._has_aux,
-                calls_model=self._calls_model,
-            )
+            self._fast = fast_step(self._model, self._loss_fn, self._optimizer, **self._options)
         except FastStepError as error:
             self._on_given_up(error.message)
         else:
@@ -98,18 +87,18 @@ class FallbackStep:
         return self._do_plain(inputs, targets)
 
     def _do_plain(self, inputs: Any, targets: Any) -> Any:
-        model, optimizer = self._model, self._optimizer
+        model, optimizer, options = self._model, self._optimizer, self._options
         if not isinstance(optimizer, Optimizer):  # the loss function itself steps several
             return pytree.tree_map_only(Tensor, Tensor.detach, self._loss_fn(*inputs))
         assert isinstance(model, nn.Module)
         optimizer.zero_grad()
-        if self._calls_model:
+        if options.get("calls_model"):
             returned = self._loss_fn(*inputs)
         else:
             returned = self._loss_fn(call_model(model, inputs, {}), targets)
-        loss = returned[0] if self._has_aux else returned
+        loss = returned[0] if options.get("has_aux") else returned
         loss.backward()
-        if self._max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), self._max_grad_norm)
+        if (max_norm := options.get("max_grad_norm")) is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         return pytree.tree_map_only(Tensor, Tensor.detach, returned)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from faststep.batch import Batch, epoch_rows, num_steps_of, take_apart, take_data
+from faststep.batch import Batch, num_steps_of, take_apart, take_data
 from faststep.engines import CompiledSteps, Engine
 from faststep.equivalence import StepCost
 from faststep.errors import FastStepError
@@ -220,62 +220,6 @@ class FastStep:
         if len(results) > 1:
             results = [tuple(torch.cat(one) for one in zip(*results, strict=True))]
         return self._as_returned(results[0])
-
-    def train(
-        self,
-        inputs: Any,
-        targets: Any,
-        *,
-        batch_size: int,
-        epochs: int = 1,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        generator: torch.Generator | None = None,
-        callback: Callable[[int, Tensor], object] | None = None,
-        every: int = 100,
-    ) -> Tensor:
-        """Train on a data set in memory for some epochs by ``run``.
-
-        Does not support ``has_aux``: auxiliary tensors of batches of two sizes have two shapes.
-
-        Args:
-            inputs: Inputs of the whole data set, samples along the first dimension.
-            targets: Targets of the whole data set.
-            batch_size: Samples of a step.
-            epochs: Passes over the data set.
-            shuffle: Shuffle the samples before each epoch by ``torch.randperm``.
-            drop_last: Leave out the samples that do not fill a batch.
-            generator: Random generator of the shuffles; torch's default if None.
-            callback: Called with the number of steps done and the losses since the last call.
-            every: Most steps between two calls of ``callback``; an epoch's end also calls it.
-
-        Returns:
-            The loss of each step.
-
-        Raises:
-            FastStepError: As for a single step; or a count is below 1, or no batch is filled.
-        """
-        if self._recipe.aux is not None:
-            raise FastStepError(
-                "train returns losses alone, and has_aux=True asks for more",
-                hint="Call the step for each batch, or run() for the batches of an epoch.",
-            )
-        data = take_data(inputs, targets)
-        parts = epoch_rows(
-            min((len(tensor) for tensor in data.tensors), default=0),
-            batch_size=batch_size,
-            epochs=epochs,
-            every=every,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            generator=generator,
-        )
-        losses: list[Tensor] = []
-        for rows in parts:
-            losses.append(self.run(inputs, targets, rows.to(data.tensors[0].device)))
-            if callback is not None:
-                callback(sum(map(len, losses)), losses[-1])
-        return torch.cat(losses)
 
     def _do(self, batch: Batch, indices: Tensor | None) -> tuple[Tensor, ...]:
         """Do the step or steps of one call; return loss or losses, and auxiliary tensors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,13 +25,10 @@ def make_step(
 
     Its arguments are ``params.arguments``, the numbers of the updates (one row for each step), the
     tensors of the batch, and for several steps the indices of their samples.
-
-    For several steps, one buffer holds the parameters of a pack from the first step to the last:
-    one loop then updates them all, so the compiler makes fewer loops.
     """
     if recipe.updating is not None:
         return _make_updating_step(recipe, recipe.updating, params, batch)
-    names = [one.name for one in params.trained]
+    places = {one.name: place for place, one in enumerate(params.trained)}
     first_loss = len(params.fixed_names) - params.num_loss_fixed
     device_type = params.trained[0].param.device.type
 
@@ -39,15 +36,15 @@ def make_step(
         given = _read(args, params, batch)
         named_fixed = list(zip(params.fixed_names, given.fixed, strict=True))
         of_model, of_loss = dict(named_fixed[:first_loss]), dict(named_fixed[first_loss:])
-        storage = _Storage(params, given, is_joined=num_steps > 1)
+        values, states = list(given.params), list(given.states)
         results: list[tuple[Tensor, ...]] = []
         for number in range(num_steps):
             chosen = given.batch
             if num_steps > 1:
                 (indices,) = given.indices
                 chosen = tuple(tensor[indices[number]] for tensor in chosen)
-            leaves = [p.detach().requires_grad_() for p in storage.params()]
-            named = dict(zip(names, leaves, strict=True)) | of_model
+            leaves = [value.detach().requires_grad_() for value in values]
+            named = dict(zip(places, leaves, strict=True)) | of_model
             inputs, targets = batch.rebuild(chosen, is_traced=True)
             with _without_validation():
                 found = compute_loss(recipe, inputs, targets, named, of_loss, device_type)
@@ -57,10 +54,23 @@ def make_step(
                     norm = torch.stack([grad.square().sum() for grad in grads]).sum().sqrt()
                     factor = torch.clamp(recipe.max_grad_norm / (norm + 1e-6), max=1.0)
                     grads = tuple(grad * factor for grad in grads)
-                storage.update(recipe, grads, _numbers_of(params, given.numbers[number]))
+                numbers = _numbers_of(params, given.numbers[number])
+                for scalars, pack in zip(numbers, params.packs, strict=True):
+                    for place in (places[one.name] for one in pack.members):
+                        values[place], states[place] = recipe.rule.update(
+                            values[place],
+                            grads[place],
+                            states[place],
+                            scalars,
+                            recipe.groups[pack.group],
+                        )
             results.append(detached(found))
         with torch.no_grad():
-            storage.write_back(given)
+            for old, new in zip(given.params, values, strict=True):
+                old.copy_(new)
+            for old_state, new_state in zip(given.states, states, strict=True):
+                for old, new in zip(old_state, new_state, strict=True):
+                    old.copy_(new)
         return stack_results(results) if num_steps > 1 else results[0]
 
     return step
@@ -158,69 +168,3 @@ def _without_validation() -> Iterator[None]:
         yield
     finally:
         kind.set_default_validate_args(before)
-
-
-class _Storage:
-    """Parameters and state within a step: separate tensors, or one buffer for each pack."""
-
-    def __init__(self, params: Params, given: _Given, *, is_joined: bool) -> None:
-        places = {one.name: place for place, one in enumerate(params.trained)}
-        # The pieces that one update covers: pack number, group number, places of parameters.
-        self._pieces: list[tuple[int, int, list[int]]] = []
-        for row, pack in enumerate(params.packs):
-            members = [places[one.name] for one in pack.members]
-            pieces = [members] if is_joined else [[place] for place in members]
-            self._pieces += [(row, pack.group, piece) for piece in pieces]
-        self._shapes = [param.shape for param in given.params]
-        self._params = [_join([given.params[i] for i in members]) for *_, members in self._pieces]
-        self._states = [
-            tuple(
-                _join([given.states[i][number] for i in members])
-                for number in range(len(given.states[members[0]]))
-            )
-            for *_, members in self._pieces
-        ]
-
-    def params(self) -> list[Tensor]:
-        """Return the parameters in the order of the model."""
-        return self._split(self._params)
-
-    def update(
-        self, recipe: Recipe, grads: Sequence[Tensor], numbers: Sequence[tuple[Tensor, ...]]
-    ) -> None:
-        """Do one update with the numbers of each pack."""
-        for place, (row, group, members) in enumerate(self._pieces):
-            self._params[place], self._states[place] = recipe.rule.update(
-                self._params[place],
-                _join([grads[i] for i in members]),
-                self._states[place],
-                numbers[row],
-                recipe.groups[group],
-            )
-
-    def write_back(self, given: _Given) -> None:
-        """Copy the results back into the arguments."""
-        for old, new in zip(given.params, self._split(self._params), strict=True):
-            old.copy_(new)
-        for number in range(max(map(len, given.states), default=0)):
-            kept = [state[number] if len(state) > number else None for state in self._states]
-            for place, new in enumerate(self._split(kept)):
-                if new is not None:
-                    given.states[place][number].copy_(new)
-
-    def _split(self, pieces: Sequence[Any]) -> list[Any]:
-        found: list[Any] = [None] * len(self._shapes)
-        for (*_, members), piece in zip(self._pieces, pieces, strict=True):
-            if piece is None:
-                continue
-            if len(members) == 1:
-                found[members[0]] = piece
-                continue
-            parts = piece.split([self._shapes[i].numel() for i in members])
-            for i, part in zip(members, parts, strict=True):
-                found[i] = part.view(self._shapes[i])
-        return found
-
-
-def _join(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])

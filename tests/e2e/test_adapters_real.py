@@ -1,7 +1,7 @@
 """The adapters with the packages that they are for.
 
 The second device is torch's "meta", which every machine has: what reads no value runs there. The
-other models are raced against themselves, with two threads and with one.
+other models race a second copy of themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from breakeven.adapters import accelerator, device_callback, training_arguments
+from breakeven.adapters import accelerator, training_arguments
 from breakeven.placement import auto, automatic, choose_device
 
 pytestmark = [
@@ -100,13 +100,11 @@ def bert() -> tuple[Any, Any]:
 
 
 def num_trained(model: Any, batch: Any, arguments: Any) -> int:
-    """Train with the callback, and return the number of steps."""
+    """Train, and return the number of steps."""
     import transformers
 
     data = [{name: values[row] for name, values in batch.items()} for row in range(4)]
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=data, callbacks=[device_callback(batch)]
-    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
     trainer.train()
     return trainer.state.global_step
 
@@ -114,8 +112,8 @@ def num_trained(model: Any, batch: Any, arguments: Any) -> int:
 def test_transformers_trains_with_the_arguments(
     bert: tuple[Any, Any], tmp_path: Path, has_devices: Callable[..., None]
 ) -> None:
-    has_devices("cpu")
-    choice = choose_device(*bert, optimizer=torch.optim.AdamW, thread_counts=(2, 1))
+    has_devices("cpu", "cpu")
+    choice = choose_device(*bert, optimizer=torch.optim.AdamW)
     assert len(choice.times) == 2, choice.reason
     arguments = training_arguments(
         *bert, output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=4,
@@ -126,54 +124,18 @@ def test_transformers_trains_with_the_arguments(
     assert num_trained(*bert, arguments) == 2
 
 
-def test_the_callback_measures_with_the_optimizer_of_the_trainer_and_warns(
-    bert: tuple[Any, Any],
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    has_devices: Callable[..., None],
-) -> None:
-    import transformers
-
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=2, report_to=[], save_strategy="no", use_cpu=True
-    )
-    has_devices("meta")
-    with pytest.warns(RuntimeWarning, match=r"the Trainer runs on cpu.*trains faster on meta"):
-        assert num_trained(*bert, arguments) == 2, "and the training went on"
-
-    has_devices("cpu", "meta")
-    seen: list[torch.optim.Optimizer] = []
-
-    def choose(*args: Any, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
-        seen.append(optimizer)
-        options["num_steps"] = None  # two steps are too few to start another device
-        return choose_device(*args, optimizer=optimizer, thread_counts=(2, 1), **options)
-
-    monkeypatch.setattr("breakeven.adapters.transformers.choose_device", choose)
-    with (
-        caplog.at_level(logging.INFO, logger="breakeven"),
-        pytest.warns(RuntimeWarning, match="leaves out meta: .*item"),
-    ):
-        assert num_trained(*bert, arguments) == 2
-    assert isinstance(seen[0], torch.optim.Optimizer)
-    assert "cpu, 2 threads: " in measured_in(caplog)
-
-
 @pytest.mark.parametrize("policy", ["PPO", "A2C"])
 def test_stable_baselines_trains_on_the_device(
     policy: str, has_devices: Callable[..., None]
 ) -> None:
     baselines = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is absent")
-    has_devices("cpu")
+    has_devices("cpu", "cpu")
     make = getattr(baselines, policy)
     agent = make("MlpPolicy", "CartPole-v1", device="cpu", n_steps=64, seed=0)
     observations = np.stack([agent.observation_space.sample() for _ in range(64)])
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
     states = random.getstate(), torch.get_rng_state().tolist()
-    choice = choose_device(
-        agent.policy, observations, optimizer=agent.policy.optimizer, thread_counts=(2, 1)
-    )
+    choice = choose_device(agent.policy, observations, optimizer=agent.policy.optimizer)
     assert len(choice.times) == 2, choice.reason
     assert (random.getstate(), torch.get_rng_state().tolist()) == states
     after = agent.policy.state_dict()

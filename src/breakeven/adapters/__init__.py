@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from breakeven.adapters.run_log import verdict_tracker as verdict_tracker
     from breakeven.adapters.skypilot import sky_candidates as sky_candidates
     from breakeven.adapters.skypilot import sky_estimator as sky_estimator
-    from breakeven.adapters.transformers import device_callback as device_callback
     from breakeven.adapters.transformers import training_arguments as training_arguments
 
 __getattr__ = exported_on_use(__name__)

@@ -1,9 +1,8 @@
-"""The device for transformers' Trainer, and a callback that warns if another one is faster."""
+"""The device for transformers' Trainer."""
 
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -12,9 +11,7 @@ import torch
 from torch import nn
 
 from breakeven.errors import BreakevenError, UsageError
-from breakeven.placement import auto, choose_device
-
-_PACKAGES = "transformers accelerate"
+from breakeven.placement import auto
 
 
 def training_arguments(
@@ -36,7 +33,7 @@ def training_arguments(
         BreakevenError: If transformers is not installed, or the step fails on every device.
         UsageError: If the arguments already contain ``use_cpu``.
     """
-    transformers = import_optional("transformers", packages=_PACKAGES)
+    transformers = import_optional("transformers", packages="transformers accelerate")
     if "use_cpu" in arguments:
         raise UsageError("use_cpu is what training_arguments finds out", hint="leave it out")
     max_steps = arguments.get("max_steps", -1)
@@ -48,49 +45,6 @@ def training_arguments(
         budget_s=budget_s,
     )
     return transformers.TrainingArguments(use_cpu=device.type == "cpu", **arguments)
-
-
-def device_callback(sample_batch: Mapping[str, Any], *, budget_s: float = 1.0) -> Any:
-    """Return a ``TrainerCallback`` that compares devices when training begins.
-
-    If the Trainer runs on another kind of device than the fastest, then the callback warns. It logs
-    the measurements as `breakeven.auto` does and changes nothing. If it cannot measure, it warns
-    instead of ending the training.
-
-    Args:
-        sample_batch: A batch from the Trainer's collator, with labels.
-        budget_s: As in `breakeven.auto`.
-
-    Raises:
-        BreakevenError: If transformers is not installed.
-    """
-    transformers = import_optional("transformers", packages=_PACKAGES)
-
-    class DeviceCallback(transformers.TrainerCallback):
-        """Compares the Trainer's device with the others when training begins."""
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Measure, and warn if another device is faster."""
-            message = ""
-            try:
-                choice = choose_device(
-                    kwargs["model"],
-                    sample_batch,
-                    optimizer=kwargs.get("optimizer"),
-                    num_steps=state.max_steps if state.max_steps > 0 else None,
-                    budget_s=budget_s,
-                )
-                if choice.device.type != args.device.type:
-                    message = (
-                        f"the Trainer runs on {args.device}, and this model trains faster on "
-                        f"{choice.device} ({choice.reason}); breakeven.training_arguments sets it"
-                    )
-            except BreakevenError as error:
-                message = f"breakeven could not compare devices: {error.sentence}"
-            if message:
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-    return DeviceCallback()
 
 
 def import_optional(name: str, *, packages: str) -> ModuleType:

@@ -9,5 +9,4 @@ from breakeven.configure.patching import has_parameters as has_parameters
 from breakeven.configure.patching import keep_freed_memory as keep_freed_memory
 from breakeven.configure.patching import named_parameters_of as named_parameters_of
 from breakeven.configure.patching import named_parts as named_parts
-from breakeven.configure.patching import set_num_threads as set_num_threads
 from breakeven.configure.patching import updated_by as updated_by

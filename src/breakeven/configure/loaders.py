@@ -80,17 +80,8 @@ def _row_numbers(indices: Any) -> list[int] | None:
     """Return row numbers as Python integers; None if the sampler yields anything else."""
     if type(indices) is not list:
         return None
-    rows: list[int] = []
-    for index in indices:
-        if isinstance(index, torch.Tensor):
-            is_on_cpu = index.dtype is torch.int64 and index.device.type == "cpu"
-            is_number = index.dim() == 0 and is_on_cpu
-        else:
-            is_number = isinstance(index, Integral) and not isinstance(index, bool)
-        if not is_number:
-            return None
-        rows.append(int(index))
-    return rows
+    are_numbers = all(isinstance(one, Integral) and not isinstance(one, bool) for one in indices)
+    return [int(one) for one in indices] if are_numbers else None
 
 
 def _stacks(collate: Any) -> bool:

@@ -6,8 +6,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType, MethodType
+from types import MethodType
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ _MAX_UPDATES = 32
 class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a verb
     """Inside, trained models run compiled, in an autocast region, or both.
 
-    If a script compiles something itself, then nothing else is compiled. A call inside an autocast
-    region of the script gets no second region.
+    A model that the script compiles stays as it is. A call inside an autocast region of the script
+    gets no second region.
 
     The patch sets the attribute that torch keeps for compiled calls. Parameter names, copies and
     saved models therefore do not change.
@@ -44,8 +43,6 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         self._compile_mode = compile_mode
         self._dtype = _DTYPES[autocast] if autocast else None
         self._device = device
-        self._compile = torch.compile
-        self._compiles_itself = False
         self._num_compiled = 0
         self._num_graphs_before = 0
         self._num_regions = 0
@@ -63,17 +60,15 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
         return self._num_compiled if _num_graphs() > self._num_graphs_before else 0
 
     def _apply(self) -> None:
-        # Read it now: a caller may have replaced it.
-        self._compile = torch.compile
         self._num_graphs_before = _num_graphs()
-        self._watch_compile()
         self.enter_context(TrainedModels(self._change))
 
     def _change(self, model: nn.Module) -> None:
         own = model._compiled_call_impl
         call = own or model._call_impl
-        if self._compile_mode and own is None and not self._compiles_itself:
-            call = self._compile(_traceable_call(model), mode=self._compile_mode)
+        # torch.compile's result holds the model under this name.
+        if self._compile_mode and own is None and "_orig_mod" not in model._modules:
+            call = torch.compile(_traceable_call(model), mode=self._compile_mode)
             self._num_compiled += 1
         if self._dtype is not None and any(
             parameter.dtype is torch.float32 for _, parameter in named_parameters_of(model)
@@ -105,23 +100,6 @@ class changed_model_calls(Patches):  # noqa: N801 - a context manager reads as a
 
         return run
 
-    def _watch_compile(self) -> None:
-        original, original_method = torch.compile, nn.Module.compile
-
-        @functools.wraps(original)
-        def compile_it(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(model, nn.Module) or not _is_in_package(sys._getframe(1)):
-                self._compiles_itself = True
-            return original(model, *args, **kwargs)
-
-        @functools.wraps(original_method)
-        def compile_module(module: Any, *args: Any, **kwargs: Any) -> None:
-            self._compiles_itself = True
-            original_method(module, *args, **kwargs)
-
-        self.replace(torch, "compile", compile_it)
-        self.replace(nn.Module, "compile", compile_module)
-
 
 def _traceable_call(model: nn.Module) -> Callable[..., Any]:
     """Return the call of a model in a form that torch.compile traces.
@@ -142,11 +120,6 @@ def _num_graphs() -> int:
     """Return the number of graphs that torch.compile has made in this process."""
     counters = sys.modules.get("torch._dynamo.utils")
     return counters.counters["stats"]["unique_graphs"] if counters is not None else 0
-
-
-def _is_in_package(frame: FrameType) -> bool:
-    """Whether the code of a frame belongs to an installed package, not to the user."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
 def _restore(

@@ -96,12 +96,6 @@ def keep_freed_memory() -> bool:
     return True
 
 
-def set_num_threads(count: int) -> None:
-    """Set torch's intra-op threads unless they have that value; 0 leaves them unchanged."""
-    if count and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-
-
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 

@@ -3,8 +3,6 @@
 from breakeven.placement.automatic import DeviceChoice as DeviceChoice
 from breakeven.placement.automatic import auto as auto
 from breakeven.placement.automatic import choose_device as choose_device
-from breakeven.placement.fastest import OnFastest as OnFastest
-from breakeven.placement.fastest import on_fastest as on_fastest
 from breakeven.placement.racing import LeftOut as LeftOut
 from breakeven.placement.racing import Place as Place
 from breakeven.placement.racing import PlaceTime as PlaceTime

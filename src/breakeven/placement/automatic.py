@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement.racing import LeftOut, PlaceTime, race
 from breakeven.placement.training_place import (
@@ -34,14 +33,12 @@ class DeviceChoice:
 
     Args:
         device: The device to train on.
-        num_threads: The fastest number of torch's CPU threads; 0 if not requested.
         times: The measurements; empty if there was no choice.
         left_out: Places without a measurement, and why.
         duration_ns: Time that the choice took.
     """
 
     device: torch.device
-    num_threads: int = 0
     times: tuple[PlaceTime, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     duration_ns: int = 0
@@ -115,7 +112,6 @@ def choose_device(
     loss_fn: LossFunction | None = None,
     num_steps: int | None = None,
     budget_s: float = 1.0,
-    thread_counts: Sequence[int] = (),
 ) -> DeviceChoice:
     """Choose a device as `auto` does, and return it with the measured times.
 
@@ -126,7 +122,6 @@ def choose_device(
         loss_fn: As in `auto`.
         num_steps: As in `auto`.
         budget_s: As in `auto`.
-        thread_counts: Numbers of torch's CPU threads to try; empty to keep the current one.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}, not a torch.nn.Module")
@@ -135,20 +130,15 @@ def choose_device(
     if not budget_s > 0:
         raise UsageError(f"budget_s is {budget_s}", hint="give a positive number of seconds")
     present = devices_present()
-    threads = tuple(dict.fromkeys(thread_counts)) or (0,)
-    if len(present) == 1 and len(threads) == 1:
-        choice = DeviceChoice(device=present[0], num_threads=threads[0])
+    if len(present) == 1:
+        choice = DeviceChoice(device=present[0])
     else:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
         # Use the plain model of a compiled one: compiling a copy would exceed the budget.
         plain: nn.Module = getattr(model, "_orig_mod", model)
         call = BatchLoss(plain, loss_fn)
-        places = [
-            TrainingPlace(device, plain, sample_batch, call, optimizer, num_threads=count)
-            for device in present
-            for count in (threads if device.type == "cpu" else (0,))
-        ]
+        places = [TrainingPlace(device, plain, sample_batch, call, optimizer) for device in present]
         choice = _choose(places, num_steps, budget_s)
     took = f", found in {format_duration(choice.duration_ns, 2)}" if choice.duration_ns else ""
     _LOG.info("trains on %s (%s)%s", choice.device, choice.reason, took)
@@ -189,7 +179,6 @@ def _choose(
     place = next(place for place in places if place.name == result.winner)
     return DeviceChoice(
         device=place.device,
-        num_threads=place.num_threads,
         times=result.times,
         left_out=result.left_out,
         duration_ns=result.duration_ns,
@@ -198,7 +187,7 @@ def _choose(
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Restore random numbers, threads and hooks of optimizers on exit.
+    """Restore random numbers and hooks of optimizers on exit.
 
     Inside, gradients are recorded even if the caller disables them, and no hook sees a step.
     """
@@ -206,12 +195,11 @@ def untouched() -> Iterator[None]:
     from faststep.guards import unwatched_steps
 
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    torch_state, num_threads = torch.get_rng_state(), torch.get_num_threads()
+    torch_state = torch.get_rng_state()
     try:
         with unwatched_steps(), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
-        set_num_threads(num_threads)
         torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)
         random.setstate(python_state)

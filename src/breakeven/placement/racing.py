@@ -12,7 +12,7 @@ from breakeven.timing import Measurement
 
 
 class Place(Protocol):
-    """A place to run a step: a device, or the CPU with a number of threads.
+    """A device to run a step on.
 
     Any method may raise; the place is then left out, with the reason.
 
@@ -29,10 +29,6 @@ class Place(Protocol):
 
     def prepare(self) -> None:
         """Prepare for steps; the user's model and batch do not change."""
-        ...
-
-    def enter(self) -> None:
-        """Apply the settings for the following steps; called outside of the timed region."""
         ...
 
     def run_step(self) -> None:
@@ -239,7 +235,6 @@ class _Race:
 
     def _time(self, place: Place, num_steps: int) -> int:
         """Return the mean time per step of a back-to-back series, in nanoseconds."""
-        place.enter()
         place.synchronize()
         started_ns = self._own_ns()
         for _ in range(num_steps):

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from breakeven.configure import set_num_threads
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.memory import available_bytes
 from breakeven.units import format_bytes
@@ -36,7 +35,6 @@ class TrainingPlace:
         batch: The sample batch, also copied.
         call: Calls the model and computes the loss.
         optimizer: The model's optimizer, or a function that makes one; None for no update.
-        num_threads: torch's CPU threads for this place; 0 to keep the current number.
     """
 
     def __init__(
@@ -46,16 +44,11 @@ class TrainingPlace:
         batch: Any,
         call: BatchLoss,
         optimizer: torch.optim.Optimizer | OptimizerFactory | None,
-        *,
-        num_threads: int = 0,
     ) -> None:
         self.device = device
-        self.num_threads = num_threads
         self.name = str(device)
         if device.type == "cuda":
             self.name += f" ({torch.cuda.get_device_name(device)})"
-        if num_threads:
-            self.name += f", {num_threads} thread{'s' * (num_threads > 1)}"
         self.starts_up = device.type != "cpu"
         self.one_off_ns = 0.0
         self._original = (model, batch, optimizer)
@@ -81,10 +74,6 @@ class TrainingPlace:
             self._optimizer = copy_optimizer(optimizer, copied_model, tensors, self.device)
         self._batch = map_tensors(self._own_copy, batch)
 
-    def enter(self) -> None:
-        """Set the number of threads."""
-        set_num_threads(self.num_threads)
-
     def run_step(self) -> None:
         """Copy the batch, run forward, backward if there is a gradient, and update."""
         model, optimizer = self._model, self._optimizer
@@ -94,12 +83,10 @@ class TrainingPlace:
             batch = map_tensors(
                 lambda tensor: tensor.to(self.device, non_blocking=tensor.is_pinned()), batch
             )
-        closure = optimizer and inspect.signature(optimizer.step).parameters.get("closure")
-        if optimizer is not None and closure and closure.default is closure.empty:
-            # For example LBFGS, which evaluates the model itself.
-            optimizer.step(lambda: self._backward(model, batch))  # pyright: ignore
-            return
-        self._backward(model, batch)
+        model.zero_grad(set_to_none=True)
+        loss = self._call.loss(model, batch)
+        if loss.requires_grad:
+            loss.backward()
         if optimizer is not None:
             optimizer.step()
 
@@ -114,13 +101,6 @@ class TrainingPlace:
         """Free the copies, and restore the device's random numbers."""
         self._model = self._optimizer = self._batch = None
         self._restore_random()
-
-    def _backward(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        model.zero_grad(set_to_none=True)
-        loss = self._call.loss(model, batch)
-        if loss.requires_grad:
-            loss.backward()
-        return loss
 
     def _start_device(self) -> None:
         """Start the device, so that the cost of moving the model excludes it."""
@@ -203,9 +183,6 @@ def copy_optimizer(
     if not isinstance(optimizer, torch.optim.Optimizer):
         made = optimizer(model.parameters())
     else:
-        inner = getattr(optimizer, "optimizer", None)  # accelerate wraps torch's optimizer
-        if isinstance(inner, torch.optim.Optimizer):
-            optimizer = inner
         memo = dict(copied_tensors)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -222,8 +199,8 @@ def copy_optimizer(
                         target = device if follows else torch.device("cpu")
                         memo[id(value)] = value.detach().to(target, copy=True)
         made = copy.deepcopy(optimizer, memo)
-        # deepcopy skips attributes outside of the optimizer's state: LBFGS would lack its
-        # parameters. A ``step`` on the object itself is a scheduler's wrapper around the original.
+        # deepcopy skips attributes outside of the optimizer's state. A ``step`` on the object
+        # itself is a scheduler's wrapper around the original.
         for name, value in vars(optimizer).items():
             if name != "step" and name not in vars(made):
                 setattr(made, name, copy.deepcopy(value, memo))

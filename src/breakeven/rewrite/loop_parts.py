@@ -202,12 +202,15 @@ def clip_call(statement: ast.stmt) -> ast.Call | None:
 def _max_norm(call: ast.Call, model: str) -> ast.expr:
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     values = dict(zip(("parameters", "max_norm"), call.args, strict=False)) | named
-    if len(call.args) > 2 or values.keys() != {"parameters", "max_norm"}:
-        raise NoEditError(f"line {call.lineno} clips gradients with further settings")
-    if ast.unparse(values["parameters"]) != f"{model}.parameters()":
-        raise NoEditError(f"line {call.lineno} clips other gradients than the model's")
-    if any(nodes_in(values["max_norm"], ast.Call)):
-        raise NoEditError(f"line {call.lineno} clips to a norm that may change")
+    if (
+        len(call.args) > 2
+        or values.keys() != {"parameters", "max_norm"}
+        or ast.unparse(values["parameters"]) != f"{model}.parameters()"
+        or any(nodes_in(values["max_norm"], ast.Call))
+    ):
+        raise NoEditError(
+            f"line {call.lineno} clips gradients otherwise than the model's to a constant norm"
+        )
     return values["max_norm"]
 
 

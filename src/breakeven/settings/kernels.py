@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from breakeven.settings.setting import (
@@ -159,13 +157,10 @@ def _put_channels_last(run: configured) -> Count:
 
     from breakeven.configure import updated_by
 
-    original = torch.optim.Optimizer.__init__
     num_changed = 0
 
-    @functools.wraps(original)
-    def initialize(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+    def change(optimizer: torch.optim.Optimizer) -> None:
         nonlocal num_changed
-        original(optimizer, *args, **kwargs)
         for parameter in updated_by(optimizer):
             if parameter.dim() == _NUM_DIMENSIONS and not parameter.is_contiguous(
                 memory_format=torch.channels_last
@@ -173,7 +168,7 @@ def _put_channels_last(run: configured) -> Count:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
                 num_changed += 1
 
-    run.replace(torch.optim.Optimizer, "__init__", initialize)
+    run.call_after_making(torch.optim.Optimizer, change)
     return lambda _: num_changed
 
 
@@ -187,7 +182,7 @@ def _why_not_fused(facts: StepFacts, current: Configuration, value: object) -> s
 
 
 def _fuse(run: configured) -> Count:
-    """Make torch's optimizers with ``fused=True``.
+    """Let torch's optimizers run their fused implementation.
 
     An optimizer stays as the script makes it in three cases: the script names an implementation or
     ``differentiable``; the class has no ``fused`` or overrides ``step``; or a parameter is not
@@ -195,72 +190,31 @@ def _fuse(run: configured) -> Count:
     """
     import torch
 
+    from breakeven.configure import updated_by
+
     num_chosen = 0
 
-    def initializer(kind: type[torch.optim.Optimizer]) -> Callable[..., None]:
-        original = kind.__init__
-        signature = inspect.signature(original)
-        update = inspect.unwrap(kind.step)
+    def choose(optimizer: torch.optim.Optimizer) -> None:
+        nonlocal num_chosen
+        all_options, tensors = (
+            (optimizer.defaults, *optimizer.param_groups),
+            [*updated_by(optimizer)],
+        )
+        if (
+            "fused" in optimizer.defaults
+            and all(one["fused"] is one["foreach"] is None for one in all_options)
+            and not optimizer.defaults["differentiable"]
+            and inspect.unwrap(type(optimizer).step).__module__.startswith("torch.optim.")
+            and tensors
+            and all(tensor.is_floating_point() for tensor in tensors)
+        ):
+            for options in all_options:
+                options["fused"] = True
+            num_chosen += 1
 
-        @functools.wraps(original)
-        def initialize(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            nonlocal num_chosen
-            try:
-                bound = signature.bind(optimizer, *args, **kwargs)
-            except TypeError:  # torch raises the clearer error
-                return original(optimizer, *args, **kwargs)
-            given = bound.arguments
-            # Parameters may come from a generator, which can be read only once.
-            given["params"] = _kept(given["params"])
-            tensors = list(_tensors(given["params"]))
-            is_chosen = (
-                inspect.unwrap(type(optimizer).step) is update
-                and given.get("fused") is given.get("foreach") is None
-                and not given.get("differentiable")
-                and bool(tensors)
-                and all(tensor.is_floating_point() for tensor in tensors)
-            )
-            if is_chosen:
-                given["fused"] = True
-            original(*bound.args, **bound.kwargs)
-            num_chosen += is_chosen
-            return None
-
-        return initialize
-
-    for kind in vars(torch.optim).values():
-        is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-        if is_optimizer and "fused" in inspect.signature(kind.__init__).parameters:
-            run.replace(kind, "__init__", initializer(kind))
+    # Every optimizer calls this before it makes its state.
+    run.call_after_making(torch.optim.Optimizer, choose)
     return lambda _: num_chosen
-
-
-def _kept(params: Any) -> Any:
-    """Return an optimizer's ``params`` with every generator in it read into a list."""
-    import torch
-
-    if isinstance(params, torch.Tensor | dict):
-        return params  # torch refuses a tensor, and a dict is no list of groups
-    groups = list(params)
-    return [
-        {**group, "params": list(group["params"])}
-        if isinstance(group, dict) and not isinstance(group.get("params"), torch.Tensor | None)
-        else group
-        for group in groups
-    ]
-
-
-def _tensors(params: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors among parameters, named parameters and groups of either."""
-    import torch
-
-    if isinstance(params, torch.Tensor):
-        yield params
-    elif isinstance(params, dict):
-        yield from _tensors(params.get("params", ()))
-    elif isinstance(params, list | tuple):
-        for each in params:
-            yield from _tensors(each)
 
 
 def _gain_of_ranges(facts: StepFacts, value: object = True) -> float:

@@ -12,8 +12,9 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, Launcher, RunFailure, RunRequest
+from breakeven.capture import Launcher, RunFailure, RunRequest
 from breakeven.trace import Configuration
+from breakeven.tune.runs import failure_outcome
 from breakeven.verdict import (
     DifferenceKind,
     Numerics,
@@ -31,7 +32,6 @@ _BUDGET_S = 5.0
 
 # Differences that may be rounding, amplified by the training.
 _OF_ROUNDING = (DifferenceKind.LOSS, DifferenceKind.GRADIENT)
-_UNCHECKED = "cannot be checked: the script as it is"
 
 
 class EquivalenceCheck(ExitStack):
@@ -92,15 +92,16 @@ class EquivalenceCheck(ExitStack):
         """
         if is_exact_only:
             numerics = Numerics.EXACT
-        baseline = self._own_numbers(0.0, 0)
-        if isinstance(baseline, RunFailure):
-            return f"{_UNCHECKED} {_why(baseline)}"
-        repeat = self._own_numbers(0.0, 1)
-        if isinstance(repeat, RunFailure):
-            return f"{_UNCHECKED} {_why(repeat)}"
+        own: list[RecordedNumbers] = []
+        for attempt in range(2):
+            numbers = self._own_numbers(0.0, attempt)
+            if isinstance(numbers, RunFailure):
+                return f"cannot be checked: {failure_outcome(numbers)[1]}"
+            own.append(numbers)
+        baseline, repeat = own
         candidate = self._record(configuration)
         if isinstance(candidate, RunFailure):
-            return f"while its numbers were recorded, it {_why(candidate)}"
+            return f"while its numbers were recorded: {failure_outcome(candidate)[1]}"
         found = compare_numbers(baseline, candidate, numerics=numerics, repeat=repeat)
         perturbed: list[RecordedNumbers] = []
         for seed in range(MOST_PERTURBED if numerics is not Numerics.EXACT else 0):
@@ -151,20 +152,3 @@ class EquivalenceCheck(ExitStack):
         if isinstance(answer, RunFailure):
             return answer
         return msgspec.msgpack.decode(self._file.read_bytes(), type=RecordedNumbers)
-
-
-def _why(failure: RunFailure) -> str:
-    """Return how a run failed, in a few words."""
-    after = f" after {failure.num_steps} step{'' if failure.num_steps == 1 else 's'}"
-    match failure.kind:
-        case FailureKind.TIME_LIMIT:
-            return f"did not end within {failure.message}{after}"
-        case FailureKind.NO_STEP | FailureKind.NO_OPERATOR:
-            return "ended without a training step"
-        case FailureKind.EXIT:
-            return f"ended with status {failure.message}{after}"
-        case FailureKind.KILLED:
-            return f"was ended by signal {failure.message}{after}"
-        case _:
-            said = failure.message.strip().splitlines()
-            return f"raised {': '.join(filter(None, (failure.exception, *said[:1])))}{after}"

@@ -143,9 +143,7 @@ def tune_target(
                 is_exact_only=is_exact_only,
                 progress=progress,
             )
-            confirmed = confirm(
-                best, trials, facts=facts, budget=budget, length=length, progress=progress
-            )
+            confirmed = confirm(best, trials, budget=budget, length=length, progress=progress)
         progress.end()
     configuration = confirmed.configuration
     caveats = (*found.caveats, *plain.caveats, *confirmed.caveats)

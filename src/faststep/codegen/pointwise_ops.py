@@ -31,14 +31,11 @@ def _pow(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     return lowering.lower_pointwise(op, "pow", args)
 
 
-@lowers("clamp", "clamp_min", "clamp_max")
+@lowers("clamp")
 def _clamp(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     dtype = op.result.dtype
-    low, high = [*args[1:], *op.kwargs.values(), None, None][:2]
-    if op.kwargs:
-        low, high = op.kwargs.get("min", argument(args, 1)), op.kwargs.get("max")
-    if op.name == "clamp_max":
-        low, high = None, low
+    low = op.kwargs.get("min", argument(args, 1))
+    high = op.kwargs.get("max", argument(args, 2))
     value = lowering.value(args[0])
     for sign, given in (("<", low), (">", high)):
         if given is None:
@@ -82,7 +79,7 @@ _DIVISIONS = {
 }
 
 
-@lowers("div", "remainder", "fmod", "floor_divide")
+@lowers("div", "remainder", "fmod")
 def _divide(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     name, dtype = op.name, op.result.dtype
     if name == "div":
@@ -101,44 +98,13 @@ def _divide(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     return lowering.computed(op, of_integers, inputs)
 
 
-@lowers("glu")
-def _glu(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    view = lowering.view(args[0])
-    dim = argument(args, 1, -1) % len(view.shape)
-    half = view.shape[dim] // 2
-    inputs = [view.sliced(dim, 0, half), view.sliced(dim, half, half)]
-    return lowering.computed(op, "{0} * {f}sigmoid({1})", inputs)
-
-
-@lowers("addcmul", "addcdiv")
-def _addcmul(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    dtype = op.result.dtype
-    sign = "*" if "mul" in op.name else "/"
-    inputs = [lowering.value(one) for one in args[:3]]
-    inputs.append(lowering.value(float(op.kwargs.get("value", 1)), dtype))
-    return lowering.pointwise(f"{{0}} + {{3}} * {{1}} {sign} {{2}}", inputs, op.shape, dtype)
-
-
-@lowers(
-    "full", "full_like", "new_full", "scalar_tensor", "zeros", "zeros_like", "new_zeros",
-    "ones", "ones_like", "new_ones", "empty", "empty_like", "new_empty", "empty_strided",
-    "new_empty_strided",
-)  # fmt: skip
+@lowers("full", "full_like", "scalar_tensor", "empty", "empty_permuted", "empty_strided")
 def _full(lowering: Lowering, op: Op, args: list[Any]) -> Const:
-    if op.name == "scalar_tensor":
-        value = args[0]
-    elif "full" in op.name:
-        value = args[2] if op.name == "new_full" else args[1]
-    else:
-        value = 1 if "ones" in op.name else 0
+    # A tensor of ``empty`` may have any values: use 0.
+    value = 0 if op.name.startswith("empty") else args[-1]
     if not isinstance(value, bool | int | float):
         raise UnsupportedError("it is filled with a value that is not known beforehand")
     return Const.of(value, op.shape, op.result.dtype)
-
-
-@lowers("fill")
-def _fill(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    return _converted(lowering, op, lowering.value(args[1], op.result.dtype))
 
 
 @lowers("convert_element_type", "_to_copy")
@@ -157,13 +123,9 @@ def _converted(lowering: Lowering, op: Op, value: Value) -> Value:
     return lowering.pointwise(text, [value], op.shape, dtype)
 
 
-@lowers("arange", "iota")
-def _arange(lowering: Lowering, op: Op, args: list[Any]) -> Element:
-    if op.name == "iota":
-        start, step = op.kwargs["start"], op.kwargs["step"]
-    else:
-        start = args[0] if len(args) > 1 else 0
-        step = argument(args, 2, 1)
+@lowers("iota")
+def _iota(lowering: Lowering, op: Op, args: list[Any]) -> Element:
+    start, step = op.kwargs["start"], op.kwargs["step"]
     lowering.check_dtype(op.result.dtype)
     return lowering.pointwise(f"{start} + {{i0}} * {step}", [], op.shape, op.result.dtype)
 

@@ -58,7 +58,9 @@ def _best(
     lowering: Lowering, given: Any, dim: int, name: str, best: torch.Tensor, index: torch.Tensor
 ) -> list[View]:
     """Add a search along a dimension; return the best values and their first indices."""
-    view = _with_dim(lowering.view(given))
+    view = lowering.view(given)
+    if not view.shape:
+        view = View(view.buffer, (1,), (0,), view.offset)
     dim %= len(view.shape)
     if not view.shape[dim]:
         raise UnsupportedError("it has no elements")
@@ -79,31 +81,6 @@ def _best(
     lowering.call(body, [view], [values, places])
     found = [one.reshaped(tuple(like.shape)) for one, like in ((values, best), (places, index))]
     return [one for one in found if one is not None]
-
-
-def _with_dim(view: View) -> View:
-    """Return a view with at least one dimension: a scalar becomes shape (1,)."""
-    return view if view.shape else View(view.buffer, (1,), (0,), view.offset)
-
-
-@lowers("cumsum", "cumprod")
-def _cumulate(lowering: Lowering, op: Op, args: list[Any]) -> View:
-    dtype, sign = op.result.dtype, "+" if op.name == "cumsum" else "*"
-    if dtype not in (*FLOATS, torch.int64, torch.int32):
-        raise UnsupportedError(f"not for {dtype}")
-    view = _with_dim(lowering.view(args[0]))
-    dim = args[1] % len(view.shape)
-    total = lowering.new_view(view.shape, dtype, view.order())
-    # Sum floats in double, as torch does.
-    ctype = "double" if dtype in FLOATS else f"u{C_TYPES[dtype]}"
-    rest = [d for d in range(len(view.shape)) if d != dim]
-    body = (
-        f"{loops_over(view.shape, rest)} {{ {ctype} sum = {0 if sign == '+' else 1}; "
-        f"{loops_over(view.shape, [dim])} "
-        f"{{ sum {sign}= p0[{view.address()}]; p1[{total.address()}] = sum; }} }}"
-    )
-    lowering.call(body, [view], [total])
-    return View(total.buffer, op.shape, total.strides[: len(op.shape)])
 
 
 def reduce_view(
@@ -235,7 +212,7 @@ def _reduction(
     )
 
 
-@lowers("var_mean", "var", "std")
+@lowers("var_mean", "var")
 def _variance(lowering: Lowering, op: Op, args: list[Any]) -> Any:
     if op.name == "var_mean":
         var, mean = op.result
@@ -264,9 +241,7 @@ def _variance(lowering: Lowering, op: Op, args: list[Any]) -> Any:
     )
     total = reduce_view(lowering, lowering.view(squares), dims, "sum", var)
     scaled = lowering.pointwise(f"{{0}} / {size - correction}", [total], var.shape, var.dtype)
-    if op.name == "var_mean":
-        return [scaled, average]
-    return scaled if op.name == "var" else lowering.computed(op, "{f}sqrt({0})", [scaled])
+    return [scaled, average] if op.name == "var_mean" else scaled
 
 
 # Cycles per element of a transposed copy, and of a loop that reads across its own layout. A product
@@ -281,29 +256,6 @@ _ACROSS_COST = 1.0
 _FAR, _LONG_ROW, _BLOCK, _WIDE_PART = 8_000_000, 1_024, 64, 512
 # Operators between a gradient and the update that do not change its layout.
 _KEEP_LAYOUT = {"add", "alias", "clone", "detach", "div", "mul", "neg", "sub"}
-
-
-@lowers("addmm", "baddbmm")
-def _addmm(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    alpha, beta = op.kwargs.get("alpha", 1), op.kwargs.get("beta", 1)
-    dtype = op.result.dtype
-    value = _product_of(lowering, op, args[1:3])
-    if alpha == beta == 1:
-        return lowering.pointwise("{0} + {1}", [value, lowering.value(args[0])], op.shape, dtype)
-    inputs = [value, lowering.value(alpha, dtype)]
-    text = "{0} * {1}"
-    if beta != 0:  # do not read an operand that is multiplied by 0: it may be NaN
-        inputs += [lowering.value(args[0]), lowering.value(beta, dtype)]
-        text += " + {2} * {3}"
-    return lowering.pointwise(text, inputs, op.shape, dtype)
-
-
-@lowers("dot", "mv")
-def _mv(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    left, right = (lowering.view(one) for one in args[:2])
-    inputs = [left, right.expanded(left.shape)]
-    summed = lowering.pointwise("{0} * {1}", inputs, left.shape, op.result.dtype)
-    return reduce_view(lowering, lowering.view(summed), [-1], "sum", op.result)
 
 
 @lowers("mm", "bmm")

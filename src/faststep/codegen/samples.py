@@ -248,13 +248,10 @@ def closure_of(node: fx.Node, most: float = math.inf) -> set[fx.Node]:
 def filled_with(node: fx.Node) -> float | None:
     """Return the number that a node fills a tensor with; None if it does not."""
     name = name_of(node)
-    place = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0, "fill": 1}.get(name)
-    if place is not None:
-        value = node.args[place]
-        return value if isinstance(value, bool | int | float) else None
-    # A tensor of ``empty`` may have any values: use 0.
-    numbers = {"zeros": 0, "ones": 1, "empty": 0}
-    return numbers.get(name.removeprefix("new_").removesuffix("_like").removesuffix("_strided"))
+    if name.startswith("empty"):  # it may have any values
+        return 0
+    value = node.args[-1] if name in ("full", "full_like", "scalar_tensor") else None
+    return value if isinstance(value, bool | int | float) else None
 
 
 # Limits of an early sum, which each part computes: its operators, and their numbers per sample.
@@ -262,17 +259,22 @@ _MOST_EARLY = 64
 _LOOKS = ("permute", "t", "transpose", "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze")
 _WITHIN_ELEMENTS = (
     *POINTWISE,
-    *("abs", "addcdiv", "addcmul", "alias", "bitwise_not", "clamp", "clamp_max", "clamp_min"),
-    *("clone", "contiguous", "convert_element_type", "copy", "detach", "expand", "floor_divide"),
-    *("fmod", "lift_fresh_copy", "pow", "remainder", "signbit", "_to_copy", "where"),
-)
-_ALONG = (
-    *("var_mean", "var", "std", "max", "min", "argmax", "argmin", "cumsum", "cumprod"),
-    *("flip", "glu"),
+    *(
+        "abs",
+        "alias",
+        "bitwise_not",
+        "clamp",
+        "clone",
+        "contiguous",
+        "convert_element_type",
+        "copy",
+    ),
+    *("detach", "expand", "fmod", "lift_fresh_copy", "pow", "remainder", "signbit", "_to_copy"),
+    "where",
 )
 _EARLY = {
-    *("", "sum", "mean", "amax", "amin", "var", "std", "select", "slice", "full", "full_like"),
-    *("scalar_tensor", "zeros", "ones", "zeros_like", "ones_like", *_WITHIN_ELEMENTS, *_LOOKS),
+    *("", "sum", "mean", "amax", "amin", "var", "select", "slice", "full", "full_like"),
+    *("scalar_tensor", *_WITHIN_ELEMENTS, *_LOOKS),
 }
 
 
@@ -426,13 +428,11 @@ def _reduce(samples: Samples, node: fx.Node) -> States:
     return _without(samples, node, dims, keeps=rank_of(node) == rank_of(given))
 
 
-@rule(
-    "var_mean", "var", "std", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "flip", "glu"
-)
+@rule("var_mean", "var", "max", "min", "argmax", "argmin", "rev")
 def _along(samples: Samples, node: fx.Node) -> States:
     """Return the state of an operator that combines elements along non-sample dimensions."""
     results = node.meta["val"]
-    dims: Any = argument(args_of(node), 1, -1 if name_of(node) == "glu" else None)
+    dims: Any = argument(args_of(node), 1)
     if isinstance(dims, bool) or not isinstance(dims, int | list | tuple):
         raise IndivisibleError(f"{node} looks at several samples")
     first = results[0] if isinstance(results, list | tuple) else results
@@ -442,16 +442,14 @@ def _along(samples: Samples, node: fx.Node) -> States:
     return tuple(state for _ in results) if isinstance(results, list | tuple) else state
 
 
-@rule("mm", "bmm", "addmm", "baddbmm")
+@rule("mm", "bmm")
 def _product(samples: Samples, node: fx.Node) -> States:
-    *added, left, right = tensors_of(args_of(node))
+    left, right = args_of(node)
     rank = rank_of(node)
     batch, row, column = range(rank - 2), rank - 2, rank - 1
     along = [(left, column), (right, row)]
     states = [(operand, dim, samples.state(operand)) for operand, dim in along]
     if any(isinstance(state, Split) and state.dim == dim for _, dim, state in states):
-        if added:
-            raise IndivisibleError(f"{node} adds to a sum over samples")
         forms = {(one.outer, one.inner) for _, _, one in states if isinstance(one, Split)}
         for operand, dim, state in states:
             if isinstance(state, Whole):
@@ -459,6 +457,5 @@ def _product(samples: Samples, node: fx.Node) -> States:
             elif state.dim != dim or len(forms) != 1:
                 raise IndivisibleError(f"{node} looks at several samples")
         return Partial()
-    operands = [(one, range(rank - rank_of(one), rank)) for one in added]
     factors = [(left, [*batch, row, None]), (right, [*batch, None, column])]
-    return samples.joined(node, [*operands, *factors])
+    return samples.joined(node, factors)

@@ -51,8 +51,8 @@ _WHOLE = {"lift_fresh", "diagonal_scatter", "polar", "complex"}
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decompositions of the operators without generated code.
 
-    The table consists of torch's own tables, and the gradient of nearest upsampling. Inductor's
-    table contains torch's too, but takes a second to import.
+    The table consists of torch's own tables. Inductor's contains them too, but takes a second to
+    import.
     """
     from torch._decomp import decomposition_table
     from torch._decomp.decompositions_for_rng import extra_random_decomps
@@ -69,9 +69,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = lambda first, *args, pure=pure, **kw: first.copy_(pure(first, *args, **kw))
         elif name not in kept:
             table[op] = function
-    for name in ("upsample_nearest{}d_backward", "_upsample_nearest_exact{}d_backward"):
-        for rank in (1, 2):
-            table[getattr(torch.ops.aten, name.format(rank)).default] = _nearest_gradient
     return table
 
 
@@ -229,15 +226,3 @@ def _overlapping(target: fx.Node, renewed: set[fx.Node]) -> Iterator[fx.Node]:
         if one is not target:
             yield one
         todo += [user for user in one.users if _viewed(user) is one and user not in renewed]
-
-
-def _nearest_gradient(
-    gradient: Tensor, target: Sequence[int], shape: Sequence[int], *scales: float | None
-) -> Tensor:
-    """Return the gradient of nearest upsampling by whole factors; torch has no decomposition."""
-    for dim, (large, size) in enumerate(zip(target, shape[2:], strict=True), start=2):
-        scale = scales[dim - 2] if len(scales) > dim - 2 else None
-        if large % size or scale not in (None, large // size):
-            raise UnsupportedError("upsampling by a fraction is not covered")
-        gradient = gradient.unflatten(dim, (size, large // size)).sum(dim + 1)
-    return gradient

@@ -158,7 +158,7 @@ def _split_bounds(op: Op, rank: int, args: Sequence[Any]) -> list[tuple[int, int
     return [(dim, sum(sizes[:number]), size) for number, size in enumerate(sizes)]
 
 
-@lowers("rev", "flip")
+@lowers("rev")
 @_on_view
 def _flip(lowering: Lowering, op: Op, view: View, args: list[Any]) -> Value:
     found: Value = view
@@ -168,41 +168,6 @@ def _flip(lowering: Lowering, op: Op, view: View, args: list[Any]) -> Value:
         indirect = Indirect(lowering.view(found), dim, index)
         found = lowering.pointwise("{0}", [indirect], view.shape, view.dtype)
     return found
-
-
-@lowers("repeat")
-@_on_view
-def _repeat(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    new = len(args[1]) - len(view.shape)
-    sizes = (*[1] * new, *view.shape)
-    strides = (*[0] * new, *view.strides)
-    wide = View(
-        view.buffer,
-        tuple(size for pair in zip(args[1], sizes, strict=True) for size in pair),
-        tuple(stride for one in strides for stride in (0, one)),
-        view.offset,
-    )
-    return lowering.reshaped(wide, op.shape)
-
-
-@lowers("diagonal")
-@_on_view
-def _diagonal(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    offset, one, other = [*args[1:], *(0, 0, 1)[len(args) - 1 :]]
-    one, other = one % len(view.shape), other % len(view.shape)
-    start = max(0, offset) * view.strides[other] + max(0, -offset) * view.strides[one]
-    kept = [dim for dim in range(len(view.shape)) if dim not in (one, other)]
-    strides = (*(view.strides[dim] for dim in kept), view.strides[one] + view.strides[other])
-    return View(view.buffer, op.shape, strides, view.offset + start)
-
-
-@lowers("unfold")
-@_on_view
-def _unfold(lowering: Lowering, op: Op, view: View, args: list[Any]) -> View:
-    dim, _, step = args[1] % len(view.shape), *args[2:]
-    strides = list(view.strides)
-    strides[dim] *= step
-    return View(view.buffer, op.shape, (*strides, view.strides[dim]), view.offset)
 
 
 @lowers("as_strided")
@@ -349,13 +314,6 @@ def _checked(lowering: Lowering, index: Any, size: int) -> View:
     return wrapped
 
 
-@lowers("embedding", "index_select")
-def _index_select(lowering: Lowering, op: Op, args: list[Any]) -> Value:
-    if op.name == "embedding":
-        return _take_rows(lowering, op, args[0], 0, args[1])
-    return _take_rows(lowering, op, args[0], args[1], args[2])
-
-
 def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> Value:
     """Return a table's elements with the index's dimensions in place of one dimension."""
     shape, source = op.shape, lowering.view(table)
@@ -377,7 +335,7 @@ def _take_rows(lowering: Lowering, op: Op, table: Any, dim: int, index: Any) -> 
 def _index(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     given = [number for number, one in enumerate(args[1]) if one is not None]
     if any(op.given(1, number).dtype == torch.bool for number in given):
-        raise UnsupportedError("the size of what an index of bools takes is not known beforehand")
+        raise UnsupportedError("an index of bools is not covered")
     if len(given) == 1 and op.given(1, given[0]).dim():
         return _take_rows(lowering, op, args[0], given[0], args[1][given[0]])
     source = lowering.view(args[0])
@@ -451,26 +409,14 @@ def _scatter(lowering: Lowering, op: Op, args: list[Any]) -> Value:
 def _index_put(lowering: Lowering, op: Op, args: list[Any]) -> Value:
     """Return a copy of a tensor with values stored or added at indices.
 
-    The gradient of an embedding adds rows to a table. An index of bools stores or adds one number
-    at its true elements.
+    The gradient of an embedding adds rows to a table.
     """
     shape, dtype = op.shape, op.result.dtype
     base, given, values = args[:3]
     adds = bool(args[3]) if len(args) > 3 else bool(op.kwargs.get("accumulate"))
     indices = {number: one for number, one in enumerate(given) if one is not None}
     if any(op.given(1, number).dtype == torch.bool for number in indices):
-        value = lowering.value(values)
-        if list(indices) != [0] or any(size != 1 for size in value.shape):
-            raise UnsupportedError("the size of what an index of bools takes is not known before")
-        mask = lowering.view(indices[0])
-        rest = len(shape) - len(mask.shape)
-        wide = View(mask.buffer, shape, (*mask.strides, *[0] * rest), mask.offset)
-        if isinstance(value, Const):
-            number: Value = Const.of(value.value, (), dtype)
-        else:
-            number = lowering.reshaped(lowering.view(value), ()).expanded(shape)
-        text = "{0} ? {2} + {1} : {2}" if adds else "{0} ? {1} : {2}"
-        return lowering.pointwise(text, [wide, number, lowering.value(base)], shape, dtype)
+        raise UnsupportedError("an index of bools is not covered")
     total = lowering.new_view(shape, dtype)
     lowering.copy(lowering.value(base), total)
     places, full, strides = _places(lowering, shape, total.strides, indices)

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from faststep.engines import Engine
 from faststep.fast import FastStep
 from faststep.sb3.agent_steps import AgentLoss, AgentStep, as_it_was
+from faststep.stock_step import Snapshot
 
 
 class _OnPolicyLoss(AgentLoss):
@@ -105,6 +106,7 @@ class PpoTraining(_OnPolicyTraining):
         self._step.loss.set_numbers(
             agent.ent_coef, agent.vf_coef, clip_range, 1 - clip_range, 1 + clip_range, clip_range_vf
         )
+        optimizer = agent.policy.optimizer
         most = math.inf if agent.target_kl is None else 1.5 * agent.target_kl
         logged: list[Tensor] = []
         loss, first_of_epoch, is_over = torch.tensor(torch.nan), 0, False
@@ -116,7 +118,7 @@ class PpoTraining(_OnPolicyTraining):
             leaves, spec = pytree.tree_flatten(tuple(data))
             for part in zip(*(leaf.split(agent.batch_size) for leaf in leaves), strict=True):
                 batch = pytree.tree_unflatten(list(part), spec)
-                before = _Values(agent.policy.optimizer) if most < math.inf else None
+                before = Snapshot(agent.policy, None, optimizer) if most < math.inf else None
                 loss, numbers = step(batch, ())
                 logged.append(numbers)
                 if before is not None and numbers[-1].item() > most:
@@ -147,27 +149,6 @@ class PpoTraining(_OnPolicyTraining):
         record("train/clip_range", clip_range)
         if clips_values:
             record("train/clip_range_vf", clip_range_vf)
-
-
-class _Values:
-    """A copy of the values that an update changes."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        self._had_state = [param for param in params if param in optimizer.state]
-        states = [value for param in self._had_state for value in optimizer.state[param].values()]
-        kept = [*params, *(value for value in states if isinstance(value, Tensor))]
-        self._tensors = [tensor.detach() for tensor in kept]
-        self._values = [tensor.clone() for tensor in self._tensors]
-
-    def restore(self) -> None:
-        """Restore parameters and optimizer state."""
-        for tensor, value in zip(self._tensors, self._values, strict=True):
-            tensor.copy_(value)
-        had = {id(param) for param in self._had_state}
-        for param in [param for param in self._optimizer.state if id(param) not in had]:
-            del self._optimizer.state[param]
 
 
 def _explained_variance(buffer: Any) -> float:

@@ -15,14 +15,13 @@ from factories import normals
 PAGES = Path(__file__).parents[3] / "docs" / "api"
 # They measure, train by a framework, or compile.
 SLOW = {
-    "ask", "auto", "on_fastest", "accelerator", "fast_step", "fast_sb3", "record_steps",
+    "ask", "auto", "accelerator", "fast_step", "fast_sb3", "record_steps",
     "measure_step", "verdict_callback", "verdict_tracker", "training_arguments",
-    "device_callback", "sky_candidates",
+    "sky_candidates",
 }  # fmt: skip
 NEEDS = {
     "fast_sb3": "stable_baselines3", "verdict_callback": "lightning", "sky_candidates": "sky",
     "verdict_tracker": "accelerate", "training_arguments": "transformers",
-    "device_callback": "transformers",
 }  # fmt: skip
 
 

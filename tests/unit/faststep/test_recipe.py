@@ -128,12 +128,6 @@ def test_what_is_no_pair_or_no_tensor_is_refused(loss_fn: Any, message: str) -> 
         step(*make_batches(1)[0])
 
 
-def test_train_does_not_lose_what_comes_beside_its_losses() -> None:
-    step = make_step(make_model(), classify)
-    with pytest.raises(FastStepError, match="has_aux"):
-        step.train(torch.randn(8, 3), torch.randint(4, (8,)), batch_size=4)
-
-
 def test_distributions_that_check_their_arguments_are_compiled(engine: str) -> None:
     """A check reads values in Python: done by the stock step, left out of what is compiled."""
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from breakeven.configure import set_num_threads
 from factories.sampled import sampled
 from faststep import fast_step
 
@@ -79,7 +78,7 @@ def test_losses_are_as_close_to_exact_ones_as_those_of_stock_steps(name: str) ->
     exact = stock_losses(case, copy.deepcopy(model).double(), x.double(), wide, rows)
     spread = torch.zeros(())
     for num_threads in (1, 2):
-        set_num_threads(num_threads)
+        torch.set_num_threads(num_threads)
         stock = stock_losses(case, copy.deepcopy(model), x, y, rows)
         spread = torch.maximum(spread, (stock - exact).abs().max())
     step = fast_step(model, case.loss_fn, case.optimizer(model), engine="generated")

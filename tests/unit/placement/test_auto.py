@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.placement import auto, automatic, choose_device
+from breakeven.placement.training_place import copy_model
 
 # A second device that every machine has: it computes shapes only, but copies go to it, steps run
 # on it and operators that need values fail on it, as on a device that lacks them.
@@ -151,7 +152,6 @@ def test_settings_stay_as_they_are() -> None:
 
     before = settings()
     auto(Network(), torch.ones(4, 8), budget_s=0.05)
-    choose_device(Network(), torch.ones(4, 8), budget_s=0.05, thread_counts=(3, 1))
     assert settings() == before
 
 
@@ -232,11 +232,10 @@ def test_an_interrupt_gets_through_and_all_is_put_back() -> None:
             torch.rand(3)
             raise KeyboardInterrupt
 
-    before, num_threads = torch.get_rng_state(), torch.get_num_threads()
+    before = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
-        choose_device(Interrupted(), torch.ones(1), thread_counts=(3, 1))
+        auto(Interrupted(), torch.ones(1))
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.get_num_threads() == num_threads
 
 
 @pytest.mark.usefixtures("two_devices")
@@ -306,8 +305,8 @@ def test_batches_that_are_understood(
 
 def test_layers_without_a_shape_yet_get_it_in_the_copy() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
-    choice = choose_device(model, X, budget_s=0.02, thread_counts=(2, 1))
-    assert len(choice.times) == 2, choice.reason
+    copied, _ = copy_model(model, CPU)
+    assert copied(X).shape == (2, 3)
     assert nn.parameter.is_lazy(model[0].weight)
 
 
@@ -346,11 +345,10 @@ def test_optimizers_that_are_understood(
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_an_optimizer_that_evaluates_by_itself_is_measured() -> None:
+def test_an_optimizer_that_evaluates_by_itself_is_refused() -> None:
     model = nn.Linear(4, 1)
-    with pytest.warns(RuntimeWarning, match="leaves out meta"):  # it reads the loss
-        choice = choose_device(model, X, optimizer=torch.optim.LBFGS(model.parameters()))
-    assert choice.device == CPU
+    with pytest.raises(BreakevenError, match=r"fails on every device .*closure"):
+        auto(model, X, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
 @pytest.mark.usefixtures("two_devices")

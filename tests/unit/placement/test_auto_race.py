@@ -47,9 +47,6 @@ class FakePlace:
         self.log.append("prepare")
         self._time.ns += int(self._prepare_ns)
 
-    def enter(self) -> None:
-        self.log.append("enter")
-
     def run_step(self) -> None:
         self.log.append("step")
         if self.num_steps == self._fails_at:
@@ -75,7 +72,7 @@ def test_the_device_is_waited_for_before_and_after_the_steps_of_a_sample() -> No
     time = FakeTime()
     place = FakePlace(time, "cpu", 20 * MS)
     run(time, place, FakePlace(time, "gpu", 2_000 * MS, starts_up=True))
-    assert place.log[:6] == ["prepare", "enter", "sync", "step", "sync", "enter"]
+    assert place.log[:6] == ["prepare", "sync", "step", "sync", "sync", "step"]
 
 
 @pytest.mark.parametrize(("cpu_ns", "gpu_ns", "winner"), [(1, 3, "cpu"), (3, 1, "gpu")])

@@ -619,7 +619,7 @@ REFUSED = {
     "norm of another kind": (
         "optimizer.step()",
         "nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=1)\n        optimizer.step()",
-        "further settings",
+        "to a constant norm",
     ),
     "clipped by value": (
         "optimizer.step()",

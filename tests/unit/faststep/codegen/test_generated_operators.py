@@ -27,7 +27,7 @@ REFUSED = set(
 # Covered, but not in every form.
 PARTLY = set(
     words("""
-    avg_pool2d div floor_divide fmod index mean mm remainder std var view as_strided
+    avg_pool2d div fmod index index_put mean mm remainder var view as_strided
 """)
 )
 TOGETHER = 60
