@@ -1,6 +1,5 @@
 """A step on two timelines, host and device: its time, its waits, and the effect of changes."""
 
-from breakeven.simulate.absent_cpu import FITTED_ON as FITTED_ON
 from breakeven.simulate.absent_cpu import CpuCosts as CpuCosts
 from breakeven.simulate.absent_cpu import CpuRates as CpuRates
 from breakeven.simulate.absent_cpu import Issuing as Issuing

@@ -7,7 +7,6 @@ from breakeven.validate.table import HostToDevice as HostToDevice
 from breakeven.validate.table import MeasuredRow as MeasuredRow
 from breakeven.validate.table import RowFilter as RowFilter
 from breakeven.validate.table import read_table as read_table
-from breakeven.validate.traced_rows import MeasuredCpus as MeasuredCpus
 from breakeven.validate.traced_rows import Predictor as Predictor
 from breakeven.validate.traced_rows import ShippedPredictor as ShippedPredictor
 from breakeven.validate.traced_rows import fingerprint as fingerprint
