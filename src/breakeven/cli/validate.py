@@ -18,7 +18,7 @@ how often the faster of two devices is predicted to be faster. Nothing is measur
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
-optionally h2d, repeats, memory_format, compile, attention, grad_accum, act_ckpt and
+optionally h2d, memory_format, compile, attention, grad_accum, act_ckpt and
 parallelism. A row that cannot be predicted is listed with the reason."""
 USAGE = "validate TABLE.csv [TABLE.csv ...] [options]"
 EXAMPLES = """\

@@ -3,7 +3,6 @@
 from breakeven.validate.comparison import GROUPINGS as GROUPINGS
 from breakeven.validate.comparison import summarize as summarize
 from breakeven.validate.comparison import validate_table as validate_table
-from breakeven.validate.table import HostToDevice as HostToDevice
 from breakeven.validate.table import MeasuredRow as MeasuredRow
 from breakeven.validate.table import RowFilter as RowFilter
 from breakeven.validate.table import read_table as read_table

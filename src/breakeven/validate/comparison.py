@@ -119,7 +119,6 @@ def compare(
                 **same,
                 device=name,
                 architecture=architecture,
-                h2d=row.h2d.value,
                 era=str(era_of(row.framework)),
                 family=model_family_of(row.workload),
                 split="calibrated-on" if is_seen else row.split or _SPLITS[protocol],
@@ -131,7 +130,7 @@ def compare(
 
 _SAME_FIELDS = (
     "case_id", "source", "workload", "num_devices", "precision", "batch_size", "phase",
-    "optimizer", "host", "framework", "value_ns", "memory_format", "compile", "attention",
+    "optimizer", "host", "framework", "value_ns", "memory_format", "compile", "attention", "h2d",
 )  # fmt: skip
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from breakeven.calibrate.step_fit import StepSample
 from breakeven.cost import StepEffects, load_efficiencies, load_step_effects
