@@ -334,19 +334,6 @@ def _find_references(
     raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a proxy of it")
 
 
-def is_from_other_vendors(
-    table: EfficiencyTable,
-    device: DeviceSpec,
-    family: Family,
-    variant: str,
-    arithmetic: Arithmetic,
-) -> bool:
-    """Return whether no reference device is of the vendor of ``device``."""
-    _, references = _find_references(table, family, variant, arithmetic)
-    generations = {reference.launch_generation for reference, _ in references}
-    return all(generations_between(device.launch_generation, own) is None for own in generations)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
     """The replacement of a family or variant without measurements.

@@ -2,7 +2,6 @@
 
 from breakeven.simulate.absent_cpu import CpuCosts as CpuCosts
 from breakeven.simulate.absent_cpu import CpuRates as CpuRates
-from breakeven.simulate.absent_cpu import Issuing as Issuing
 from breakeven.simulate.absent_cpu import issuing_of as issuing_of
 from breakeven.simulate.absent_cpu import predict_absent_cpu as predict_absent_cpu
 from breakeven.simulate.absent_cpu import rates_of as rates_of
@@ -26,7 +25,6 @@ from breakeven.simulate.cpu_step import anchored_host as anchored_host
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.largest_batch import largest_batch as largest_batch
-from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import predict_on_gpus as predict_on_gpus
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
@@ -35,8 +33,6 @@ from breakeven.simulate.predict import StepPrediction as StepPrediction
 from breakeven.simulate.predict import predict_steps as predict_steps
 from breakeven.simulate.priced_step import price as price
 from breakeven.simulate.program import CAPTURED as CAPTURED
-from breakeven.simulate.program import FAST as FAST
-from breakeven.simulate.program import SLOW as SLOW
 from breakeven.simulate.program import TYPICAL as TYPICAL
 from breakeven.simulate.program import Z_90 as Z_90
 from breakeven.simulate.program import Bound as Bound
@@ -58,12 +54,8 @@ from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.shared_step import setup_of as setup_of
 from breakeven.simulate.timelines import Span as Span
-from breakeven.simulate.timelines import Timeline as Timeline
-from breakeven.simulate.timelines import Timelines as Timelines
 from breakeven.simulate.timelines import simulate as simulate
-from breakeven.simulate.timelines import timeline_of as timeline_of
 from breakeven.simulate.what_if import Finding as Finding
 from breakeven.simulate.what_if import Severity as Severity
 from breakeven.simulate.what_if import Side as Side
 from breakeven.simulate.what_if import WhatIf as WhatIf
-from breakeven.simulate.what_if import WhatIfResult as WhatIfResult

@@ -1,7 +1,6 @@
 """Validate predicted steps against tables of measured ones."""
 
 from breakeven.validate.comparison import GROUPINGS as GROUPINGS
-from breakeven.validate.comparison import summarize as summarize
 from breakeven.validate.comparison import validate_table as validate_table
 from breakeven.validate.table import MeasuredRow as MeasuredRow
 from breakeven.validate.table import RowFilter as RowFilter

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from breakeven.calibrate import HereCalibration
-from breakeven.calibrate.gpu import GpuResult
+from breakeven.calibrate.gpu.calibrating import GpuResult
+from breakeven.calibrate.here import HereCalibration
 from breakeven.cli.dispatch import main
 from breakeven.cost import read_calibration, read_calibrations_again, shipped_costs
 from breakeven.device import find_device

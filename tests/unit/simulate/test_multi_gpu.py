@@ -20,7 +20,6 @@ from breakeven.simulate import (
     DdpCosts,
     HeldOutFactor,
     ModelSize,
-    MultiGpuPrediction,
     MultiGpuSetup,
     MultiGpuTable,
     PhaseTimes,
@@ -35,6 +34,7 @@ from breakeven.simulate import (
     shared_step_ns,
     shared_times,
 )
+from breakeven.simulate.multi_gpu import MultiGpuPrediction
 from breakeven.trace import Collective, Copy, Phase, ProcessGroup, ScaledTrace, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
 from lab.multi_gpu import (

@@ -11,7 +11,7 @@ from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.recorder import StrictDeviceChecker
 from breakeven.errors import UsageError
 from breakeven.report import ClaimOutcome
-from breakeven.systems import Bench
+from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import Ratio
 from breakeven.systems.device_rules import (
     CopyTimes,

@@ -8,7 +8,7 @@ import pytest
 
 from breakeven.errors import BreakevenError
 from breakeven.report import ClaimOutcome, RowSource
-from breakeven.systems import Bench
+from breakeven.systems.bench import Bench
 from breakeven.systems.neural_ode import (
     COMPILED,
     EAGER,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.report import ClaimOutcome, RowSource, SystemReport, SystemTable
-from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
+from breakeven.systems import disc_mlp, rnn_stream, weight_update
+from breakeven.systems.bench import Bench
 from breakeven.systems.disc_mlp import crossover_claim, depth_table
 from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
 from breakeven.timing import Estimate
