@@ -15,7 +15,6 @@ from breakeven.simulate.compiled_step import captured_step as captured_step
 from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
 from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.compiled_step import may_change_layout as may_change_layout
-from breakeven.simulate.compiled_step import optimizer_compile_mode_of as optimizer_compile_mode_of
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable
 from breakeven.simulate.cost_table import cost_table as cost_table
