@@ -166,34 +166,31 @@ class KilledError(BaseException):
     """Stands for the end of the process."""
 
 
-def test_what_ended_the_process_twice_is_not_asked_again(
+def test_what_ended_the_process_is_not_asked_again(
     few: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = calibrating.time_sample
     as_it_was: dict[Path, bytes] = {}
 
     def aborts(sample, precision, timer):
-        name = f"{sample.name} {precision}"
-        if len(few) == 4 or name in few:
+        if len(few) == 4:
             files = (tmp_path / "cache").glob("calibrating-*.json")
             as_it_was.update({file: file.read_bytes() for file in files})
-            few.append(name)
+            few.append(f"{sample.name} {precision}")
             raise KilledError
         return real(sample, precision, timer)
 
-    for _ in range(2):
-        with monkeypatch.context() as patches:
-            patches.setattr(calibrating, "time_sample", aborts)
-            with pytest.raises(KilledError):
-                calibrate_gpu(request(), SilentProgress())
-        ((file, content),) = as_it_was.items()
-        file.write_bytes(content)
+    with monkeypatch.context() as patches:
+        patches.setattr(calibrating, "time_sample", aborts)
+        with pytest.raises(KilledError):
+            calibrate_gpu(request(), SilentProgress())
+    ((file, content),) = as_it_was.items()
+    file.write_bytes(content)
     result = calibrate_gpu(request(), SilentProgress())
-    left_out = f"{few[4]}: breakeven was ended twice while it was measured"
+    left_out = f"{few[4]}: breakeven was ended while it was measured"
     assert result.calibration.left_out == (left_out,)
-    assert few[5] == few[4]
-    assert len(few) == len({*few}) + 1
-    assert len(result.calibration.samples) == len(few) - 2 + 3
+    assert len(few) == len({*few})
+    assert len(result.calibration.samples) == len(few) - 1 + 3
 
 
 def test_copies_of_any_memory_are_kept_where_none_can_be_pinned(
@@ -495,10 +492,10 @@ def test_whole_steps_run_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(all_steps()[:12]) == eager
 
 
-@pytest.mark.parametrize("precision", [*Precision])
+@pytest.mark.parametrize("precision", [*DTYPES])
 def test_every_sample_computes_in_its_precisions(precision: Precision) -> None:
     place = Place(CPU, DTYPES[precision])
-    asked = GpuRequest(device=CPU, has_fp64=True, is_tiny=True)
+    asked = GpuRequest(device=CPU, is_tiny=True)
     samples = [sample for sample, its in calibrating.wanted_samples(asked) if its is precision]
     assert len(samples) >= 45
     for sample in samples:
