@@ -41,7 +41,7 @@ from breakeven.calibrate.gpu.samples import (
     sample_kernels,
     timed_kernel,
 )
-from breakeven.calibrate.gpu.steps import WantedStep, all_steps, fit_steps, time_step
+from breakeven.calibrate.gpu.steps import WantedStep, all_steps, case_of, fit_steps, time_step
 from breakeven.capture import FakeSession, fake_gpus
 from breakeven.cost import (
     CalibrationStep,
@@ -132,7 +132,7 @@ def test_a_device_is_measured_once_and_its_file_is_read_back_and_used(
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "own"))
     save_calibration(first.calibration)
     assert find_device(describe_machine(CPU).gpu) == spec
-    trace = trace_case(TINY.case)
+    trace = trace_case(case_of(TINY))
     (predicted,) = predict_steps(trace.at(4), [spec], reference_host(), costs=shipped_costs())
     assert device_result(predicted).calibrated_on == first.calibration.machine.date
     assert predicted.estimate.value_ns > 0
@@ -448,10 +448,10 @@ def test_steps_of_its_own_tell_what_kernels_one_by_one_do_not() -> None:
         effects=load_step_effects(),
         calibrations={L4.id: own},
     )
-    traces = trace_cases([step.case for step in wanted])
+    traces = trace_cases([case_of(step) for step in wanted])
     times = []
     for step in wanted:
-        trace = traces[step.case]
+        trace = traces[case_of(step)]
         assert not isinstance(trace, BreakevenError)
         (predicted,) = predict_steps(trace.at(step.batch_size), [L4], host, costs=costs)
         times.append(predicted.estimate.value_ns)
@@ -608,5 +608,5 @@ def test_what_a_calibration_was_fitted_to_is_in_its_file(monkeypatch: pytest.Mon
     wanted = {sample_name(sample, precision) for sample in all_samples() for precision in Precision}
     assert set(measured.samples) <= wanted
     assert len(measured.samples) + len(measured.copies) == len(known.samples)
-    assert set(measured.steps) <= {step.name for step in all_steps()}
+    assert set(map(case_of, measured.steps.values())) <= set(map(case_of, all_steps()))
     assert measured.launch == known.launch
