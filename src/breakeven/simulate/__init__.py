@@ -24,6 +24,7 @@ from breakeven.simulate.cpu_step import anchored_host as anchored_host
 from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.largest_batch import largest_batch as largest_batch
+from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import predict_on_gpus as predict_on_gpus
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns

@@ -26,14 +26,12 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of a model.
 
     Args:
-        parameter_bytes: All parameters, in the model's own dtype.
         gradient_bytes: Gradients exchanged after a backward pass; 0 without one.
         buffer_bytes: Buffers, such as running statistics.
         exchanges: What the processes of a distributed script exchange; None if the script joins no
             process group. Then DDP's defaults apply to the parameters and buffers.
     """
 
-    parameter_bytes: float
     gradient_bytes: float
     buffer_bytes: float = 0.0
     exchanges: tuple[Collective, ...] | None = None
@@ -68,7 +66,6 @@ def model_size(trace: StepTrace) -> ModelSize:
     parameter_bytes = float(trace.num_parameters * element_bytes)
     has_backward = any(op.phase is Phase.BACKWARD for op in trace.ops)
     return ModelSize(
-        parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes if has_backward else 0.0,
         buffer_bytes=float(sum(tensor.num_bytes for tensor in buffers.values())),
         exchanges=None if trace.group is msgspec.UNSET else trace.group.collectives,

@@ -109,7 +109,6 @@ LINK = PeerLink(
     broadcast_bytes_per_s=20e9,
     fixed_ns=20_000,
     hop_ns=5_000,
-    log_sigma=0.2,
 )
 
 

@@ -51,7 +51,6 @@ LINK = PeerLink(
     broadcast_bytes_per_s=1e9,
     fixed_ns=0,
     hop_ns=0,
-    log_sigma=0.2,
 )
 TABLE = MultiGpuTable(
     version=1,
@@ -68,8 +67,8 @@ TABLE = MultiGpuTable(
         ),
     ),
 )
-SMALL = ModelSize(parameter_bytes=40, gradient_bytes=40)
-LARGE = ModelSize(parameter_bytes=1e6, gradient_bytes=1e6)
+SMALL = ModelSize(gradient_bytes=40)
+LARGE = ModelSize(gradient_bytes=1e6)
 
 
 def times(**changed: float) -> PhaseTimes:
@@ -146,7 +145,6 @@ def traced() -> StepTrace:
 def test_model_size_from_what_the_forward_pass_reads() -> None:
     size = model_size(traced())
     assert size == ModelSize(
-        parameter_bytes=440,
         gradient_bytes=440,
         # Mean and variance.
         buffer_bytes=32,
@@ -360,7 +358,6 @@ def made_up_rows(table: MultiGpuTable) -> list[MultiGpuRow]:
             setup=MultiGpuSetup(num_devices=int(rng.integers(2, 5))),
             times=lone,
             size=ModelSize(
-                parameter_bytes=float(rng.uniform(1e6, 1e8)),
                 gradient_bytes=float(rng.uniform(1e6, 1e8)),
             ),
             single_ns=lone.copy_ns + max(lone.host_ns, lone.device_ns),
