@@ -32,7 +32,6 @@ from breakeven.workloads.spec import WorkloadKind, WorkloadSpec, as_asked, base_
 from breakeven.workloads.timed_step import (
     AUTOCAST_DTYPES,
     PARAMETER_DTYPES,
-    BuiltLoop,
     BuiltStep,
     StepFactory,
     TimedStep,
@@ -105,23 +104,17 @@ def _trace(case: StepCase, spec: WorkloadSpec, session: FakeSession) -> tuple[St
     traces: list[StepTrace] = []
     for batch_size in _BATCH_SIZES:
         built = make_step(batch_size)
-        if isinstance(built, BuiltLoop):
-            session.record(built.step)
-            step = session.record(built.step)
-            num_parameters = session.num_updated_parameters()
-        else:
-            if timed is None or timed.model is not built.model:
-                session.place((*built.model.parameters(), *built.model.buffers()))
-                timed = TimedStep(case, built.model, session)
-                if timed.needs_warm_up:
-                    session.record(partial(timed.run, built))
-            step = session.record(partial(timed.run, built))
-            num_parameters = sum(value.numel() for value in built.model.parameters())
+        if timed is None or timed.model is not built.model:
+            session.place((*built.model.parameters(), *built.model.buffers()))
+            timed = TimedStep(case, built.model, session)
+            if timed.needs_warm_up:
+                session.record(partial(timed.run, built))
+        step = session.record(partial(timed.run, built))
         traces.append(
             StepTrace(
                 events=tuple(map(with_own_line, step.events)),
                 batch_size=batch_size,
-                num_parameters=num_parameters,
+                num_parameters=sum(value.numel() for value in built.model.parameters()),
                 peak_memory_bytes=step.peak_memory_bytes,
                 settings=settings,
                 torch_version=str(torch.__version__),
@@ -155,7 +148,7 @@ def prepare_case(spec: WorkloadSpec, case: StepCase) -> StepFactory:
         case WorkloadKind.BREAKEVEN:
             return prepare_own(spec, dtype)
         case WorkloadKind.FILE:
-            return prepare_user_function(spec, dtype, case)
+            return prepare_user_function(spec, dtype)
 
 
 def step_on_device(
@@ -170,14 +163,12 @@ def step_on_device(
         compile_mode: Mode of ``torch.compile`` for the model, or ``none``.
 
     Raises:
-        WorkloadError: If the workload cannot be built, or has its own loop.
+        WorkloadError: If the workload cannot be built.
     """
     spec = parse_workload(case.workload)
     torch.manual_seed(0)
     with torch.device(device):
         built = prepare_case(spec, case)(batch_size)
-    if isinstance(built, BuiltLoop):
-        raise WorkloadError(f"{spec.text!r} brings its own loop, which decides its device itself")
     fill(built)
     if compile_mode != "none":
         built.model.compile(mode=None if compile_mode == "default" else compile_mode)
