@@ -30,7 +30,7 @@ from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
 from breakeven.report import RowPrediction
 from breakeven.trace import NumberFormat, TimedPhase
-from breakeven.validate import HostToDevice, MeasuredRow, ShippedPredictor
+from breakeven.validate import MeasuredRow, ShippedPredictor
 
 NEAR = 0.15
 _LIBRARIES = ("timm:", "torchvision:", "transformers:")
@@ -86,11 +86,10 @@ def _row(record: Record, **given: str) -> MeasuredRow:
         batch_size=int(cells["batch_size"]),
         phase=phase,
         optimizer=optimizer,
-        h2d=HostToDevice.NONE,
+        h2d="none",
         host=cells.get("host", ""),
         framework=cells["framework"],
-        value_ns=1e6 * float(cells["value_ms"]),
-        repeats=1,
+        value_ms=float(cells["value_ms"]),
         split="",
         note="",
         compile=cells["compile"],

@@ -28,11 +28,10 @@ from breakeven.cost import (
     HeldOutError,
     arithmetic_of,
     calibrated_variant,
-    is_from_other_vendors,
     kernel_times,
     sustained_fraction,
 )
-from breakeven.device import DeviceSpec
+from breakeven.device import DeviceSpec, generations_between
 from breakeven.errors import BreakevenError
 from breakeven.units import format_percent
 from lab.timed_tables import read_tables
@@ -100,16 +99,18 @@ def held_out_errors(
             table, devices=tuple(item for item in table.devices if item.device not in siblings)
         )
         assert device in siblings
-        known = {
-            (entry.family, entry.variant, entry.arithmetic)
-            for item in others.devices
-            for entry in item.families
-        }
+        known: dict[FamilyKey, set[str]] = defaultdict(set)
+        for item in others.devices:
+            for entry in item.families:
+                key = (entry.family, entry.variant, entry.arithmetic)
+                known[key].add(item.launch_generation)
         for key, members in _by_family(rows).items():
             # A few rows depend on chance, and a family known only from relatives has no answer.
             if len(members) < _MIN_ROWS or key not in known:
                 continue
-            is_other_line = is_from_other_vendors(others, spec, *key)
+            is_other_line = all(
+                generations_between(spec.launch_generation, own) is None for own in known[key]
+            )
             predicted = kernel_times(
                 [row.kernel for row in members],
                 [spec],

@@ -22,7 +22,6 @@ from whole_steps import Place, digest, read_rows, set_predicted, write_rows
 from breakeven.calibrate.gpu import GpuRequest, calibration_bytes
 from breakeven.calibrate.gpu.calibrating import Measured, fit_calibration
 from breakeven.calibrate.gpu.machine import COPY
-from breakeven.calibrate.gpu.steps import wanted_step
 from breakeven.cost import GpuCalibration, host_with_steps, read_calibration
 from breakeven.device import HostSpec, find_device
 
@@ -34,7 +33,7 @@ def measured_of(calibration: GpuCalibration) -> Measured:
         launch=calibration.launch,
         samples={f"{one.name} {one.precision}": one for one in samples},
         copies={one.name: one for one in calibration.samples if one.name.startswith(COPY)},
-        steps={wanted_step(one).name: one for one in calibration.steps},
+        steps={str(number): one for number, one in enumerate(calibration.steps)},
     )
 
 

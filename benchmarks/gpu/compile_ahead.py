@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from whole_steps import wanted_steps
 
-from breakeven.calibrate.gpu.steps import EAGER, WantedStep
+from breakeven.calibrate.gpu.steps import EAGER, WantedStep, case_of
 from breakeven.workloads import step_on_device
 
 # Each has a process that compiles, and a few that it starts for its kernels.
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compile(step: WantedStep) -> None:
     device = torch.device("cuda", 0)
     started_s = time.monotonic()
-    call = step_on_device(step.case, step.batch_size, device, compile_mode=step.compile)
+    call = step_on_device(case_of(step), step.batch_size, device, compile_mode=step.compile)
     call()
     torch.cuda.synchronize()
     print(f"{step.name}: {time.monotonic() - started_s:.0f} s", flush=True)

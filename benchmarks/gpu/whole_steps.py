@@ -17,7 +17,7 @@ import torch
 
 from breakeven.calibrate.gpu.calibrating import reason_of
 from breakeven.calibrate.gpu.machine import describe_machine
-from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, time_step
+from breakeven.calibrate.gpu.steps import EAGER, WantedStep, all_steps, case_of, time_step
 from breakeven.cost import (
     GpuCalibration,
     StepCosts,
@@ -146,9 +146,9 @@ def programs_of(
         effects=load_step_effects(),
         calibrations={} if calibration is None else {calibration.device: calibration},
     )
-    traces = trace_cases([step.case for step in steps])
+    traces = trace_cases([case_of(step) for step in steps])
     for step in steps:
-        trace = traces[step.case]
+        trace = traces[case_of(step)]
         if isinstance(trace, BreakevenError):
             yield reason_of(trace)
             continue

@@ -19,8 +19,9 @@ import jsonschema
 import pytest
 
 from breakeven.report import RowSource
-from breakeven.systems import Bench, script_path
+from breakeven.systems import script_path
 from breakeven.systems import shi2016 as system
+from breakeven.systems.bench import Bench
 from breakeven.systems.shi2016 import NETWORKS
 from breakeven.systems.shi2016 import SCRIPT as SHI2016
 from breakeven.timing import Estimate

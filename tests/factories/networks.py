@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from breakeven.device import Precision
 from breakeven.errors import Caveat
 from breakeven.simulate import Bound, StepPrediction
-from breakeven.systems.shi2016 import GPUS_OF_TODAY, NetworkRuns
+from breakeven.systems.shi2016 import NetworkRuns
 from breakeven.timing import Estimate, Source
 from breakeven.units import NS_PER_S
 from factories.steps import made_up_device
@@ -49,11 +49,10 @@ def network_runs(
 ) -> NetworkRuns:
     """Return runs with these times in seconds; the defaults have the published order."""
     gpus = gpus or {"GTX 980": 0.04, "GTX 1080": 0.03, "K80": 0.07}
-    today = {**gpus, **dict.fromkeys(GPUS_OF_TODAY, 0.01)}
     return NetworkRuns(
         network=network,
         cpu={n: estimate(time) for n, time in (cpu or {1: 2.0, 2: 1.0}).items()},
-        today={name: prediction(name, time, width=width) for name, time in today.items()},
+        today={name: prediction(name, time, width=width) for name, time in gpus.items()},
         of_2016={
             name: prediction(name, time, width=width) for name, time in (of_2016 or gpus).items()
         },

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
-from breakeven.simulate import CAPTURED, FAST, SLOW, TYPICAL
-from breakeven.simulate.program import MIXED, WITHOUT_EACH
+from breakeven.simulate import CAPTURED, TYPICAL
+from breakeven.simulate.program import FAST, MIXED, SLOW, WITHOUT_EACH
 from breakeven.trace import Copy, GraphLaunch, HostWork, Phase, Sync
 from factories.steps import MadeUpCosts, op
 

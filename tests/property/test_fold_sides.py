@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from breakeven.device import find_device, load_catalogue
 from breakeven.report import LeaveOut
 from breakeven.trace import NumberFormat, TimedPhase
-from breakeven.validate import HostToDevice, MeasuredRow, model_family_of
+from breakeven.validate import MeasuredRow, model_family_of
 from lab.held_out import folds, gpu_of
 
 WORKLOADS = (
@@ -35,7 +35,7 @@ def row(workload: str, device: str, num_devices: int) -> MeasuredRow:
     return MeasuredRow(
         case_id="a", source="", workload=workload, device=device, num_devices=num_devices,
         precision=NumberFormat.FP32, batch_size=1, phase=TimedPhase.TRAIN, optimizer="none",
-        h2d=HostToDevice.NONE, host="", framework="", value_ns=1.0, repeats=1, split="", note="",
+        h2d="none", host="", framework="", value_ms=1e-6, split="", note="",
     )  # fmt: skip
 
 

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakeven.simulate import (
-    FAST,
-    SLOW,
     TYPICAL,
     Edit,
     Scenario,
@@ -19,6 +17,7 @@ from breakeven.simulate import (
     predict_steps,
     simulate,
 )
+from breakeven.simulate.program import FAST, SLOW
 from breakeven.trace import Copy, Event, HostWork, Op, StepTrace, Sync
 from factories.random_steps import COSTS, EVENTS, OPS, TIMES
 from factories.steps import GPU, HOST, MadeUpCosts, made_up_device, op

@@ -56,7 +56,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="measure only the main kernels and steps, within 60 s"
     )
-    parser.add_argument("--fp64", action="store_true", help="products and convolutions in fp64 too")
     parser.add_argument(
         "--share", action="store_true", help="print an issue link to contribute this GPU's file"
     )
@@ -68,7 +67,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure this host and its GPU, and show the results."""
-    for option in ("quick", "fp64", "share"):
+    for option in ("quick", "share"):
         if args.device == "none" and getattr(args, option):
             raise UsageError(f"--{option} is about a GPU, and --device none measures none")
 
@@ -141,9 +140,7 @@ def _measure_gpu(
     )
     from breakeven.report import gpu_calibration_document
 
-    request = GpuRequest(
-        device=device, is_quick=args.quick, has_fp64=args.fp64, is_forced=args.force
-    )
+    request = GpuRequest(device=device, is_quick=args.quick, is_forced=args.force)
     try:
         result = calibrate_gpu(request, progress, host=host, begun_s=begun_s)
     except KeyboardInterrupt:

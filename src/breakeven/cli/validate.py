@@ -14,20 +14,18 @@ SUMMARY = "compare predictions with a table of measured steps"
 DESCRIPTION = """\
 Predict every row of a table of measured steps, and show the errors by split,
 precision, era and regime, how often the 90 % intervals hold the measured time, and
-how often the faster of two devices is predicted to be faster. Only rows of CPUs are
-measured, and these with --measure-cpus alone.
+how often the faster of two devices is predicted to be faster. Nothing is measured.
 
 TABLE.csv has the columns case_id, source, workload, device, num_devices, precision,
 batch_size, phase, optimizer, host, framework, value_ms, split and note, and
-optionally h2d, repeats, memory_format, compile, attention, grad_accum, act_ckpt and
+optionally h2d, memory_format, compile, attention, grad_accum, act_ckpt and
 parallelism. A row that cannot be predicted is listed with the reason."""
 USAGE = "validate TABLE.csv [TABLE.csv ...] [options]"
 EXAMPLES = """\
 examples:
   breakeven validate steps.csv
   breakeven validate steps.csv --only num_devices=1 --only num_devices=2
-  breakeven validate steps.csv --json -o accuracy.json
-  breakeven validate steps.csv --measure-cpus --only "device=Core i9-10940X\""""
+  breakeven validate steps.csv --json -o accuracy.json"""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +44,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="count only rows with this value in this column; may be repeated",
     )
-    parser.add_argument(
-        "--measure-cpus",
-        action="store_true",
-        help="also predict rows of CPUs, by timing their steps on one core of this CPU (some "
-        "seconds each)",
-    )
     add_output(parser)
     add_force(parser, "-o replace FILE")
 
@@ -62,13 +54,12 @@ def run(args: argparse.Namespace) -> int:
 
     # Imported here, since --help must not wait for torch and rich.
     from breakeven.cli.progress import show_progress
-    from breakeven.validate import MeasuredCpus, RowFilter, ShippedPredictor, validate_table
+    from breakeven.validate import RowFilter, ShippedPredictor, validate_table
 
     with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
         report = validate_table(
             *args.tables,
             predictor=ShippedPredictor(progress=progress),
-            cpus=MeasuredCpus(progress=progress) if args.measure_cpus else None,
             only=RowFilter.parse(args.only) if args.only else None,
             progress=progress,
         )

@@ -9,7 +9,6 @@ from breakeven.cost.efficiency import FamilyEfficiency as FamilyEfficiency
 from breakeven.cost.efficiency import HeldOutError as HeldOutError
 from breakeven.cost.efficiency import calibrated_variant as calibrated_variant
 from breakeven.cost.efficiency import calibration_digest as calibration_digest
-from breakeven.cost.efficiency import is_from_other_vendors as is_from_other_vendors
 from breakeven.cost.efficiency import load_efficiencies as load_efficiencies
 from breakeven.cost.efficiency import read_shipped as read_shipped
 from breakeven.cost.efficiency import transferred_efficiency as transferred_efficiency
@@ -19,11 +18,8 @@ from breakeven.cost.family_times import KernelTimes as KernelTimes
 from breakeven.cost.family_times import arithmetic_of as arithmetic_of
 from breakeven.cost.family_times import group_key as group_key
 from breakeven.cost.family_times import kernel_times as kernel_times
-from breakeven.cost.fusion import FusedKernel as FusedKernel
-from breakeven.cost.fusion import FusedStep as FusedStep
 from breakeven.cost.fusion import fuse as fuse
 from breakeven.cost.gpu_calibration import GPU_CALIBRATION_VERSION as GPU_CALIBRATION_VERSION
-from breakeven.cost.gpu_calibration import OWN_HOST as OWN_HOST
 from breakeven.cost.gpu_calibration import CalibratedMachine as CalibratedMachine
 from breakeven.cost.gpu_calibration import CalibrationStep as CalibrationStep
 from breakeven.cost.gpu_calibration import GpuCalibration as GpuCalibration
@@ -47,7 +43,6 @@ from breakeven.cost.implementations import step_by_step as step_by_step
 from breakeven.cost.implementations import steps_on as steps_on
 from breakeven.cost.implementations import variant_on as variant_on
 from breakeven.cost.kernel import TILE_SET_NAMES as TILE_SET_NAMES
-from breakeven.cost.kernel import Algorithm as Algorithm
 from breakeven.cost.kernel import Family as Family
 from breakeven.cost.kernel import Kernel as Kernel
 from breakeven.cost.kernel import Lowering as Lowering
@@ -80,7 +75,6 @@ from breakeven.cost.named_hosts import reference_host as reference_host
 from breakeven.cost.roofline import MATRIX_FAMILIES as MATRIX_FAMILIES
 from breakeven.cost.roofline import Columns as Columns
 from breakeven.cost.roofline import EfficiencyArrays as EfficiencyArrays
-from breakeven.cost.roofline import clock_headroom as clock_headroom
 from breakeven.cost.roofline import has_matrix_units as has_matrix_units
 from breakeven.cost.roofline import sustained_fraction as sustained_fraction
 from breakeven.cost.rules import is_in_place as is_in_place

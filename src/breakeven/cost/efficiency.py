@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -121,12 +121,7 @@ class EfficiencyTable(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True
     held_out: tuple[HeldOutError, ...]
 
 
-_Table = TypeVar("_Table", bound="_Versioned")
-
-
-class _Versioned(Protocol):
-    @property
-    def version(self) -> int: ...
+_Table = TypeVar("_Table")
 
 
 def read_shipped(package: str, name: str, kind: type[_Table], version: int) -> _Table:
@@ -135,14 +130,14 @@ def read_shipped(package: str, name: str, kind: type[_Table], version: int) -> _
     Args:
         package: Package of the file.
         name: Name of the file.
-        kind: Type of the table.
+        kind: Type of the table, which has a ``version``.
         version: Version that this code reads.
 
     Raises:
         ValueError: The file has another version.
     """
     text = resources.files(package).joinpath(name).read_bytes()
-    table = msgspec.json.decode(text, type=kind)
+    table: Any = msgspec.json.decode(text, type=kind)
     if table.version != version:
         raise ValueError(f"{name} has version {table.version}, expected {version}")
     return table
@@ -332,19 +327,6 @@ def _find_references(
         if references:
             return proxy, references
     raise ValueError(f"no calibration for {family} ({arithmetic}), nor for a proxy of it")
-
-
-def is_from_other_vendors(
-    table: EfficiencyTable,
-    device: DeviceSpec,
-    family: Family,
-    variant: str,
-    arithmetic: Arithmetic,
-) -> bool:
-    """Return whether no reference device is of the vendor of ``device``."""
-    _, references = _find_references(table, family, variant, arithmetic)
-    generations = {reference.launch_generation for reference, _ in references}
-    return all(generations_between(device.launch_generation, own) is None for own in generations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

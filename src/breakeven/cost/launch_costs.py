@@ -144,7 +144,6 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True):
             link in one direction only.
         fixed_ns: Cost of a call of any size.
         hop_ns: Cost of each step of the ring.
-        log_sigma: Standard deviation of the logarithm of a collective's time.
     """
 
     path: PeerPath
@@ -152,7 +151,6 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_bytes_per_s: float
     fixed_ns: float
     hop_ns: float
-    log_sigma: float
 
 
 # deepbench, all-reduce of 0.4 to 258 MB over 2, 4 and 8 GPUs of one node (NCCL 2.0, PCIe 3.0, 15.75
@@ -173,10 +171,6 @@ _PEER_FRACTION = 208 / 300
 # 2080 Ti and 9.6 on TITAN RTX (ryujaehun, PCIe 3.0, vgg and wide_resnet), which have no direct
 # access. With direct access it is not faster than an all-reduce.
 _HOST_BROADCAST_FRACTION = 0.58
-
-# Direct access over PCIe varies least. Through the host, memory channels and sockets matter too
-# (three RTX 2080 Ti of one machine take three times as long for a broadcast as two or four do).
-_LOG_SIGMA = dict(zip(PeerPath, (0.3, 0.3, 0.25, 0.4), strict=True))
 
 
 def peer_link(
@@ -223,7 +217,6 @@ def peer_link(
         broadcast_bytes_per_s=broadcast,
         fixed_ns=_DIRECT_FIXED_NS if is_direct else _HOST_FIXED_NS,
         hop_ns=_DIRECT_HOP_NS if is_direct else _HOST_HOP_NS,
-        log_sigma=_LOG_SIGMA[path],
     )
 
 
@@ -266,10 +259,8 @@ def collective_ns(kind: str, num_bytes: float, num_devices: int, link: PeerLink)
             return broadcast_ns(num_bytes, num_devices, link)
 
 
-def broadcast_ns(
-    num_bytes: float, num_devices: int, link: PeerLink, *, num_calls: int = 1
-) -> float:
-    """Return the time to send a tensor to all devices, or to sum it on one, in nanoseconds.
+def broadcast_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
+    """Return the time to send a tensor to all devices, in nanoseconds.
 
     A ring forwards it in small pieces, so the time hardly depends on the number of devices.
 
@@ -277,9 +268,8 @@ def broadcast_ns(
         num_bytes: Size of the tensor; nothing to send takes no time.
         num_devices: GPUs in the ring, source included.
         link: Rates of the ring.
-        num_calls: Pieces of the tensor, sent one after another.
     """
     if num_bytes <= 0:
         return 0.0
-    per_call_ns = link.fixed_ns + (num_devices - 1) * link.hop_ns
-    return num_calls * per_call_ns + num_bytes * 1e9 / link.broadcast_bytes_per_s
+    fixed_ns = link.fixed_ns + (num_devices - 1) * link.hop_ns
+    return fixed_ns + num_bytes * 1e9 / link.broadcast_bytes_per_s

@@ -13,6 +13,7 @@ from breakeven.cost.rules import (
     TRANSCENDENTAL_FLOP,
     Kernels,
     RuleTable,
+    Streaming,
     base_name,
     fill_kernel,
     gather_kernel,
@@ -193,17 +194,13 @@ def _lower_scatter(op: Op) -> tuple[Kernel, ...]:
     return *_copied_before(op, target), scatter
 
 
-@RULES.add("masked_scatter")
-def _lower_masked_scatter(op: Op) -> tuple[Kernel, ...]:
-    """Lower ``masked_scatter(self, mask, source)``: a scan of the mask, then the copy."""
-    target, mask, source = op.inputs
-    scan = scan_kernel(
-        op, flop=mask.numel, read_bytes=tensor_bytes(mask), write_bytes=8.0 * mask.numel, launches=3
-    )
-    scatter = scatter_kernel(
-        op, read_bytes=9.0 * mask.numel + tensor_bytes(source), write_bytes=tensor_bytes(target)
-    )
-    return *_copied_before(op, target), scan, scatter
+# Few training steps have these. By their launches, and one pass over all tensors.
+for _names, _launches in (
+    ("masked_scatter", 5), ("repeat_interleave", 3), ("bincount histc", 4),
+):  # fmt: skip
+    RULES.add(_names)(Streaming(family=Family.GATHER, launches=_launches, variant="scatter"))
+# A bisection for each value.
+RULES.add("searchsorted bucketize")(Streaming(family=Family.GATHER))
 
 
 @RULES.add("nonzero nonzero_static argwhere")
@@ -217,14 +214,6 @@ def _lower_masked_select(op: Op) -> tuple[Kernel, ...]:
     gathered_bytes = total_bytes(op.outputs)
     gather = gather_kernel(op, read_bytes=gathered_bytes + 8.0 * output_numel(op))
     return mask_positions_kernel(op, op.inputs[1]), gather
-
-
-@RULES.add("repeat_interleave")
-def _lower_repeat_interleave(op: Op) -> tuple[Kernel, ...]:
-    """Lower ``repeat_interleave(repeats)``: a scan, then an index per result."""
-    repeats = op.inputs[0]
-    written = total_bytes(op.inputs)
-    return scan_kernel(op, flop=repeats.numel, write_bytes=written, launches=2), scatter_kernel(op)
 
 
 @RULES.add(
@@ -309,24 +298,6 @@ def _lower_unique(op: Op) -> Kernels:
     compaction = scan_kernel(op, flop=2 * source.numel, read_bytes=read_bytes, launches=6)
     is_sorted = "consecutive" in op.name
     return compaction if is_sorted else (_sort_kernel(op, source, source.numel), compaction)
-
-
-@RULES.add("bincount histc")
-def _lower_histogram(op: Op) -> tuple[Kernel, ...]:
-    """Lower ``bincount`` and ``histc``: the range of the values, zeros, then counts."""
-    source = op.inputs[0]
-    bounds = reduction_kernel(
-        op, flop=2 * source.numel, read_bytes=2 * tensor_bytes(source), write_bytes=0.0, launches=2
-    )
-    return bounds, scatter_kernel(op, flop=source.numel, launches=2)
-
-
-@RULES.add("searchsorted bucketize")
-def _lower_search(op: Op) -> Kernel:
-    """Lower ``searchsorted(sorted_sequence, values)`` and ``bucketize``: a bisection each."""
-    lengths = [spec.shape[-1] for spec in op.inputs if spec.shape]
-    steps = math.log2(max(2, *lengths, 2))
-    return gather_kernel(op, flop=steps * output_numel(op))
 
 
 @RULES.add("isin")

@@ -172,26 +172,6 @@ def _lower_euclidean_distance(op: Op, settings: Settings) -> tuple[Kernel, ...]:
     return prepare, product, finish
 
 
-@RULES.add("_trilinear")
-def _lower_trilinear(op: Op) -> Kernel:
-    """Lower ``_trilinear`` (``nn.Bilinear``): a broadcast product of three, then a sum.
-
-    It loops over one dimension of the weight; each iteration is two products and a sum.
-    Source: aten/src/ATen/native/Linear.cpp, _trilinear.
-    """
-    x1, weight, x2 = op.inputs
-    num_products = x1.shape[0] * weight.numel
-    turns = max(1, weight.shape[int(op.attributes.get("unroll_dim", 1))])
-    between_bytes = 2 * turns * (num_products / turns * weight.element_bytes)
-    return reduction_kernel(
-        op,
-        flop=3 * num_products,
-        read_bytes=total_bytes((x1, weight, x2)) + between_bytes,
-        write_bytes=between_bytes,
-        launches=3 * turns,
-    )
-
-
 # FLOP of factorizations: Golub and Van Loan, "Matrix Computations", 4th edition, 2013. Those of
 # iterative ones (SVD, eigenvalues) are the book's figures for all vectors. A library factorizes in
 # panels; each panel takes a few launches and waits for the one before. Small matrices of a batch

@@ -23,7 +23,6 @@ from breakeven.cost.rules import (
     RuleTable,
     SettingsRule,
     base_name,
-    gather_kernel,
     has_out_argument,
     is_in_place,
     multiply_add_flop,
@@ -127,17 +126,15 @@ def lower(op: Op, settings: Settings) -> Lowering:
     is_empty = bool(tensors) and all(spec.numel == 0 for spec in tensors)
     if rule is _run_nothing or is_empty:
         return Lowering(kernels=())
-    is_known = rule is not None
     if any(spec.is_sparse for spec in (*op.inputs, *op.outputs)):
-        kernels = (_lower_sparse(op),)
-        is_known = base_name(op.name) in _PRODUCTS | _CONVERSIONS | _OTHERS | _GATHERS
-    elif rule is not None:
+        return Lowering(kernels=(_lower_sparse(op),), caveat=_SPARSE)
+    if rule is not None:
         kernels = rule(op, settings)
     else:
         kernels = (streaming_kernel(op, flop=output_numel(op)),) if tensors else ()
     caveat = None
     float8 = [s.dtype for s in (*op.inputs, *op.outputs) if s.dtype.startswith("float8")]
-    if not is_known:
+    if rule is None:
         message = f"{op.name} has no cost model; it counts as a copy of its tensors"
         caveat = Caveat(code="uncosted-op", message=message)
     elif float8:
@@ -149,23 +146,11 @@ def lower(op: Op, settings: Settings) -> Lowering:
 # Operators with a sparse tensor cost as much as its stored values, by which the trace describes it
 # (`TensorSpec`). Derived from the kernels of torch and cuSPARSE, without a measurement: no table
 # has operators of sparse tensors.
+_SPARSE = Caveat(
+    code="sparse-op",
+    message="operators of sparse tensors are costed by their stored values, without measurements",
+)
 _PRODUCTS = names_in("_sparse_addmm _sparse_mm addmm addmv bmm hspmm matmul mm mv spmm sspaddmm")
-_CONVERSIONS = names_in(
-    """
-    _to_dense _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc _to_sparse_csr to_dense
-    to_sparse to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr
-    """
-)
-_OTHERS = names_in(
-    """
-    _coalesce _copy _log_softmax_backward_data _sparse_log_softmax _sparse_softmax _sparse_sum
-    _to_copy abs add addcdiv addcmul clone coalesce copy div fill mul neg norm pow sparse_mask sqrt
-    sub sum zero
-    """
-)
-# Their results are views of rows, which are read at the positions of a dense gradient.
-# Source: aten/src/ATen/native/EmbeddingBag.cpp, _embedding_bag_sparse_backward.
-_GATHERS = names_in("_embedding_bag_backward _embedding_bag_sparse_backward")
 # Row and column of a stored value, int64 each.
 _POSITION_BYTES = 16
 # Positions are sorted and duplicates found before values are added up.
@@ -192,11 +177,8 @@ def _lower_sparse(op: Op) -> Kernel:
             read_bytes=read_bytes + float(stored.numel * length * stored.element_bytes),
             variant="sparse",
         )
-    if name in _GATHERS:
-        indices_bytes = total_bytes(op.inputs[1:])
-        return gather_kernel(op, read_bytes=indices_bytes + tensor_bytes(stored))
     has_sparse_result = any(spec.is_sparse for spec in op.outputs)
-    if name in _CONVERSIONS or not (has_sparse_result or is_in_place(op.name)):
+    if "to_sparse" in name or not (has_sparse_result or is_in_place(op.name)):
         read_bytes = total_bytes(op.inputs) + position_bytes
         return streaming_kernel(op, flop=output_numel(op), read_bytes=read_bytes)
 

@@ -1,9 +1,7 @@
 """A step on two timelines, host and device: its time, its waits, and the effect of changes."""
 
-from breakeven.simulate.absent_cpu import FITTED_ON as FITTED_ON
 from breakeven.simulate.absent_cpu import CpuCosts as CpuCosts
 from breakeven.simulate.absent_cpu import CpuRates as CpuRates
-from breakeven.simulate.absent_cpu import Issuing as Issuing
 from breakeven.simulate.absent_cpu import issuing_of as issuing_of
 from breakeven.simulate.absent_cpu import predict_absent_cpu as predict_absent_cpu
 from breakeven.simulate.absent_cpu import rates_of as rates_of
@@ -17,7 +15,6 @@ from breakeven.simulate.compiled_step import captured_step as captured_step
 from breakeven.simulate.compiled_step import compile_mode_of as compile_mode_of
 from breakeven.simulate.compiled_step import compiled_step as compiled_step
 from breakeven.simulate.compiled_step import may_change_layout as may_change_layout
-from breakeven.simulate.compiled_step import optimizer_compile_mode_of as optimizer_compile_mode_of
 from breakeven.simulate.cost_table import CostTable as CostTable
 from breakeven.simulate.cost_table import KernelTable as KernelTable
 from breakeven.simulate.cost_table import cost_table as cost_table
@@ -28,7 +25,6 @@ from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.largest_batch import largest_batch as largest_batch
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
-from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import predict_on_gpus as predict_on_gpus
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
@@ -37,8 +33,6 @@ from breakeven.simulate.predict import StepPrediction as StepPrediction
 from breakeven.simulate.predict import predict_steps as predict_steps
 from breakeven.simulate.priced_step import price as price
 from breakeven.simulate.program import CAPTURED as CAPTURED
-from breakeven.simulate.program import FAST as FAST
-from breakeven.simulate.program import SLOW as SLOW
 from breakeven.simulate.program import TYPICAL as TYPICAL
 from breakeven.simulate.program import Z_90 as Z_90
 from breakeven.simulate.program import Bound as Bound
@@ -49,25 +43,19 @@ from breakeven.simulate.program import Scenario as Scenario
 from breakeven.simulate.program import build_program as build_program
 from breakeven.simulate.repeated_step import RepeatedStep as RepeatedStep
 from breakeven.simulate.shared_step import MULTI_GPU_TABLE_VERSION as MULTI_GPU_TABLE_VERSION
-from breakeven.simulate.shared_step import DataParallelCosts as DataParallelCosts
 from breakeven.simulate.shared_step import DdpCosts as DdpCosts
 from breakeven.simulate.shared_step import HeldOutFactor as HeldOutFactor
 from breakeven.simulate.shared_step import ModelSize as ModelSize
 from breakeven.simulate.shared_step import MultiGpuSetup as MultiGpuSetup
 from breakeven.simulate.shared_step import MultiGpuTable as MultiGpuTable
 from breakeven.simulate.shared_step import PhaseTimes as PhaseTimes
-from breakeven.simulate.shared_step import Strategy as Strategy
 from breakeven.simulate.shared_step import load_multi_gpu_table as load_multi_gpu_table
 from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times
 from breakeven.simulate.shared_step import setup_of as setup_of
 from breakeven.simulate.timelines import Span as Span
-from breakeven.simulate.timelines import Timeline as Timeline
-from breakeven.simulate.timelines import Timelines as Timelines
 from breakeven.simulate.timelines import simulate as simulate
-from breakeven.simulate.timelines import timeline_of as timeline_of
 from breakeven.simulate.what_if import Finding as Finding
 from breakeven.simulate.what_if import Severity as Severity
 from breakeven.simulate.what_if import Side as Side
 from breakeven.simulate.what_if import WhatIf as WhatIf
-from breakeven.simulate.what_if import WhatIfResult as WhatIfResult

@@ -26,8 +26,6 @@ from breakeven.trace import HostWork, Op, Phase
 CORES_POWER = 0.665
 # Standard deviation of the logarithm of a time.
 LOG_SIGMA = 0.235
-# The CPU of that fit.
-FITTED_ON = "core-i9-10940x"
 # Number of known CPUs that an error lists for an unknown one.
 _MOST_NAMED = 6
 # Least time of a core's part of an operator: torch gives a core at least 32,768 elements, which it

@@ -8,7 +8,7 @@ so the kernels that it would generate follow without a device.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,53 +45,21 @@ class CompileMode(StrEnum):
 
 def compile_mode_of(trace: StepTrace) -> CompileMode | None:
     """Return the mode in which a script compiles its model; None if it does not."""
-    calls = [call for call in _compilations(trace) if not _is_of_optimizer(call, trace)]
-    if calls:
-        return _mode_of(calls)
+    calls = [c for c in trace.facts.calls if c.name in ("torch.compile", "Module.compile")]
+    # A compiled step of an optimizer counts as eager. AdamW's is defined by Adam.
+    updates = {f"{name}.step" for name in ("Adam", *(one.name for one in trace.facts.optimizers))}
+    of_models = [call for call in calls if call.argument.partition(",")[0] not in updates]
+    if of_models:
+        return _mode_of(of_models[0])
     # A library may compile the model without a recorded call.
-    is_compiled = trace.settings.is_compiled and optimizer_compile_mode_of(trace) is None
-    return CompileMode.DEFAULT if is_compiled else None
+    return CompileMode.DEFAULT if trace.settings.is_compiled and not calls else None
 
 
-def optimizer_compile_mode_of(trace: StepTrace) -> CompileMode | None:
-    """Return the mode in which a script compiles its optimizer's step; None if it does not.
-
-    All optimizers must be compiled: a step does not distinguish their updates.
-    """
-    calls = [call for call in _compilations(trace) if _is_of_optimizer(call, trace)]
-    compiled = {call.argument.partition(",")[0] for call in calls}
-    optimizers = trace.facts.optimizers
-    if not calls or any(compiled.isdisjoint(_step_names(found.name)) for found in optimizers):
-        return None
-    return _mode_of(calls)
-
-
-def _step_names(optimizer: str) -> set[str]:
-    """Return the possible names of an optimizer's step.
-
-    A scheduler that watches the step names it by the class that defines it.
-    """
-    return {f"{optimizer}.step", f"{_DEFINED_BY.get(optimizer, optimizer)}.step"}
-
-
-_DEFINED_BY = {"AdamW": "Adam"}
-
-
-def _compilations(trace: StepTrace) -> list[Call]:
-    names = ("torch.compile", "Module.compile")
-    return [call for call in trace.facts.calls if call.name in names]
-
-
-def _is_of_optimizer(call: Call, trace: StepTrace) -> bool:
-    name = call.argument.partition(",")[0]
-    return any(name in _step_names(found.name) for found in trace.facts.optimizers)
-
-
-def _mode_of(calls: Iterable[Call]) -> CompileMode:
-    """Return the mode of the first call; a mode without CUDA graphs counts as the default."""
-    argument = next(iter(calls)).argument
-    asked = next((mode for mode in CompileMode if f"mode={mode}" in argument), CompileMode.DEFAULT)
-    return CompileMode.DEFAULT if "no-cudagraphs" in argument else asked
+def _mode_of(call: Call) -> CompileMode:
+    """Return the mode of a call; a mode without CUDA graphs counts as the default."""
+    modes = (mode for mode in CompileMode if f"mode={mode}" in call.argument)
+    asked = next(modes, CompileMode.DEFAULT)
+    return CompileMode.DEFAULT if "no-cudagraphs" in call.argument else asked
 
 
 # Source: pytorch PR 99773, in Inductor since June 2023; torch 2.1 is the first release.
@@ -133,7 +101,7 @@ class CompiledStep:
 
     Args:
         edit: The change of the recorded step.
-        mode: Mode of ``torch.compile``; the model's, if it is compiled.
+        mode: Mode of ``torch.compile``.
         num_graphs: Compiled graphs: forward and backward count separately.
         num_ops: Operators in them.
         num_kernels: Generated kernels.
@@ -151,15 +119,13 @@ class CompiledStep:
 
 
 def compiled_step(
-    program: Program, mode: CompileMode | None, *, may_change_layout: bool = True
+    program: Program, mode: CompileMode, *, may_change_layout: bool = True
 ) -> CompiledStep:
-    """Return the result of ``torch.compile`` on a step.
-
-    The optimizer's step is compiled if the script compiles it.
+    """Return the result of ``torch.compile`` of the model on a step.
 
     Args:
         program: The step as it was recorded.
-        mode: Mode in which the model is compiled; None if it is not.
+        mode: Mode of ``torch.compile``.
         may_change_layout: Result of `may_change_layout` for the software.
     """
     trace = program.trace
@@ -169,12 +135,7 @@ def compiled_step(
         assert isinstance(op, Op)
         return op
 
-    of_optimizer = optimizer_compile_mode_of(trace)
-    regions, breaks = _graphs_of(
-        trace, has_model=mode is not None, has_optimizer=of_optimizer is not None
-    )
-    modes = {region: of_optimizer if region == _OPTIMIZER else mode for region in set(regions)}
-    replayed = {region for region, own in modes.items() if own is not None and own.has_graphs}
+    regions, breaks = _graphs_of(trace)
     is_channels_last = may_change_layout and _takes_channels_last(trace, regions)
     step = fuse(trace.events, program.lowerings, regions, is_channels_last=is_channels_last)
     replaced: dict[int, tuple[Event, ...]] = {
@@ -191,34 +152,30 @@ def compiled_step(
             location=last.location, module=last.module, stack=last.stack,
         )  # fmt: skip
         replaced[kernel.positions[-1]] += (generated,)
-    for position, events in replaced.items():
-        if regions[position] in replayed:
-            replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
+    for position, events in replaced.items() if mode.has_graphs else ():
+        replaced[position] = tuple(msgspec.structs.replace(e, is_replayed=True) for e in events)
     is_training = any(region % 2 for region in regions if region >= 0)
     firsts: dict[int, int] = {}
     for position, region in enumerate(regions):
         if region >= 0:
             firsts.setdefault(region, position)
-    for number, (region, position) in enumerate(firsts.items()):
-        first, is_update = op_at(position), region == _OPTIMIZER
+    for number, position in enumerate(firsts.values()):
+        first = op_at(position)
         # The call that enters a graph before its first operator: its guards and its wrapper.
-        attributes = {"is_training": is_training and not is_update}
+        attributes = {"is_training": is_training}
         call = msgspec.structs.replace(
             first, name=CALL, inputs=(), outputs=(), attributes=attributes
         )
         entered: tuple[Event, ...] = (call,)
-        if region in replayed:
-            # The tensors of an optimizer stay in place, so it needs no copies.
-            copies = _input_copies(trace, first) if number == 0 and not is_update else ()
+        if mode.has_graphs:
+            copies = _input_copies(trace, first) if number == 0 else ()
             launch = GraphLaunch(phase=first.phase, location=first.location, stack=first.stack)
             entered = (call, *copies, launch)
         replaced[position] = (*entered, *replaced[position])
     num_ops = sum(region >= 0 for region in regions)
-    used = mode or of_optimizer
-    assert used is not None, "something is compiled"
     return CompiledStep(
         edit=Edit(replaced=replaced),
-        mode=used,
+        mode=mode,
         num_graphs=len(firsts),
         num_ops=num_ops,
         num_kernels=len(step.kernels),
@@ -253,26 +210,21 @@ def _input_copies(trace: StepTrace, first: Op) -> list[Op]:
     return copies
 
 
-# The graph of the optimizer's step. Other graphs have smaller numbers: even for a forward pass, the
-# next odd one for its backward pass.
-_OPTIMIZER = 1 << 30
-
-
-def _graphs_of(
-    trace: StepTrace, *, has_model: bool, has_optimizer: bool
-) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
+def _graphs_of(trace: StepTrace) -> tuple[tuple[int, ...], tuple[GraphBreak, ...]]:
     """Return the graph of each event, -1 for none, and the places where graphs end early.
+
+    Graphs have even numbers for a forward pass, and the next odd one for its backward pass.
 
     Compiled are the operators of a model's call, and those of its modules in the backward pass. If
     the calls of models are unknown, both whole passes are.
     """
     calls = trace.facts.model_calls
-    inside = [has_model and not calls] * len(trace.events)
+    inside = [not calls] * len(trace.events)
     starts: set[int] = set()
     for call in calls:
         starts.add(call.first_event)
         for position in range(call.first_event, call.first_event + call.num_events):
-            inside[position] = has_model
+            inside[position] = True
     models = {call.model for call in calls}
     regions: list[int] = []
     breaks: dict[tuple[str, Location | None], GraphBreak] = {}
@@ -280,10 +232,7 @@ def _graphs_of(
     for position, event in enumerate(trace.events):
         current += position in starts
         if isinstance(event, Op) and not event.is_on_host and not event.is_replayed:
-            if event.phase is Phase.OPTIMIZER and has_optimizer:
-                regions.append(_OPTIMIZER)
-                continue
-            is_models = has_model and (not calls or event.module.partition(".")[0] in models)
+            is_models = not calls or event.module.partition(".")[0] in models
             if event.phase is Phase.FORWARD and inside[position]:
                 regions.append(2 * current)
                 continue

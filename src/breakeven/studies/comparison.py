@@ -22,7 +22,6 @@ from breakeven.simulate import (
     compile_mode_of,
     compiled_step,
     issuing_of,
-    optimizer_compile_mode_of,
     predict_absent_cpu,
     predict_steps,
     rates_of,
@@ -177,19 +176,19 @@ def predict_compiled(compared: Comparison, mode: CompileMode | None) -> Compiled
 
     Args:
         compared: The step.
-        mode: The requested mode; None for the script's own, which may compile its model, its
-            optimizer's step, or both.
+        mode: The requested mode; None for the script's own.
     """
     own = compile_mode_of(compared.trace)
-    if not (mode or own or optimizer_compile_mode_of(compared.trace)):
+    used = mode or own
+    if used is None:
         return None
-    step = compiled_step(compared.program, mode or own)
+    step = compiled_step(compared.program, used)
     edited = compared.program.edited(step.edit)
     return compiled_steps(
         step,
         compared.predictions,
         predict_steps(edited, compared.devices, compared.host),
-        is_asked_for_by_script=own is not None or mode is None,
+        is_asked_for_by_script=own is not None,
     )
 
 

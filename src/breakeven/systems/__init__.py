@@ -1,6 +1,5 @@
 """Published comparisons of CPU and GPU, run again and shown with the original figures."""
 
-from breakeven.systems.bench import Bench as Bench
 from breakeven.systems.bench import script_path as script_path
 from breakeven.systems.catalogue import SYSTEMS as SYSTEMS
 from breakeven.systems.catalogue import SystemEntry as SystemEntry

@@ -15,7 +15,7 @@ from breakeven.systems.bench import Bench, script_path
 from breakeven.systems.catalogue import FACTS, Ratio, ratio_of, report, table, texts, times
 from breakeven.timing import Estimate
 from breakeven.trace import Copy, Event, Op, Phase, StepTrace, Sync, TensorSpec
-from breakeven.units import NS_PER_S, format_bytes, format_ratio
+from breakeven.units import format_bytes, format_ratio
 
 _GPUS: list[str] = FACTS["device-rules"]["gpus"]
 _LEAST_RATIO: float = FACTS["device-rules"]["band"][0]
@@ -24,7 +24,6 @@ _NUM_DEVICES = 2
 _TIME_LIMIT_S = 120.0
 _SIZES_BYTES = (4, 4_000, 64_000, 1_000_000, 16_000_000, 256_000_000, 1_000_000_000)
 _WAYS = ("pageable to GPU", "pinned to GPU", "GPU to host", "inside")
-_RATIO = {"pinned / inside": ColumnKind.RATIO}
 
 
 class RuleOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +112,6 @@ class CopyTimes:
     ways: tuple[Estimate, ...]
 
     @property
-    def is_largest(self) -> bool:
-        """Whether it has the largest size."""
-        return self.num_bytes == _SIZES_BYTES[-1]
-
-    @property
     def pinned_ratio(self) -> Ratio:
         """The time of the fastest copy from the host over that of a copy inside the device."""
         _, from_pinned, _, inside = self.ways
@@ -162,7 +156,9 @@ def _events(size: int) -> tuple[tuple[Event, ...], ...]:
 
 def copies_claim(copies: Sequence[CopyTimes]) -> Claim:
     """Return the claim that a copy between host and device is far slower than one inside it."""
-    ratios = {copy.device: copy.pinned_ratio for copy in copies if copy.is_largest}
+    ratios = {
+        copy.device: copy.pinned_ratio for copy in copies if copy.num_bytes == _SIZES_BYTES[-1]
+    }
     outcome = ClaimOutcome.OPEN
     if all(ratio.low >= _LEAST_RATIO for ratio in ratios.values()):
         outcome = ClaimOutcome.AGREES
@@ -185,39 +181,20 @@ def copies_claim(copies: Sequence[CopyTimes]) -> Claim:
 
 
 def copy_tables(copies: Sequence[CopyTimes]) -> list[SystemTable]:
-    """Return a table of rates of the largest size, and one of all times for each GPU."""
-    rates = [
-        (
-            copy.device,
-            *(
-                f"{format_bytes(copy.num_bytes * NS_PER_S / way.value_ns, 2)}/s"
-                for way in copy.ways
-            ),
-            copy.pinned_ratio.value,
-        )
-        for copy in copies
-        if copy.is_largest
-    ]
-    tables = [
+    """Return a table of all times for each GPU."""
+    return [
         table(
-            f"Bytes per second of a copy of {format_bytes(_SIZES_BYTES[-1])}",
-            texts("device", *_WAYS) | _RATIO,
-            (RowSource.PREDICTED, rates),
-            note=_NOTES["rates"],
+            f"Time of a copy, {gpu}",
+            {"size": ColumnKind.BYTES} | times(*_WAYS) | {"pinned / inside": ColumnKind.RATIO},
+            (
+                RowSource.PREDICTED,
+                [
+                    (copy.num_bytes, *copy.ways, copy.pinned_ratio.value)
+                    for copy in copies
+                    if copy.device == gpu
+                ],
+            ),
+            note=_NOTES["times"],
         )
+        for gpu in _GPUS
     ]
-    for gpu in _GPUS:
-        cells = [
-            (copy.num_bytes, *copy.ways, copy.pinned_ratio.value)
-            for copy in copies
-            if copy.device == gpu
-        ]
-        tables.append(
-            table(
-                f"Time of a copy, {gpu}",
-                {"size": ColumnKind.BYTES} | times(*_WAYS) | _RATIO,
-                (RowSource.PREDICTED, cells),
-                note=_NOTES["times"],
-            )
-        )
-    return tables

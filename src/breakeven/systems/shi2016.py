@@ -25,7 +25,6 @@ from breakeven.units import NS_PER_S, format_ratio
 _FACTS = FACTS["shi2016"]
 SCRIPT = "shi2016.py"
 GPUS: list[str] = _FACTS["gpus"]
-GPUS_OF_TODAY: list[str] = _FACTS["gpus_of_today"]
 HOST_OF_2016: str = _FACTS["host"]
 CORES: dict[str, int] = _FACTS["cores"]
 _CPU = "CPU"
@@ -38,13 +37,6 @@ _BUSY = Caveat(
     message="other processes used this machine while steps were measured; their times may be too "
     "long, those on several threads most of all",
 )
-_IS_SAME_ORDER = {
-    ClaimOutcome.AGREES: "yes",
-    ClaimOutcome.OPEN: "open: intervals overlap",
-    ClaimOutcome.DISAGREES: "no",
-}
-_FALLS = _IS_SAME_ORDER | {ClaimOutcome.OPEN: "not shown"}
-
 # Samples per mini-batch of each network.
 NETWORKS: dict[str, int] = {}
 # Times of a mini-batch in ns by network, framework, device and threads of a CPU (None on a GPU).
@@ -117,8 +109,8 @@ class NetworkRuns:
     Args:
         network: Its name in the benchmark.
         cpu: Times of PyTorch on this CPU, by threads.
-        today: Times of today's PyTorch by GPU, on those of the benchmark and later ones.
-        of_2016: Times with software and host of 2016 on the GPUs of the benchmark, by GPU.
+        today: Times of today's PyTorch by GPU of the benchmark.
+        of_2016: The same with software and host of 2016.
         caveats: Caveats on the figures.
     """
 
@@ -166,9 +158,6 @@ def run(bench: Bench) -> SystemReport:
                 for each in (cpu_table(runs, label), gpu_table(runs, label))
             ),
             accuracy_table(all_runs),
-            today_table(all_runs),
-            order_table(all_runs),
-            thread_table(all_runs),
         ),
         claims=claims(all_runs),
         caveats=(
@@ -191,8 +180,7 @@ def run_network(bench: Bench, network: str, counts: Sequence[int]) -> NetworkRun
     arguments = ("--network", network)
     runs = {n: bench.measure(SCRIPT, *arguments, num_threads=n, budget_s=_BUDGET_S) for n in counts}
     trace = bench.step(SCRIPT, *arguments, num_threads=counts[-1])
-    names = (*GPUS, *GPUS_OF_TODAY)
-    today = dict(zip(names, bench.predict(trace, names), strict=True))
+    today = dict(zip(GPUS, bench.predict(trace, GPUS), strict=True))
     found = [
         *(caveat for run in runs.values() for caveat in run.caveats),
         *trace.caveats,
@@ -284,28 +272,8 @@ def accuracy_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
     )
 
 
-def today_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return the times of each network on this CPU and on today's GPUs."""
-    cells = [
-        (runs.network, runs.best_cpu, *(runs.today[name].estimate for name in GPUS_OF_TODAY))
-        for runs in all_runs
-    ]
-    return table(
-        "Time of a mini-batch today: this CPU at its best, and GPUs of today",
-        texts("network") | times("this CPU", *GPUS_OF_TODAY),
-        (RowSource.PREDICTED, cells),
-        note=_FACTS["notes"]["today"],
-    )
-
-
 def _estimates(runs: NetworkRuns, gpus: Mapping[str, StepPrediction]) -> dict[str, Estimate]:
     return {**{name: gpus[name].estimate for name in GPUS}, _CPU: runs.best_cpu}
-
-
-def our_order(runs: NetworkRuns) -> list[str]:
-    """Return the GPUs of the benchmark and this CPU, the fastest first."""
-    estimates = _estimates(runs, runs.today)
-    return sorted(estimates, key=lambda name: estimates[name].value_ns)
 
 
 def order_outcome(runs: NetworkRuns) -> ClaimOutcome:
@@ -325,25 +293,6 @@ def order_outcome(runs: NetworkRuns) -> ClaimOutcome:
     return ClaimOutcome.OPEN if is_changed else ClaimOutcome.AGREES
 
 
-def order_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return the order of devices per network, published and ours."""
-    cells = [
-        (
-            runs.network,
-            " < ".join(published_order(runs.network)),
-            " < ".join(our_order(runs)),
-            _IS_SAME_ORDER[order_outcome(runs)],
-        )
-        for runs in all_runs
-    ]
-    return table(
-        "Devices from the fastest to the slowest",
-        texts("network", "published", "ours", "agrees"),
-        (RowSource.CHECKED, cells),
-        note=_FACTS["notes"]["order"],
-    )
-
-
 def gains(times_ns: Iterable[float]) -> list[float]:
     """Return the factor by which each time is shorter than the previous one."""
     return [before / after for before, after in pairwise(times_ns)]
@@ -361,33 +310,6 @@ def thread_outcome(cpu: Mapping[int, Estimate]) -> ClaimOutcome:
 
 def _num_falling(curves: Iterable[Sequence[float]]) -> int:
     return sum(min(gains(curve)) > 1 for curve in curves)
-
-
-def thread_table(all_runs: Sequence[NetworkRuns]) -> SystemTable:
-    """Return the speedup of each doubling of the threads per network, published and ours."""
-    cells: list[tuple[str, ...]] = []
-    for runs in all_runs:
-        curves, counts = thread_curves(runs.network), sorted(runs.cpu)
-        ours = (
-            f"{format_ratio(runs.cpu[before].value_ns / runs.cpu[after].value_ns)} "
-            f"({before} → {after})"
-            for before, after in pairwise(counts)
-        )
-        cells.append(
-            (
-                runs.network,
-                _range([gains(curve)[0] for curve in curves]),
-                f"{_num_falling(curves)} of {len(curves)}",
-                ", ".join(ours),
-                _FALLS[thread_outcome(runs.cpu)],
-            )
-        )
-    return table(
-        "What more threads gain, up to the physical cores",
-        texts("network", "published, 1 → 2", "curves that fall", "ours", "falls"),
-        (RowSource.CHECKED, cells),
-        note=_FACTS["notes"]["threads"],
-    )
 
 
 def claims(all_runs: Sequence[NetworkRuns]) -> tuple[Claim, Claim]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.report import Cell, Claim, ColumnKind, RowSource, SystemReport, SystemTable
 from breakeven.simulate import Edit, StepPrediction, build_program, simulate
 from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import FACTS, judged_claim, ratio_of, report, table
-from breakeven.trace import Copy, Event, Phase, StepTrace, Sync
+from breakeven.trace import Event, Phase, StepTrace
 from breakeven.units import NS_PER_S, format_digits, format_duration
 
 _FACTS = FACTS["weight-update"]
@@ -24,14 +22,11 @@ _VARIANTS = {
 }
 # Name of the script's method that updates on the host.
 _UPDATE_FUNCTION = "step"
-# A sync that reads more bytes than one value copies a tensor to the host.
-_VALUE_BYTES = 8
 _COLUMNS = {
     "update": ColumnKind.TEXT,
     "run": ColumnKind.TIME_NS,
     "step": ColumnKind.TIME_NS,
     "in update": ColumnKind.FRACTION,
-    "in copies": ColumnKind.FRACTION,
     "GPU idle": ColumnKind.FRACTION,
     "speed-up": ColumnKind.RATIO,
 }
@@ -53,27 +48,18 @@ def run(bench: Bench) -> SystemReport:
     )
 
 
-def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> tuple[float, float, float]:
-    """Return the shares of a step that its update, its copies and an idle device take.
+def step_shares(trace: StepTrace, device: DeviceSpec, host: HostSpec) -> tuple[float, float]:
+    """Return the shares of a step that its update and an idle device take.
 
-    The first two are the savings without the update and with free copies; they overlap.
+    The first is the saving without the update.
     """
     program = build_program(trace)
-    without_update = {index: () for index, event in enumerate(trace.events) if is_of_update(event)}
-    # The host still waits until a value is computed, but its copy is free.
-    free_copies = {
-        index: (replace(event, num_bytes=0),) if isinstance(event, Sync) else ()
-        for index, event in enumerate(trace.events)
-        if is_copy(event)
-    }
-    edits = (Edit(replaced=without_update), Edit(replaced=free_copies))
-    timelines = simulate((program, *map(program.edited, edits)), (device,), host.for_device(device))
-    step_ns, no_update_ns, no_copies_ns = (float(time) for time in timelines.step_ns[:, 0, 0])
+    edit = Edit(replaced={i: () for i, event in enumerate(trace.events) if is_of_update(event)})
+    without_update = program.edited(edit)
+    timelines = simulate((program, without_update), (device,), host.for_device(device))
+    step_ns, no_update_ns = (float(time) for time in timelines.step_ns[:, 0, 0])
     busy_ns = float(timelines.device_busy_ns[0, 0, 0])
-    update, copies, idle = (
-        max(0.0, 1 - time_ns / step_ns) for time_ns in (no_update_ns, no_copies_ns, busy_ns)
-    )
-    return update, copies, idle
+    return max(0.0, 1 - no_update_ns / step_ns), max(0.0, 1 - busy_ns / step_ns)
 
 
 def is_of_update(event: Event) -> bool:
@@ -82,11 +68,6 @@ def is_of_update(event: Event) -> bool:
     return event.phase is Phase.OPTIMIZER or (
         location is not None and location.function == _UPDATE_FUNCTION
     )
-
-
-def is_copy(event: Event) -> bool:
-    """Return whether an event moves a tensor between host and device."""
-    return isinstance(event, Copy) or (isinstance(event, Sync) and event.num_bytes > _VALUE_BYTES)
 
 
 def _gpu_table(
@@ -109,7 +90,7 @@ def _gpu_table(
     slowest_s = _FACTS["runs"][0]["wall_s"]
     published = [
         (
-            run["place"], run["wall_s"] * NS_PER_S, None, run.get("update_fraction"), None,
+            run["place"], run["wall_s"] * NS_PER_S, None, run.get("update_fraction"),
             run.get("idle_fraction"), slowest_s / run["wall_s"],
         )
         for run in _FACTS["runs"]

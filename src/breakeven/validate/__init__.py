@@ -1,13 +1,10 @@
 """Validate predicted steps against tables of measured ones."""
 
 from breakeven.validate.comparison import GROUPINGS as GROUPINGS
-from breakeven.validate.comparison import summarize as summarize
 from breakeven.validate.comparison import validate_table as validate_table
-from breakeven.validate.table import HostToDevice as HostToDevice
 from breakeven.validate.table import MeasuredRow as MeasuredRow
 from breakeven.validate.table import RowFilter as RowFilter
 from breakeven.validate.table import read_table as read_table
-from breakeven.validate.traced_rows import MeasuredCpus as MeasuredCpus
 from breakeven.validate.traced_rows import Predictor as Predictor
 from breakeven.validate.traced_rows import ShippedPredictor as ShippedPredictor
 from breakeven.validate.traced_rows import fingerprint as fingerprint

@@ -7,12 +7,11 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 
 from breakeven.cost import era_of
-from breakeven.device import DeviceSpec, HostCpu, find_device, find_host_cpu
+from breakeven.device import DeviceSpec, find_device, find_host_cpu
 from breakeven.errors import BreakevenError, UnknownDeviceError
 from breakeven.progress import Progress, SilentProgress
 from breakeven.report import (
@@ -25,12 +24,8 @@ from breakeven.report import (
 )
 from breakeven.units import NS_PER_MS
 from breakeven.validate.table import MeasuredRow, RowFilter, read_what_is_readable
-from breakeven.validate.traced_rows import MeasuredCpus, Predictor, model_family_of
+from breakeven.validate.traced_rows import Predictor, model_family_of
 
-_CPU_SHIPPED = "a step on a CPU is predicted from its time on this one: --measure-cpus takes that"
-_CPU_LEFT_OUT = (
-    "steps on CPUs are predicted by the calibration that ships alone, without --leave-out"
-)
 # Names of the split for rows whose table names none.
 _SPLITS = {
     LeaveOut.NONE: "shipped",
@@ -49,7 +44,6 @@ def validate_table(
     *paths: str | os.PathLike[str],
     predictor: Predictor,
     protocol: LeaveOut = LeaveOut.NONE,
-    cpus: MeasuredCpus | None = None,
     only: RowFilter | None = None,
     progress: Progress | None = None,
 ) -> AccuracyReport:
@@ -59,7 +53,6 @@ def validate_table(
         paths: The files of the table.
         predictor: Predicts rows from a calibration that follows ``protocol``.
         protocol: The rows that the calibration leaves out.
-        cpus: Predicts rows of CPUs; by default they are listed with a reason.
         only: Filter of the rows; all by default.
         progress: Progress callback.
 
@@ -75,9 +68,7 @@ def validate_table(
     # A fold also learns from rows that are not selected.
     training = [row for row in rows if row.case_id not in selected_ids]
     progress.begin(f"predicting {len(selected):,} rows")
-    results = compare(
-        selected, predictor=predictor, protocol=protocol, cpus=cpus, training=training
-    )
+    results = compare(selected, predictor=predictor, protocol=protocol, training=training)
     progress.end()
     return AccuracyReport(
         table=table,
@@ -93,7 +84,6 @@ def compare(
     *,
     predictor: Predictor,
     protocol: LeaveOut = LeaveOut.NONE,
-    cpus: MeasuredCpus | None = None,
     training: Sequence[MeasuredRow] = (),
 ) -> tuple[RowResult, ...]:
     """Return each row with its prediction, or the reason why it has none.
@@ -102,7 +92,6 @@ def compare(
         rows: Rows to predict.
         predictor: Predicts them.
         protocol: The rows that its calibration leaves out.
-        cpus: Predicts rows of CPUs; by default they are listed with a reason.
         training: Further rows that it may learn from.
     """
     devices = {name: _device(name) for name in {row.device for row in (*rows, *training)}}
@@ -114,21 +103,12 @@ def compare(
     if known:
         predicted = predictor.predict(known, training=known_training)
         outcomes |= zip((row.case_id for row in known), predicted, strict=True)
-    on_cpus = [(row, device) for row in rows if isinstance(device := devices[row.device], HostCpu)]
-    if cpus is not None and on_cpus:
-        predicted = cpus.predict([row for row, _ in on_cpus], [cpu for _, cpu in on_cpus])
-        outcomes |= zip((row.case_id for row, _ in on_cpus), predicted, strict=True)
-    not_measured = Unpredictable(
-        code="cpu", reason=_CPU_SHIPPED if protocol is LeaveOut.NONE else _CPU_LEFT_OUT
-    )
     results: list[RowResult] = []
     for row in rows:
         name, architecture = row.device, ""
         match device := devices[row.device]:
             case DeviceSpec(name=name, architecture=architecture):
                 outcome = outcomes[row.case_id]
-            case HostCpu(name=name, core=architecture):
-                outcome = outcomes.get(row.case_id, not_measured)
             case Unpredictable():
                 outcome = device
         # A row of the calibration is no validation, whatever split the table names.
@@ -139,7 +119,6 @@ def compare(
                 **same,
                 device=name,
                 architecture=architecture,
-                h2d=row.h2d.value,
                 era=str(era_of(row.framework)),
                 family=model_family_of(row.workload),
                 split="calibrated-on" if is_seen else row.split or _SPLITS[protocol],
@@ -151,17 +130,19 @@ def compare(
 
 _SAME_FIELDS = (
     "case_id", "source", "workload", "num_devices", "precision", "batch_size", "phase",
-    "optimizer", "host", "framework", "value_ns", "memory_format", "compile", "attention",
+    "optimizer", "host", "framework", "value_ns", "memory_format", "compile", "attention", "h2d",
 )  # fmt: skip
 
 
-def _device(name: str) -> DeviceSpec | HostCpu | Unpredictable:
+def _device(name: str) -> DeviceSpec | Unpredictable:
     try:
         return find_device(name)
     except UnknownDeviceError as error:
-        with suppress(BreakevenError):
-            return find_host_cpu(name)
-        return Unpredictable(code="unknown-device", reason=error.message)
+        try:
+            find_host_cpu(name)
+        except BreakevenError:
+            return Unpredictable(code="unknown-device", reason=error.message)
+        return Unpredictable(code="cpu", reason="of a table, only steps on GPUs are predicted")
 
 
 def summarize_groups(rows: Sequence[RowResult]) -> dict[str, dict[str, AccuracySummary]]:

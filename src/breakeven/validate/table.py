@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import fields as fields_of
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from breakeven.cost import era_of
 from breakeven.device import known_device
@@ -22,73 +23,24 @@ from breakeven.report import UnreadRow
 from breakeven.trace import Attention, MemoryFormat, NumberFormat, StepCase, TimedPhase
 from breakeven.units import NS_PER_MS
 
-_Choice = TypeVar("_Choice", bound=StrEnum)
-
-# float() and int() also accept "nan", "1_000" and digits of other scripts; refuse them here.
-_WHOLE_NUMBER = re.compile(r"[0-9]{1,10}")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LARGEST_COUNT = 1_000_000_000
 _SHOWN_CHARACTERS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """One record of a table.
-
-    Args:
-        place: File and line, for error messages.
-        by_column: Text of each cell, without spaces around it.
-    """
-
-    place: str
-    by_column: Mapping[str, str]
-
-    def text(self, column: str) -> str:
-        """Return a cell that may be empty; the empty text if there is no such column."""
-        return self.by_column.get(column, "")
-
-    def name(self, column: str) -> str:
-        """Return a cell that must not be empty."""
-        text = self.text(column)
-        if not text:
-            raise self.refused(column, "a name")
-        return text
-
-    def choice(
-        self, column: str, choices: type[_Choice], *, default: _Choice | None = None
-    ) -> _Choice:
-        """Return the member that a cell names; ``default`` if it is empty or missing."""
-        text = self.text(column) or default or ""
-        if text not in [choice.value for choice in choices]:
-            raise self.refused(column, ", ".join(choice.value for choice in choices))
-        return choices(text)
-
-    def count(self, column: str, *, default: int | None = None) -> int:
-        """Return a whole number of at least 1; ``default`` if the cell is empty or missing."""
-        text = self.text(column) or ("" if default is None else str(default))
-        if not _WHOLE_NUMBER.fullmatch(text) or not 1 <= int(text) <= _LARGEST_COUNT:
-            raise self.refused(column, f"a whole number from 1 to {_LARGEST_COUNT:,}")
-        return int(text)
-
-    def positive(self, column: str, *, most: float, unit: str) -> float:
-        """Return a number above 0 and up to ``most``."""
-        text = self.text(column)
-        value = float(text) if _DECIMAL.fullmatch(text) else math.nan
-        if not 0 < value <= most:
-            raise self.refused(column, f"a number of {unit} above 0 and up to {most:,.0f}")
-        return value
-
-    def refused(self, column: str, allowed: str) -> BreakevenError:
-        """Return the error for a cell whose value its column does not allow."""
-        text = self.text(column)
-        if len(text) > _SHOWN_CHARACTERS:
-            text = text[:_SHOWN_CHARACTERS] + "…"
-        shown = f"“{text}”" if text else "an empty cell"
-        return BreakevenError(f"{self.place}: column {column}: {shown}", hint=f"allowed: {allowed}")
-
-
+_LARGEST_COUNT = 1_000_000_000
 # A longer step indicates a mistake of units.
 _LONGEST_STEP_MS = 24 * 60 * 60 * 1000.0
+_Name = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=1, le=_LARGEST_COUNT)]
+# What each column allows, for the reader of an error.
+_ALLOWED = {
+    **dict.fromkeys(("case_id", "workload", "device"), "a name"),
+    **dict.fromkeys(("num_devices", "batch_size"), f"a whole number from 1 to {_LARGEST_COUNT:,}"),
+    "value_ms": f"a number of milliseconds above 0 and up to {_LONGEST_STEP_MS:,.0f}",
+    "precision": ", ".join(NumberFormat),
+    "phase": ", ".join(TimedPhase),
+    "optimizer": "none, or a name in lower case such as sgd, adamw or adamw (fused)",
+    "h2d": "none, pageable, pinned",
+    "memory_format": ", ".join(MemoryFormat),
+    "attention": "eager, sdpa, flash or empty",
+}
 
 # Phases whose timed region holds the zeroing of gradients.
 _WITH_GRADIENTS = (TimedPhase.TRAIN, TimedPhase.FORWARD_BACKWARD)
@@ -104,19 +56,11 @@ _REMARK = re.compile(r"\s*\([^()]*\)$")
 # convert per operator, as autocast does. Source: NVIDIA/DeepLearningExamples,
 # PyTorch/LanguageModeling/BERT/run_squad.py.
 _HALF_NETWORKS = re.compile(r"transformers:.*\nNVIDIA DeepLearningExamples\b")
+_DATA_PARALLEL = re.compile(r"(?:^|[^a-z])DataParallel", re.I)
 _SHARDED = re.compile(r"fsdp|full_shard|shard_grad_op|zero-?[123]\b|tensor.parallel|pipeline", re.I)
 
 
-class HostToDevice(StrEnum):
-    """Whether the timed region copies the batch to the device, and from which memory."""
-
-    NONE = "none"
-    PAGEABLE = "pageable"
-    PINNED = "pinned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
+class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
     """One measured step, as its table describes it.
 
     Args:
@@ -129,13 +73,13 @@ class MeasuredRow:
         batch_size: Samples per device.
         phase: The timed phase.
         optimizer: ``none`` or its name in lower case.
-        h2d: Whether the timed region copies the batch; ``none`` if the table does not say.
         host: Processor of the machine, in the table's words; may be empty.
         framework: Software and its versions, in the table's words; may be empty.
-        value_ns: Measured time of one step.
-        repeats: Number of measurements; ``value_ns`` is their median.
+        value_ms: Measured time of one step, in milliseconds.
         split: The table's own name for a group of rows; may be empty.
         note: Further remarks.
+        h2d: Memory from which the timed region copies the batch; ``none`` if the table does not
+            say.
         memory_format: Format of images; ``contiguous`` without such a column.
         compile: Mode of ``torch.compile``; ``none`` without such a column.
         attention: Implementation of attention; unsaid without such a column.
@@ -144,22 +88,21 @@ class MeasuredRow:
         caveats: Assumptions made to read the row.
     """
 
-    case_id: str
+    case_id: _Name
     source: str
-    workload: str
-    device: str
-    num_devices: int
+    workload: _Name
+    device: _Name
+    num_devices: _Count
     precision: NumberFormat
-    batch_size: int
+    batch_size: _Count
     phase: TimedPhase
-    optimizer: str
-    h2d: HostToDevice
+    optimizer: _Name
     host: str
     framework: str
-    value_ns: float
-    repeats: int
+    value_ms: Annotated[float, Meta(gt=0, le=_LONGEST_STEP_MS)]
     split: str
     note: str
+    h2d: Literal["none", "pageable", "pinned"] = "none"
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     compile: str = "none"
     attention: Attention = Attention.UNSAID
@@ -167,56 +110,45 @@ class MeasuredRow:
     caveats: tuple[Caveat, ...] = ()
 
     @classmethod
-    def from_cells(cls, cells: Cells) -> MeasuredRow:
-        """Return the row that the cells describe.
+    def from_cells(cls, cells: Mapping[str, str]) -> MeasuredRow:
+        """Return the row that the cells describe, by column.
 
         Raises:
-            BreakevenError: If a column does not allow the value of its cell.
+            msgspec.ValidationError: A column does not allow the value of its cell.
         """
-        name, caveats = cells.name("device"), ()
+        text = defaultdict(str, cells)
+        name, caveats = text["device"], ()
         bare = _REMARK.sub("", name)
         if bare not in ("", name) and not known_device(name) and (taken := known_device(bare)):
             message = f"The table says “{name}”: taken as {taken.name}."
             name, caveats = bare, (Caveat(code="assumed-device", message=message),)
-        phase = cells.choice("phase", TimedPhase)
-        optimizer = _OPTIMIZER.fullmatch(cells.text("optimizer"))
-        if optimizer is None and phase is TimedPhase.TRAIN:  # other phases have no optimizer
-            allowed = "none, or a name in lower case such as sgd, adamw or adamw (fused)"
-            raise cells.refused("optimizer", allowed)
-        attention = cells.text("attention").casefold()
-        if _FUSED_ATTENTION.match(attention):
-            attention = Attention.SDPA
-        elif attention not in ("", "eager"):
-            raise cells.refused("attention", "eager, sdpa, flash or empty")
+        optimizer = "none"
+        if text["phase"] == TimedPhase.TRAIN:  # other phases have no optimizer
+            found = _OPTIMIZER.fullmatch(text["optimizer"])
+            optimizer = "-".join(filter(None, found.groups())) if found else ""
+        attention = text["attention"].casefold()
         not_modelled = {
             "parameters shared out over devices": _SHARDED.search(
-                f"{cells.text('parallelism')} {cells.text('note')}"
+                f"{text['parallelism']} {text['note']}"
             ),
-            "gradients of several micro-batches": cells.text("grad_accum") not in ("", "1"),
-            "activations computed twice": cells.text("act_ckpt").casefold() in ("true", "1", "yes"),
+            "nn.DataParallel": text["num_devices"] != "1" and _DATA_PARALLEL.search(text["note"]),
+            "gradients of several micro-batches": text["grad_accum"] not in ("", "1"),
+            "activations computed twice": text["act_ckpt"].casefold() in ("true", "1", "yes"),
         }
-        return cls(
-            **{key: cells.text(key) for key in ("source", "host", "framework", "split", "note")},
-            case_id=cells.name("case_id"),
-            workload=cells.name("workload"),
-            device=name,
-            num_devices=cells.count("num_devices"),
-            precision=cells.choice("precision", NumberFormat),
-            batch_size=cells.count("batch_size"),
-            phase=phase,
-            optimizer="-".join(filter(None, optimizer.groups())) if optimizer else "none",
-            h2d=cells.choice("h2d", HostToDevice, default=HostToDevice.NONE),
-            value_ns=NS_PER_MS
-            * cells.positive("value_ms", most=_LONGEST_STEP_MS, unit="milliseconds"),
-            repeats=cells.count("repeats", default=1),
-            memory_format=cells.choice(
-                "memory_format", MemoryFormat, default=MemoryFormat.CONTIGUOUS
-            ),
-            compile=cells.text("compile") or "none",
-            attention=Attention(attention),
-            not_modelled=", ".join(text for text, is_so in not_modelled.items() if is_so),
-            caveats=caveats,
-        )
+        given = {key: cell for key, cell in cells.items() if cell or key in REQUIRED_COLUMNS}
+        given |= {
+            "device": name,
+            "optimizer": optimizer,
+            "attention": Attention.SDPA if _FUSED_ATTENTION.match(attention) else attention,
+            "not_modelled": ", ".join(part for part, is_so in not_modelled.items() if is_so),
+            "caveats": caveats,
+        }
+        return msgspec.convert(given, cls, strict=False)
+
+    @property
+    def value_ns(self) -> float:
+        """Return the measured time of one step."""
+        return NS_PER_MS * self.value_ms
 
     @property
     def case(self) -> StepCase:
@@ -229,7 +161,7 @@ class MeasuredRow:
             phase=self.phase,
             number_format=NumberFormat.FP16 if is_half else self.precision,
             optimizer=self.optimizer,
-            h2d=self.h2d.value,
+            h2d=self.h2d,
             zeroes_gradients=self.phase in _WITH_GRADIENTS
             and era_of(self.framework).is_before_torch_2,
             channels_last=self.memory_format is MemoryFormat.CHANNELS_LAST,
@@ -238,8 +170,8 @@ class MeasuredRow:
 
 
 # Fields by which rows cannot be filtered.
-_NO_KEYS = frozenset({"value_ns", "note", "caveats"})
-_KEYS = tuple(field.name for field in fields_of(MeasuredRow) if field.name not in _NO_KEYS)
+_NO_KEYS = frozenset({"value_ms", "note", "caveats"})
+_KEYS = tuple(name for name in MeasuredRow.__struct_fields__ if name not in _NO_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +229,7 @@ REQUIRED_COLUMNS = (
     "optimizer", "host", "framework", "value_ms", "split", "note",
 )  # fmt: skip
 OPTIONAL_COLUMNS = (
-    "h2d", "repeats", "memory_format", "compile", "attention", "grad_accum", "act_ckpt",
-    "parallelism",
+    "h2d", "memory_format", "compile", "attention", "grad_accum", "act_ckpt", "parallelism",
 )  # fmt: skip
 _COLUMNS_HINT = f"the columns of a table are {', '.join(REQUIRED_COLUMNS)}, and optionally " + (
     ", ".join(OPTIONAL_COLUMNS)
@@ -347,25 +278,16 @@ def read_what_is_readable(
                     f"{place}: {len(record)} cells in a table of {len(columns)} columns",
                     hint='a cell that contains a comma is written in double quotes: "a, b"',
                 )
-            cells = Cells(place=place, by_column=dict(zip(columns, record, strict=True)))
+            cells = dict(zip(columns, record, strict=True))
             try:
                 row = MeasuredRow.from_cells(cells)
-            except BreakevenError as error:
-                unread.append(
-                    UnreadRow(
-                        case_id=cells.text("case_id"),
-                        place=place,
-                        reason=error.message.removeprefix(f"{place}: "),
-                        allowed=(error.hint or "").removeprefix("allowed: "),
-                    )
-                )
+            except msgspec.ValidationError as error:
+                unread.append(_unread(cells, place, error))
                 continue
             first = place_by_case_id.setdefault(row.case_id, place)
             if first != place:
-                same_file = first.removeprefix(f"{path}:")
-                other = first if same_file == first else f"line {same_file}"
                 raise BreakevenError(
-                    f"{place}: case_id “{row.case_id}” is that of {other} too",
+                    f"{place}: case_id “{row.case_id}” is that of {first} too",
                     hint="give each row a case_id of its own",
                 )
             rows.append(row)
@@ -374,6 +296,19 @@ def read_what_is_readable(
     if unread and not rows:
         raise _error_of(unread[0])
     return tuple(rows), tuple(unread)
+
+
+def _unread(cells: Mapping[str, str], place: str, error: msgspec.ValidationError) -> UnreadRow:
+    """Return the row that an error is about; the error ends with its column."""
+    column = str(error).rpartition("$.")[2].rstrip("`")
+    text = cells[column]
+    shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    return UnreadRow(
+        case_id=cells["case_id"],
+        place=place,
+        reason=f"column {column}: " + (f"“{shown}”" if text else "an empty cell"),
+        allowed=_ALLOWED[column],
+    )
 
 
 def _error_of(row: UnreadRow) -> BreakevenError:

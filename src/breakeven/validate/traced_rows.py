@@ -1,19 +1,15 @@
-"""Rows of a table with their traced steps, and their predictions.
-
-A row of a known CPU is timed on this CPU, and the time is scaled to the row's.
-"""
+"""Rows of a table with their traced steps, and their predictions."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from breakeven.calibrate import named_host
 from breakeven.cost import (
     EfficiencyTable,
     StepCosts,
@@ -23,12 +19,11 @@ from breakeven.cost import (
     load_efficiencies,
     load_step_effects,
 )
-from breakeven.device import DeviceSpec, HostCpu, HostSpec, find_device
+from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress
 from breakeven.report import RowPrediction, Unpredictable
 from breakeven.simulate import (
-    FITTED_ON,
     CompileMode,
     ModelSize,
     MultiGpuTable,
@@ -37,19 +32,15 @@ from breakeven.simulate import (
     StepPrediction,
     build_program,
     compiled_step,
-    issuing_of,
     load_multi_gpu_table,
     may_change_layout,
     model_size,
     phase_times,
-    predict_absent_cpu,
     predict_multi_gpu,
     predict_steps,
-    rates_of,
     setup_of,
 )
-from breakeven.timing import Estimate
-from breakeven.trace import NumberFormat, StepCase, StepTrace
+from breakeven.trace import StepTrace
 from breakeven.validate.table import MeasuredRow
 from breakeven.workloads import trace_cases
 
@@ -159,7 +150,6 @@ class TracedRows:
                     model.size,
                     place.host,
                     setup,
-                    costs=place.costs,
                     table=calibration.multi_gpu,
                 ).step
                 caveats = (*caveats, *assumed)
@@ -325,102 +315,3 @@ def fingerprint(row: MeasuredRow) -> str:
         row.optimizer, row.h2d, row.host, row.framework, f"{row.value_ns:.6g}",
     )  # fmt: skip
     return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()[:10]
-
-
-# Two calls suffice for a long step: the first one warms up.
-_SECONDS = 2.0
-# "2x Xeon E5-2630 v3".
-_SOCKETS = re.compile(r"(?:cpu\s+)?(?:[2-9]|\d\d)\s*x\s", re.IGNORECASE)
-_COMPILED = Caveat(
-    code="timed-as-written",
-    message="the step was timed here as it is written; the row's was compiled",
-)
-
-
-class MeasuredCpus:
-    """Times each step on one core of this CPU.
-
-    Args:
-        progress: Progress callback.
-        time_step: Returns the time of a step at a batch size on one core here; injected in tests.
-    """
-
-    def __init__(
-        self, *, progress: Progress, time_step: Callable[[StepCase, int], Estimate] | None = None
-    ) -> None:
-        self._progress = progress
-        self._time_step = time_step or time_here
-
-    def predict(self, rows: Sequence[MeasuredRow], cpus: Sequence[HostCpu]) -> Sequence[RowOutcome]:
-        """Return one outcome per row; equal steps are timed once."""
-        from breakeven.measure import measure_cpu_rates, measure_host
-
-        refused = [_refused(row, cpu) for row, cpu in zip(rows, cpus, strict=True)]
-        wanted = [row for row, reason in zip(rows, refused, strict=True) if reason is None]
-        traces = trace_cases(
-            [row.case for row in wanted],
-            progress=lambda num_known, num_wanted: self._progress.detail(
-                f"traced {num_known} of {num_wanted} steps of CPUs"
-            ),
-        )
-        steps = list(dict.fromkeys((row.case, row.batch_size) for row in wanted))
-        timed: dict[tuple[StepCase, int], tuple[Program, Estimate] | Unpredictable] = {}
-        for number, (case, batch_size) in enumerate(steps, start=1):
-            self._progress.detail(f"timing step {number} of {len(steps)} here: {case.workload}")
-            trace = traces[case]
-            if isinstance(trace, BreakevenError):
-                timed[case, batch_size] = Unpredictable(code="no-trace", reason=trace.sentence)
-                continue
-            try:
-                found = build_program(trace.at(batch_size)), self._time_step(case, batch_size)
-            except BreakevenError as error:
-                found = Unpredictable(code="not-timed", reason=error.message)
-            timed[case, batch_size] = found
-        core, here = measure_cpu_rates(), measure_host().host
-        outcomes: list[RowOutcome] = []
-        for row, cpu, reason in zip(rows, cpus, refused, strict=True):
-            found = reason or timed[row.case, row.batch_size]
-            if isinstance(found, Unpredictable):
-                outcomes.append(found)
-                continue
-            program, step = found
-            issuing = issuing_of(program, here, named_host(cpu.id))
-            outcomes.append(
-                RowPrediction(
-                    estimate=predict_absent_cpu(program, step, core, rates_of(cpu), issuing),
-                    caveats=(*(() if row.compile == "none" else (_COMPILED,)), *row.caveats),
-                    is_calibrated_on=cpu.id == FITTED_ON,
-                )
-            )
-        return outcomes
-
-
-def time_here(case: StepCase, batch_size: int) -> Estimate:
-    """Return the shortest time of a step on one core of this CPU, without interruptions.
-
-    Raises:
-        WorkloadError: If the workload cannot be built.
-    """
-    import torch
-
-    from breakeven.measure import time_on_one_core
-    from breakeven.workloads import step_on_device
-
-    step = step_on_device(case, batch_size, torch.device("cpu"))
-    return time_on_one_core(step, budget_s=_SECONDS)
-
-
-def _refused(row: MeasuredRow, cpu: HostCpu) -> Unpredictable | None:
-    """Return why a row is not predicted, for reasons other than its workload; None if it can be."""
-    try:
-        rates_of(cpu)
-    except BreakevenError as error:
-        return Unpredictable(code="unknown-rates", reason=error.message)
-    if row.not_modelled:
-        return Unpredictable(code="not-modelled", reason=row.not_modelled)
-    if row.num_devices > 1 or _SOCKETS.match(row.device):
-        return Unpredictable(code="not-modelled", reason="steps on several CPUs")
-    if row.precision not in (NumberFormat.FP32, NumberFormat.TF32):
-        reason = f"steps of CPUs in {row.precision}: what they compute a second is known in fp32"
-        return Unpredictable(code="not-modelled", reason=reason)
-    return None

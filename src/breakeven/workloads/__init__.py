@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from breakeven.lazy import exported_on_use
-from breakeven.workloads.spec import OptionValue as OptionValue
-from breakeven.workloads.spec import WorkloadKind as WorkloadKind
-from breakeven.workloads.spec import WorkloadSpec as WorkloadSpec
-from breakeven.workloads.spec import parse_workload as parse_workload
 from breakeven.workloads.trace_pool import trace_cases as trace_cases
 
 if TYPE_CHECKING:

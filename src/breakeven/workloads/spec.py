@@ -137,22 +137,13 @@ def base_case(case: StepCase) -> StepCase:
 
 
 def as_asked(base: tuple[StepTrace, StepTrace], case: StepCase) -> ScaledTrace:
-    """Derive the trace of ``case`` from that of its base case.
-
-    Raises:
-        WorkloadError: If the case copies the batch, and the workload does not expose its batch.
-    """
+    """Derive the trace of ``case`` from that of its base case."""
     asked: list[StepTrace] = []
     is_tf32 = case.number_format is NumberFormat.TF32
     for trace in base:
         # The trace of a base case begins with the copies of its batch.
         copies = tuple(takewhile(lambda event: isinstance(event, Copy), trace.events))
         rest = trace.events[len(copies) :]
-        if case.h2d != "none" and not copies:
-            raise WorkloadError(
-                f"{case.workload!r} does its own copies of the batch",
-                hint="write h2d none, or let the function return (model, inputs, loss)",
-            )
         if case.phase is TimedPhase.BACKWARD:
             wait = rest[-1]
             rest = (*(event for event in rest if event.phase is Phase.BACKWARD), wait)

@@ -215,18 +215,5 @@ class BuiltStep:
     waits_for_step: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltLoop:
-    """A whole step of the user's own, which can only be called.
-
-    Args:
-        step: One training step.
-    """
-
-    step: Callable[[], object]
-
-
-Built = BuiltStep | BuiltLoop
-
 # Called with a batch size, after the model is built.
-StepFactory = Callable[[int], Built]
+StepFactory = Callable[[int], BuiltStep]

@@ -100,10 +100,7 @@ def trace_cases(
 
     def finished(case: StepCase) -> ScaledTrace | BreakevenError:
         outcome = outcomes[base_case(case)]
-        try:
-            return outcome if isinstance(outcome, BreakevenError) else as_asked(outcome, case)
-        except BreakevenError as error:
-            return error
+        return outcome if isinstance(outcome, BreakevenError) else as_asked(outcome, case)
 
     return {case: finished(case) for case in wanted}
 

@@ -11,17 +11,16 @@ import torch
 from torch import nn
 
 from breakeven.errors import WorkloadError
-from breakeven.trace import NumberFormat, StepCase
 from breakeven.workloads.spec import WorkloadSpec, suggest
-from breakeven.workloads.timed_step import Built, BuiltLoop, BuiltStep, StepFactory
+from breakeven.workloads.timed_step import BuiltStep, StepFactory
 
 _CONTRACT = (
-    "the function is called with the batch size and returns (model, inputs), "
-    "(model, inputs, loss), or a function that does one step"
+    "the function is called with the batch size and returns (model, inputs) or "
+    "(model, inputs, loss)"
 )
 
 
-def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase) -> StepFactory:
+def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype) -> StepFactory:
     """Import the user's file, and return a factory of its function's steps.
 
     The function is called as ``function(batch_size, **options)``, under fake tensors: it may
@@ -29,14 +28,11 @@ def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase
 
     - ``(model, inputs)``: the model is called with ``inputs``, a tensor, a tuple of positional or
       a dictionary of keyword arguments; backward starts from the mean of its result;
-    - ``(model, inputs, loss)``: backward starts from ``loss(result)``;
-    - a function without arguments, which runs one whole step, including its optimizer. The case
-      must then be one of fp32 or TF32, without an optimizer of its own.
+    - ``(model, inputs, loss)``: backward starts from ``loss(result)``.
 
     Args:
         spec: The file and the function.
         dtype: Dtype of parameters and of floating-point inputs.
-        case: The case to time.
 
     Raises:
         WorkloadError: If there is no such file or function, or it returns something else.
@@ -44,17 +40,8 @@ def prepare_user_function(spec: WorkloadSpec, dtype: torch.dtype, case: StepCase
     function = _find_function(spec)
     options = dict(spec.options)
 
-    def make_step(batch_size: int) -> Built:
+    def make_step(batch_size: int) -> BuiltStep:
         found: Any = function(batch_size, **options)
-        if callable(found) and not isinstance(found, nn.Module):
-            is_plain = case.number_format in (NumberFormat.FP32, NumberFormat.TF32)
-            if not is_plain or case.optimizer != "none":
-                raise WorkloadError(
-                    f"{spec.text!r} is a whole step, which decides its own numbers and optimizer",
-                    hint="write optimizer none and precision fp32 or tf32, or return "
-                    "(model, inputs, loss)",
-                )
-            return BuiltLoop(step=found)
         if not isinstance(found, tuple) or len(found) not in (2, 3):
             raise WorkloadError(
                 f"{spec.text!r} returned {type(found).__name__}, not a step", hint=_CONTRACT

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from breakeven.calibrate import HereCalibration
-from breakeven.calibrate.gpu import GpuResult
+from breakeven.calibrate.gpu.calibrating import GpuResult
+from breakeven.calibrate.here import HereCalibration
 from breakeven.cli.dispatch import main
 from breakeven.cost import read_calibration, read_calibrations_again, shipped_costs
 from breakeven.device import find_device
@@ -104,10 +104,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
 def test_a_gpu_is_calibrated_and_its_file_written(
     gpu: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", "--device", "cuda:0", "--quick", "--fp64", "--share", "-q"]) == 0
+    assert main(["calibrate", "--device", "cuda:0", "--quick", "--share", "-q"]) == 0
     (request,) = gpu
     assert request.device == torch.device("cuda", 0)
-    assert (request.is_quick, request.has_fp64, request.is_forced) == (True, True, False)
+    assert (request.is_quick, request.is_forced) == (True, False)
     shown = capsys.readouterr().out
     assert "calibrated on this GPU on 2026-11-25" in shown
     assert "Remembered; measure again with --force." in shown
@@ -151,7 +151,10 @@ def test_what_is_no_gpu_is_said_before_the_host_is_measured(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--device", "none", "--fp64"], "--fp64 is about a GPU, and --device none measures none"),
+        (
+            ["--device", "none", "--quick"],
+            "--quick is about a GPU, and --device none measures none",
+        ),
         (["--device", "cpu"], "--device 'cpu' is no GPU"),
     ],
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakeven.cost import FusedKernel, FusedStep, fuse, lower
+from breakeven.cost import fuse, lower
+from breakeven.cost.fusion import FusedKernel, FusedStep
 from breakeven.trace import Event, Op, Phase, Settings, Sync, TensorSpec
 
 N = 1024

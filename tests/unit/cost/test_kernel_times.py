@@ -11,19 +11,19 @@ import pytest
 
 from breakeven.cost import (
     TILE_SET_NAMES,
-    Algorithm,
     DeviceEfficiency,
     EfficiencyTable,
     Family,
     FamilyEfficiency,
     Kernel,
-    clock_headroom,
     kernel_times,
     load_efficiencies,
     sustained_fraction,
     transferred_efficiency,
 )
 from breakeven.cost.family_times import datasheet_ns
+from breakeven.cost.kernel import Algorithm
+from breakeven.cost.roofline import clock_headroom
 from breakeven.device import DeviceSpec, Precision, find_device, load_catalogue
 
 

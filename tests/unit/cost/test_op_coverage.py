@@ -36,7 +36,7 @@ RECORDED = """
     _scaled_dot_product_fused_attention_overrideable
     _scaled_dot_product_fused_attention_overrideable_backward _softmax _softmax_backward_data
     _standard_gamma _standard_gamma_grad _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-    _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _to_copy _trilinear _unique2
+    _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _to_copy _unique2
     _unsafe_index _unsafe_view _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
     _upsample_nearest_exact2d _upsample_nearest_exact2d_backward _weight_norm_interface
     _weight_norm_interface_backward abs adaptive_max_pool2d adaptive_max_pool2d_backward

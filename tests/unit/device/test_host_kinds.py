@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from breakeven import processor
 from breakeven.calibrate import here as module
-from breakeven.calibrate import host_called, kind_here
+from breakeven.calibrate import host_called
+from breakeven.calibrate.here import kind_here
 from breakeven.cost import reference_host
 from breakeven.device import (
     HERE,

@@ -10,15 +10,8 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_host_cpu, load_host_cpus
 from breakeven.errors import BreakevenError
-from breakeven.simulate import (
-    CpuRates,
-    Issuing,
-    build_program,
-    issuing_of,
-    predict_absent_cpu,
-    rates_of,
-)
-from breakeven.simulate.absent_cpu import CORES_POWER, LOG_SIGMA
+from breakeven.simulate import CpuRates, build_program, issuing_of, predict_absent_cpu, rates_of
+from breakeven.simulate.absent_cpu import CORES_POWER, LOG_SIGMA, Issuing
 from breakeven.timing import Estimate, Source
 from breakeven.trace import HostWork, Op, Phase, StepTrace, TensorSpec
 

@@ -14,7 +14,6 @@ from breakeven.simulate import (
     compile_mode_of,
     compiled_step,
     may_change_layout,
-    optimizer_compile_mode_of,
     predict_steps,
 )
 from breakeven.trace import (
@@ -238,43 +237,23 @@ def test_layouts_are_changed_since_the_summer_of_2023(framework: str, is_after: 
     assert may_change_layout(framework) is is_after
 
 
-def test_an_optimizer_is_compiled_where_the_script_compiles_it() -> None:
-    def facts(*arguments: str) -> RunFacts:
-        calls = (Call(name="torch.compile", location=None, count=1, argument=a) for a in arguments)
-        return RunFacts(
-            calls=tuple(calls),
-            optimizers=(OptimizerFacts(name="Adam", location=None, num_tensors=2),),
-        )
-
-    lists = [spec(0, 64), spec(1, 64)]
-    update = Op(
-        name="aten._foreach_mul_.Scalar", inputs=tuple(lists), outputs=(), phase=Phase.OPTIMIZER
-    )
-    events = (*chain(2, 64, first=4), update, update)
-
-    alone = step(*events, facts=facts("Adam.step, mode=reduce-overhead"))
-    assert compile_mode_of(alone) is None
-    assert optimizer_compile_mode_of(alone) is CompileMode.REDUCE_OVERHEAD
-    found = compiled_step(build_program(alone), None)
-    changed = found.edit.apply(alone)
-    assert (found.num_graphs, found.num_ops, found.num_kernels) == (1, 2, 1)
-    assert [op.name for op in changed.ops].count("aten.mul.Tensor") == 2
-    assert sum(isinstance(event, GraphLaunch) for event in changed.events) == 1
-
-    both = step(*events, facts=facts("Net", "Adam.step"))
-    assert compile_mode_of(both) is CompileMode.DEFAULT
-    assert compiled(both).num_graphs == 2
-
-    both = msgspec.structs.replace(
-        both,
-        facts=msgspec.structs.replace(
-            both.facts,
-            optimizers=(OptimizerFacts(name="AdamW", location=None, num_tensors=2),),
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        (("Adam.step, mode=reduce-overhead",), None),
+        (("Adam.step", "Net, mode=reduce-overhead"), CompileMode.REDUCE_OVERHEAD),
+        (("Trainer.step",), CompileMode.DEFAULT),
+    ],
+)
+def test_a_compiled_step_of_an_optimizer_counts_as_eager(
+    arguments: tuple[str, ...], mode: CompileMode | None
+) -> None:
+    facts = RunFacts(
+        calls=tuple(
+            Call(name="torch.compile", location=None, count=1, argument=a) for a in arguments
         ),
+        optimizers=(OptimizerFacts(name="AdamW", location=None, num_tensors=2),),
     )
-    # Named by the class that defines it, once a scheduler watches it.
-    assert optimizer_compile_mode_of(both) is CompileMode.DEFAULT
-
-    other = step(*events, facts=facts("Net"))
-    assert optimizer_compile_mode_of(other) is None
-    assert compiled(other).num_graphs == 1
+    trace = step(*chain(2, 64, first=4), facts=facts)
+    compiled = msgspec.structs.replace(trace.settings, is_compiled=True)
+    assert compile_mode_of(msgspec.structs.replace(trace, settings=compiled)) is mode

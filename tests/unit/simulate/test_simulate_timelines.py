@@ -11,21 +11,18 @@ from msgspec.structs import replace
 from breakeven.cost import REPLAYED_LOG_SIGMA
 from breakeven.simulate import (
     CAPTURED,
-    FAST,
-    SLOW,
     TYPICAL,
     Z_90,
     Bound,
     RepeatedStep,
     Scenario,
-    Timeline,
-    Timelines,
     build_program,
     cost_table,
     price,
     simulate,
-    timeline_of,
 )
+from breakeven.simulate.program import FAST, SLOW
+from breakeven.simulate.timelines import Timeline, Timelines, timeline_of
 from breakeven.trace import Copy, Event, GraphLaunch, HostWork, Op, Phase, StepTrace, Sync
 from factories.steps import GPU, HOST, MadeUpCosts, made_up_device, op
 

@@ -8,16 +8,8 @@ import pytest
 
 from breakeven.cost import reference_host
 from breakeven.device import find_device
-from breakeven.simulate import (
-    CAPTURED,
-    Bound,
-    Edit,
-    Scenario,
-    WhatIf,
-    WhatIfResult,
-    build_program,
-    predict_steps,
-)
+from breakeven.simulate import CAPTURED, Bound, Edit, Scenario, WhatIf, build_program, predict_steps
+from breakeven.simulate.what_if import WhatIfResult
 from breakeven.trace import Event, Op, Settings, StepTrace, Sync, TensorSpec
 from factories.steps import GPU, HOST, MadeUpCosts, op
 

@@ -11,7 +11,7 @@ from breakeven.capture.pretend.fake_cuda import fake_cuda
 from breakeven.capture.record.recorder import StrictDeviceChecker
 from breakeven.errors import UsageError
 from breakeven.report import ClaimOutcome
-from breakeven.systems import Bench
+from breakeven.systems.bench import Bench
 from breakeven.systems.catalogue import Ratio
 from breakeven.systems.device_rules import (
     CopyTimes,
@@ -193,7 +193,6 @@ def test_copies_grow_with_their_size_and_are_fastest_inside(copies: tuple[CopyTi
         inside_ns = [t.ways[3].value_ns for t in times]
         assert inside_ns == sorted(inside_ns)
         largest = times[-1]
-        assert largest.is_largest
         from_pageable, from_pinned, _, inside = largest.ways
         assert inside.value_ns < from_pinned.value_ns
         assert from_pinned.value_ns < from_pageable.value_ns
@@ -220,6 +219,6 @@ def test_copies_claim_is_open_or_fails_by_its_interval() -> None:
 
 def test_tables_have_a_cell_for_every_column(copies: tuple[CopyTimes, ...]) -> None:
     tables = copy_tables(copies)
-    assert len(tables) == 4
+    assert len(tables) == 3
     for table in tables:
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}

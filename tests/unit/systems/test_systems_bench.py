@@ -9,8 +9,7 @@ import pytest
 import breakeven.studies
 from breakeven.errors import BreakevenError
 from breakeven.progress import SilentProgress
-from breakeven.systems import Bench
-from breakeven.systems.bench import BenchProgress
+from breakeven.systems.bench import Bench, BenchProgress
 from breakeven.trace import Configuration, HostWork
 from breakeven.verdict import AxisRole, PublishedPoint, SweepAxis
 from factories.runs import ScriptedLauncher, device_op, plain_run, traced_run

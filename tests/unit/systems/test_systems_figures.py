@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from breakeven.cost import reference_host
 from breakeven.device import find_device
 from breakeven.report import ClaimOutcome, RowSource, SystemReport, SystemTable
-from breakeven.systems import Bench, disc_mlp, rnn_stream, weight_update
+from breakeven.systems import disc_mlp, rnn_stream, weight_update
+from breakeven.systems.bench import Bench
 from breakeven.systems.disc_mlp import crossover_claim, depth_table
-from breakeven.systems.weight_update import is_copy, is_of_update, step_shares
+from breakeven.systems.weight_update import is_of_update, step_shares
 from breakeven.timing import Estimate
 from factories.systems import FakeBench, disc_sweep, num_disc_parameters, update_trace
 
@@ -125,8 +126,6 @@ def test_each_gpu_of_the_stream_has_a_claim_at_each_batch() -> None:
 def test_the_events_of_an_update_are_told_from_the_others() -> None:
     events = update_trace(is_on_host=True).events
     assert [is_of_update(event) for event in events] == [False, False, True, True, True]
-    # Reading the loss moves a value, not a tensor.
-    assert [is_copy(event) for event in events] == [False, False, True, False, True]
 
 
 def test_shares_of_a_step_whose_update_is_on_the_host() -> None:
@@ -135,10 +134,8 @@ def test_shares_of_a_step_whose_update_is_on_the_host() -> None:
     on_device = step_shares(update_trace(is_on_host=False), device, host)
     # 2 ms on the host and 8 MB over PCIe, against a kernel.
     assert on_host[0] > 0.9
-    assert 0.2 < on_host[1] < on_host[0]
-    assert on_device[1] == 0
     assert on_device[0] < on_host[0]
-    assert on_device[2] < on_host[2] <= 1
+    assert on_device[1] < on_host[1] <= 1
 
 
 def test_the_update_has_a_table_for_each_gpu_and_wall_times_on_the_published_one() -> None:

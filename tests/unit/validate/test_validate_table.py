@@ -10,22 +10,22 @@ import pytest
 from breakeven.cost import era_of
 from breakeven.errors import BreakevenError, UsageError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
-from breakeven.validate import HostToDevice, RowFilter, read_table
+from breakeven.validate import RowFilter, read_table
 from factories.accuracy import COLUMNS, table_text, write_table
 
 
 def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
     path = write_table(
         tmp_path / "t.csv",
-        {"value_ms": "1.25", "precision": "amp-fp16", "note": 'a, "quoted" note', "repeats": "3"},
+        {"value_ms": "1.25", "precision": "amp-fp16", "note": 'a, "quoted" note'},
     )
     (row,) = read_table(path)
     assert row.case_id == "a"
     assert row.value_ns == 1_250_000.0
     assert row.precision is NumberFormat.AMP_FP16
     assert row.phase is TimedPhase.TRAIN
-    assert row.h2d is HostToDevice.PINNED
-    assert (row.batch_size, row.num_devices, row.repeats) == (32, 1, 3)
+    assert row.h2d == "pinned"
+    assert (row.batch_size, row.num_devices) == (32, 1)
     assert row.note == 'a, "quoted" note'
     assert row.case == StepCase(
         workload="torchvision:resnet50",
@@ -55,18 +55,16 @@ def test_scripts_that_keep_their_network_in_half_precision_are_told_by_their_not
 
 
 def test_optional_columns_may_be_missing(tmp_path: Path) -> None:
-    columns = [column for column in COLUMNS if column not in {"h2d", "repeats"}]
+    columns = [column for column in COLUMNS if column not in {"h2d"}]
     path = tmp_path / "t.csv"
     path.write_text(table_text({}, columns=columns))
     (row,) = read_table(path)
-    assert row.h2d is HostToDevice.NONE
-    assert row.repeats == 1
+    assert row.h2d == "none"
 
 
 def test_an_empty_cell_of_an_optional_column_is_not_given(tmp_path: Path) -> None:
-    (row,) = read_table(write_table(tmp_path / "t.csv", {"h2d": "", "repeats": ""}))
-    assert row.h2d is HostToDevice.NONE
-    assert row.repeats == 1
+    (row,) = read_table(write_table(tmp_path / "t.csv", {"h2d": ""}))
+    assert row.h2d == "none"
 
 
 def test_a_table_may_be_compressed(tmp_path: Path) -> None:
@@ -176,7 +174,6 @@ def test_ways_of_spreadsheets_change_nothing(document: bytes, tmp_path: Path) ->
         ("batch_size", "1.5", "“1.5”", "a whole number"),
         ("batch_size", "9" * 200, "“" + "9" * 60 + "…”", "a whole number"),
         ("num_devices", "-1", "“-1”", "a whole number"),
-        ("repeats", "many", "“many”", "a whole number"),
         ("precision", "FP32", "“FP32”", "fp64, fp32, tf32, fp16, bf16, amp-fp16, amp-bf16"),
         ("phase", "training", "“training”", "train, forward_backward, forward, backward, infer"),
         ("h2d", "yes", "“yes”", "none, pageable, pinned"),
@@ -256,7 +253,7 @@ def test_places_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_case_id_is_there_once(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", {}, {"case_id": "x"}, {"case_id": "x"})
-    with pytest.raises(BreakevenError, match=r"t\.csv:4: case_id “x” is that of line 3 too"):
+    with pytest.raises(BreakevenError, match=r"t\.csv:4: case_id “x” is that of .*:3 too"):
         read_table(path)
 
 
@@ -284,7 +281,7 @@ def test_a_filter_takes_any_of_the_values_of_each_key(tmp_path: Path) -> None:
     assert "“T4”, “P4”, “V100”" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("condition", ["device", "=T4", "gpu=T4", "value_ns=3", ""])
+@pytest.mark.parametrize("condition", ["device", "=T4", "gpu=T4", "value_ms=3", ""])
 def test_a_filter_of_another_form_is_a_mistake_of_use(condition: str) -> None:
     with pytest.raises(UsageError, match="is no condition KEY=VALUE") as caught:
         RowFilter.parse([condition])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from breakeven.errors import WorkloadError
 from breakeven.trace import NumberFormat, StepCase, TimedPhase
 from breakeven.workloads import products_in_tf32, step_on_device
 from breakeven.workloads.case_traces import fill
@@ -76,11 +73,3 @@ def test_tokens_are_ones_that_every_embedding_has() -> None:
     fill(BuiltStep(model=model, inputs=(tokens, images), targets=(), forward=int, loss=torch.sum))
     assert set(tokens.tolist()) == set(range(7))
     assert images.unique().numel() == 200
-
-
-def test_a_loop_of_the_users_decides_its_device_itself(tmp_path: Path) -> None:
-    file = tmp_path / "loop.py"
-    file.write_text("def make(batch_size):\n    return lambda: None\n")
-    case = StepCase(workload=f"{file}:make", phase=TimedPhase.TRAIN)
-    with pytest.raises(WorkloadError, match="brings its own loop"):
-        step_on_device(case, 4, CPU)

@@ -1,7 +1,7 @@
 import pytest
 
 from breakeven.errors import WorkloadError
-from breakeven.workloads import WorkloadKind, parse_workload
+from breakeven.workloads.spec import WorkloadKind, parse_workload
 
 
 def test_a_model_of_torchvision():

@@ -1,6 +1,3 @@
-import pytest
-
-from breakeven.errors import WorkloadError
 from breakeven.trace import (
     Copy,
     NumberFormat,
@@ -15,7 +12,7 @@ from breakeven.trace import (
 from breakeven.workloads.spec import as_asked, base_case
 
 
-def traced(batch_size: int, *, has_copies: bool = True) -> StepTrace:
+def traced(batch_size: int) -> StepTrace:
     tensor = TensorSpec(shape=(batch_size, 4), dtype="float32", device="cuda:0")
     copies = [
         Copy(source="cpu", destination="cuda:0", num_bytes=16 * batch_size),
@@ -30,7 +27,7 @@ def traced(batch_size: int, *, has_copies: bool = True) -> StepTrace:
         )
     ]
     return StepTrace(
-        events=(*(copies if has_copies else ()), *ops, Sync(kind="synchronize")),
+        events=(*copies, *ops, Sync(kind="synchronize")),
         batch_size=batch_size,
     )
 
@@ -86,13 +83,6 @@ def test_the_batch_is_copied_as_asked():
     assert pageable.at(10).h2d_bytes == 240
     pinned = as_asked(base, case(h2d="pinned"))
     assert [copy.is_blocking for copy in pinned.first.copies] == [False, False]
-
-
-def test_a_copy_that_the_workload_does_not_show_is_refused():
-    base = (traced(2, has_copies=False), traced(3, has_copies=False))
-    assert len(as_asked(base, case()).first.events) == 4
-    with pytest.raises(WorkloadError, match="its own copies"):
-        as_asked(base, case(h2d="pinned"))
 
 
 def test_the_backward_phase_is_what_autograd_runs_and_the_wait_for_it():

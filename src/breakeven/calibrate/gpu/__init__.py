@@ -1,9 +1,6 @@
 """Calibration of this machine's GPU, with any of torch's backends."""
 
-from breakeven.calibrate.gpu.calibrating import FULL_S as FULL_S
-from breakeven.calibrate.gpu.calibrating import QUICK_S as QUICK_S
 from breakeven.calibrate.gpu.calibrating import GpuRequest as GpuRequest
-from breakeven.calibrate.gpu.calibrating import GpuResult as GpuResult
 from breakeven.calibrate.gpu.calibrating import calibrate_gpu as calibrate_gpu
 from breakeven.calibrate.gpu.machine import calibration_bytes as calibration_bytes
 from breakeven.calibrate.gpu.machine import find_gpu as find_gpu

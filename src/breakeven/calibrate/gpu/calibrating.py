@@ -78,7 +78,6 @@ class Measured(msgspec.Struct, kw_only=True):
         steps: Whole steps, by name.
         failed: Reasons of failed measurements, by the same names.
         asked: Name of the measurement in progress.
-        ended: Measurements that ended the process once.
     """
 
     launch: MeasuredLaunch | None = None
@@ -87,7 +86,6 @@ class Measured(msgspec.Struct, kw_only=True):
     steps: dict[str, CalibrationStep] = {}
     failed: dict[str, str] = {}
     asked: str = ""
-    ended: list[str] = []
 
     @property
     def num_taken(self) -> int:
@@ -102,13 +100,11 @@ class Measured(msgspec.Struct, kw_only=True):
         )
 
     def take_up(self) -> None:
-        """Resume after the last process; a measurement that ended it gets a second attempt."""
+        """Resume after the last process; a measurement that ended it counts as failed."""
         self.failed = {name: why for name, why in self.failed.items() if is_for_good(why)}
-        if self.asked in self.ended:
+        if self.asked:
             # An abort, as Metal's when it cannot compile something, leaves no other trace.
-            self.failed[self.asked] = "breakeven was ended twice while it was measured"
-        elif self.asked:
-            self.ended.append(self.asked)
+            self.failed[self.asked] = "breakeven was ended while it was measured"
         self.asked = ""
 
 
@@ -195,7 +191,6 @@ class GpuRequest:
     Args:
         device: The GPU.
         is_quick: Measure only the short list, in a minute.
-        has_fp64: Measure products and convolutions in fp64 too.
         is_forced: Measure again even if stored.
         is_tiny: Use sizes that a CPU computes instantly, for tests.
         budget_s: Seconds for everything; the default depends on ``is_quick``.
@@ -203,7 +198,6 @@ class GpuRequest:
 
     device: torch.device
     is_quick: bool = False
-    has_fp64: bool = False
     is_forced: bool = False
     is_tiny: bool = False
     budget_s: float | None = None
@@ -338,7 +332,7 @@ def _items(request: GpuRequest, measured: Measured) -> Iterator[Item]:
 def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
     """Return the samples to take: the short list first, then by precision."""
     samples = all_samples(is_tiny=request.is_tiny)
-    precisions = [*PRECISIONS, Precision.FP64]
+    precisions = list(PRECISIONS)
     if not has_tf32(request.device):
         precisions.remove(Precision.TF32)  # it would repeat fp32
     return [
@@ -346,11 +340,7 @@ def wanted_samples(request: GpuRequest) -> list[tuple[Sample, Precision]]:
         for is_quick in ((True,) if request.is_quick else (True, False))
         for precision in precisions
         for sample in samples
-        if sample.is_quick is is_quick
-        and (
-            precision in sample.precisions
-            or (precision is Precision.FP64 and request.has_fp64 and sample.has_fp64)
-        )
+        if sample.is_quick is is_quick and precision in sample.precisions
     ]
 
 

@@ -24,7 +24,6 @@ DTYPES = {
     Precision.TF32: torch.float32,
     Precision.FP16: torch.float16,
     Precision.BF16: torch.bfloat16,
-    Precision.FP64: torch.float64,
 }
 # The order of the measurements: the most common training formats first.
 PRECISIONS = (Precision.BF16, Precision.FP32, Precision.TF32, Precision.FP16)
@@ -34,7 +33,7 @@ _STREAMED = (Precision.FP32, Precision.BF16)
 TINY = 16
 # Seconds for one sample, without warm-up.
 _BUDGET_S = 0.04
-# Limit on one call: a longer one, as in fp64 on a gaming GPU, would use up the time of the others.
+# Limit on one call: a longer one would use up the time of the others.
 _MOST_S = 1.0
 
 Call = Callable[[], object]
@@ -100,11 +99,6 @@ class Sample:
     build: Callable[[Place], Call]
     is_quick: bool = False
     precisions: tuple[Precision, ...] = PRECISIONS
-
-    @property
-    def has_fp64(self) -> bool:
-        """Whether fp64 is measured on request; products differ most there."""
-        return self.family in (Family.GEMM, Family.BATCHED_GEMM, Family.CONVOLUTION)
 
 
 # Functions that make the calls, each from a place and sizes.

@@ -68,16 +68,6 @@ class WantedStep:
         mode = "" if self.compile == EAGER else f" compiled ({self.compile})"
         return f"{self.workload} b{self.batch_size} {self.precision} {self.optimizer}{mode}"
 
-    @property
-    def case(self) -> StepCase:
-        """Return the case, without batch size and compile mode."""
-        return StepCase(
-            workload=self.workload,
-            phase=TimedPhase.TRAIN,
-            number_format=self.precision,
-            optimizer=self.optimizer,
-        )
-
 
 _GPT = "llm:gpt2?d_model=768&n_heads=12&n_layers=12&vocab=50257&seq=512&drop=0"
 _SMALL_GPT = "llm:gpt2?d_model=256&n_heads=4&n_layers=4&vocab=8192&seq=128&drop=0"
@@ -132,7 +122,8 @@ def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
         BreakevenError: If the step takes longer than five seconds.
     """
     try:
-        call = step_on_device(step.case, step.batch_size, timer.device, compile_mode=step.compile)
+        case, device = case_of(step), timer.device
+        call = step_on_device(case, step.batch_size, device, compile_mode=step.compile)
         found = timer.time_call(
             call, budget_s=_BUDGET_S, fills_queue=False, block_ns=_BLOCK_NS, most_s=_MOST_S
         )
@@ -156,14 +147,13 @@ def time_step(step: WantedStep, timer: DeviceTimer) -> CalibrationStep:
     )
 
 
-def wanted_step(measured: CalibrationStep) -> WantedStep:
-    """Return the step of a measurement."""
-    return WantedStep(
-        workload=measured.workload,
-        batch_size=measured.batch_size,
-        precision=NumberFormat(measured.precision),
-        optimizer=measured.optimizer,
-        compile=measured.compile,
+def case_of(step: WantedStep | CalibrationStep) -> StepCase:
+    """Return the case of a step, without batch size and compile mode."""
+    return StepCase(
+        workload=step.workload,
+        phase=TimedPhase.TRAIN,
+        number_format=NumberFormat(step.precision),
+        optimizer=step.optimizer,
     )
 
 
@@ -201,7 +191,7 @@ def _samples(
         calibrations={device.id: calibration},
     )
     eager = [step for step in measured if step.compile == EAGER]
-    cases = {index: wanted_step(step).case for index, step in enumerate(eager)}
+    cases = {index: case_of(step) for index, step in enumerate(eager)}
     traces = trace_cases(cases.values())
     for index, case in cases.items():
         trace, step = traces[case], eager[index]

@@ -92,10 +92,6 @@ class FakeSession(Patches):
         for tensor in tensors:
             self._recorder.devices.place(tensor, DEVICE)
 
-    def num_updated_parameters(self) -> int:
-        """Return the number of elements that the optimizers have updated so far."""
-        return sum(parameter.numel() for parameter in self._optimizers.parameters())
-
     def copy_to_device(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record a blocking copy of each tensor from pageable host memory to the device."""
         for tensor in tensors:
