@@ -22,7 +22,7 @@ from breakeven.cost import (
 from breakeven.device import DeviceSpec, find_device
 from breakeven.progress import Progress
 from breakeven.report import LeaveOut, Unpredictable
-from breakeven.simulate import load_multi_gpu_table
+from breakeven.simulate import load_multi_gpu_table, setup_of
 from breakeven.validate import MeasuredRow, model_family_of
 from breakeven.validate.traced_rows import Calibration, RowOutcome, TracedRows
 from lab.multi_gpu import MultiGpuRow, fit_multi_gpu_costs, shared_steps
@@ -117,13 +117,23 @@ def _predicted(
     calibration: Calibration, steps: TracedRows, others: Sequence[int], members: Sequence[int]
 ) -> dict[int, RowOutcome]:
     """Return the outcomes of ``members``; learn the costs of several GPUs from ``others``."""
-    several = [position for position in members if steps.rows[position].num_devices > 1]
+    strategies = {
+        position: setup_of(row.note, row.num_devices)[0].strategy
+        for position in members
+        if (row := steps.rows[position]).num_devices > 1
+    }
     unfitted: dict[int, RowOutcome] = {}
-    if several:
+    if strategies:
         shared = list(shared_steps(steps, others, calibration).values())
-        if not shared:
-            reason = "no row of the others was timed on one and on several GPUs"
-            unfitted = dict.fromkeys(several, Unpredictable(code="not-calibrated", reason=reason))
+        trained = {row.setup.strategy for row in shared}
+        unfitted = {
+            position: Unpredictable(
+                code="not-calibrated",
+                reason=f"no row of the others was timed on one and on several GPUs by {strategy}",
+            )
+            for position, strategy in strategies.items()
+            if strategy not in trained
+        }
         calibration = _with_shared_steps(calibration, shared)
     predicted = [position for position in members if position not in unfitted]
     return unfitted | dict(zip(predicted, steps.predict(predicted, calibration), strict=True))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,17 +21,19 @@ from breakeven.progress import Progress
 from breakeven.report import Unpredictable
 from breakeven.simulate import (
     MULTI_GPU_TABLE_VERSION,
+    DataParallelCosts,
     DdpCosts,
     HeldOutFactor,
     ModelSize,
     MultiGpuSetup,
     MultiGpuTable,
     PhaseTimes,
+    Strategy,
+    lone_step_ns,
     setup_of,
     shared_step_ns,
     shared_times,
 )
-from breakeven.simulate.multi_gpu import longest_device_ns
 from breakeven.units import format_percent
 from breakeven.validate import MeasuredRow, fingerprint, shipped_calibration
 from breakeven.validate.traced_rows import Calibration, Place, Places, TracedRows
@@ -40,6 +43,7 @@ _Floats = NDArray[np.float64]
 # Accept a lone step with nearly as large a batch, and scale it: large batches are chosen to fill
 # the memory, of which several devices have slightly less left.
 _BATCH_TOLERANCE = 0.12
+_Costs = TypeVar("_Costs", bound=DataParallelCosts | DdpCosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +53,10 @@ class MultiGpuRow:
     Args:
         family: Family of the model: ``resnet``, ``vgg``, ``bert``.
         device: The devices.
-        setup: Their number and link.
+        setup: Their number, and how they share the step.
         times: Predicted times of the lone step.
         size: Size of the model.
+        dispatch_ns: Predicted time of the host to dispatch an elementwise operator.
         single_ns: Predicted lone step, including the loss where host and device overlap.
         measured_single_ns: Measured lone step.
         measured_ns: Measured shared step.
@@ -62,6 +67,7 @@ class MultiGpuRow:
     setup: MultiGpuSetup
     times: PhaseTimes
     size: ModelSize
+    dispatch_ns: float
     single_ns: float
     measured_single_ns: float
     measured_ns: float
@@ -81,7 +87,7 @@ def predicted_ns(row: MultiGpuRow, table: MultiGpuTable) -> float:
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    shared = shared_times(row.times, row.size, setup.num_devices, link, table)
+    shared = shared_times(row.times, row.size, setup, link, row.dispatch_ns, table)
     return shared_step_ns(shared, row.times, row.single_ns)
 
 
@@ -127,14 +133,23 @@ def _scaled(row: MultiGpuRow, *, host: float, device: float) -> MultiGpuRow:
     return replace(
         row,
         times=msgspec.structs.replace(row.times, **scaled),
+        dispatch_ns=row.dispatch_ns * host,
         single_ns=row.measured_single_ns,
     )
 
 
-# Start of the search.
+# Start of the searches; the dispatches are estimated from the slowest steps.
 _START = MultiGpuTable(
     version=MULTI_GPU_TABLE_VERSION,
     provenance="",
+    data_parallel=DataParallelCosts(
+        step_dispatches=400.0,
+        replica_dispatches=100.0,
+        tensor_dispatches=4.0,
+        replica_tensor_dispatches=1.0,
+        issue_fraction=0.5,
+        slowest_fraction=0.05,
+    ),
     ddp=DdpCosts(exposed_fraction=0.5, local_ns_per_byte=0.05),
     held_out=(),
 )
@@ -143,7 +158,7 @@ _START = MultiGpuTable(
 def fit_multi_gpu_costs(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
     """Fit the costs to ``rows``, without their errors.
 
-    Without rows, the table has the start values of the search.
+    A strategy without rows keeps the start values of the search.
 
     Args:
         rows: Timed steps; a prediction of one of them with the result is not unseen.
@@ -155,16 +170,21 @@ def fit_multi_gpu(rows: Sequence[MultiGpuRow], provenance: str) -> MultiGpuTable
     """Fit the costs to ``rows``, with the errors on rows left out.
 
     Args:
-        rows: Timed steps.
+        rows: Timed steps of both strategies.
         provenance: Origin of the rows.
     """
     matched = matched_to_single(rows)
     table = _fit(matched)
-    held_out = tuple(_held_out(name, group_of, rows, matched) for name, group_of in _GROUPS)
+    held_out = tuple(
+        _held_out(strategy, name, group_of, rows, matched)
+        for strategy in Strategy
+        for name, group_of in _GROUPS
+    )
     return msgspec.structs.replace(
         table,
         provenance=provenance,
-        ddp=_costs(np.array([rounded(value) for value in _values(table.ddp)])),
+        data_parallel=_rounded(table.data_parallel),
+        ddp=_rounded(table.ddp),
         held_out=held_out,
     )
 
@@ -176,6 +196,7 @@ _GROUPS: tuple[tuple[str, Callable[[MultiGpuRow], str]], ...] = (
 
 
 def _held_out(
+    strategy: Strategy,
     name: str,
     group_of: Callable[[MultiGpuRow], str],
     rows: Sequence[MultiGpuRow],
@@ -183,7 +204,8 @@ def _held_out(
 ) -> HeldOutFactor:
     groups: dict[str, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        groups[group_of(row)].append(index)
+        if row.setup.strategy is strategy:
+            groups[group_of(row)].append(index)
     ratios: list[float] = []
     for left_out, members in groups.items():
         others = [
@@ -195,6 +217,7 @@ def _held_out(
         ratios += factor_log_ratios([rows[index] for index in members], _fit(others)).tolist()
     quality = Quality.of(np.array(ratios))
     return HeldOutFactor(
+        strategy=strategy,
         left_out=name,
         num_groups=len(groups),
         num_rows=len(ratios),
@@ -204,12 +227,29 @@ def _held_out(
     )
 
 
-def _values(costs: DdpCosts) -> _Floats:
+def _fit(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
+    """Return the table that fits ``rows`` best; a strategy without rows keeps its start."""
+    table = _START
+    for strategy, name, start in (
+        (Strategy.DATA_PARALLEL, "data_parallel", _START.data_parallel),
+        (Strategy.DDP, "ddp", _START.ddp),
+    ):
+        own = [row for row in rows if row.setup.strategy is strategy]
+        if own:
+            table = _fitted(own, table, name, start)
+    return table
+
+
+def _values(costs: DataParallelCosts | DdpCosts) -> _Floats:
     return np.array([getattr(costs, name) for name in costs.__struct_fields__])
 
 
-def _costs(values: _Floats) -> DdpCosts:
-    return DdpCosts(**dict(zip(DdpCosts.__struct_fields__, values.tolist(), strict=True)))
+def _struct(kind: type[_Costs], values: _Floats) -> _Costs:
+    return kind(**dict(zip(kind.__struct_fields__, values.tolist(), strict=True)))
+
+
+def _rounded(costs: _Costs) -> _Costs:
+    return _struct(type(costs), np.array([rounded(value) for value in _values(costs)]))
 
 
 # Larger errors count linearly, so that a machine with a broken link has little effect.
@@ -222,18 +262,22 @@ _STEP = 1e-3
 _MAX_DAMPING = 1e6
 
 
-def _fit(rows: Sequence[MultiGpuRow]) -> MultiGpuTable:
+def _fitted(
+    rows: Sequence[MultiGpuRow],
+    table: MultiGpuTable,
+    name: str,
+    start: DataParallelCosts | DdpCosts,
+) -> MultiGpuTable:
     """Return the table with the costs of least Huber loss (Levenberg-Marquardt search).
 
     Costs vary in multiples of the start values, and are never negative.
     """
-    if not rows:
-        return _START
     measured = np.log([row.measured_ns for row in rows])
-    start_values = _values(_START.ddp)
+    start_values = _values(start)
 
     def table_of(multiples: _Floats) -> MultiGpuTable:
-        return msgspec.structs.replace(_START, ddp=_costs(multiples * start_values))
+        costs = _struct(type(start), multiples * start_values)
+        return msgspec.structs.replace(table, **{name: costs})
 
     def errors_of(multiples: _Floats) -> _Floats:
         own = table_of(multiples)
@@ -297,18 +341,12 @@ def shared_steps(
             setup=setup,
             times=phases,
             size=model.size,
-            single_ns=_lone_step_ns(phases, place.costs.overlap_loss_fraction),
+            dispatch_ns=place.costs.dispatch_ns(place.host),
+            single_ns=lone_step_ns(phases, overlap_loss_fraction=place.costs.overlap_loss_fraction),
             measured_single_ns=measured_single_ns,
             measured_ns=row.value_ns,
         )
     return found
-
-
-def _lone_step_ns(times: PhaseTimes, overlap_loss_fraction: float) -> float:
-    """Return the time of the lone step if the host waits only for copies of the batch."""
-    end_ns = max(times.host_ns, longest_device_ns(times))
-    both_ns = max(0.0, times.host_ns + times.device_ns - end_ns)
-    return times.copy_ns + end_ns + overlap_loss_fraction * both_ns
 
 
 def lone_steps_ns(timings: Sequence[MeasuredRow]) -> dict[int, float]:
@@ -374,16 +412,17 @@ def calibrate_on_shared_steps(
         progress: Progress callback.
 
     Raises:
-        BreakevenError: If there are no such rows.
+        BreakevenError: If a strategy has no rows.
     """
     rows = [row for row in rows if known_device(row.device)]
     progress.begin("setting steps on several GPUs beside those on one")
     steps = TracedRows.of(rows, progress=progress)
     shared = shared_steps(steps, range(len(rows)), shipped_calibration())
-    if not shared:
+    missing = set(Strategy) - {row.setup.strategy for row in shared.values()}
+    if missing:
         raise BreakevenError(
-            "the table has no step timed on one and on several GPUs by DDP",
-            hint="the column note says DDP",
+            f"the table has no step timed on one and on several GPUs by {min(missing)}",
+            hint="the column note names the strategy: DDP, nn.DataParallel",
         )
     progress.begin("fitting all, and all but each device and family")
     used = [rows[position] for position in shared]
@@ -397,10 +436,12 @@ def calibrate_on_shared_steps(
 def describe_multi_gpu(table: MultiGpuTable) -> str:
     """Describe the fit as text: the costs, and the errors on rows left out."""
     lines = [f"{len(table.calibrated_on)} steps on several GPUs"]
-    lines += [f"  {name}: {value:.4g}" for name, value in msgspec.structs.asdict(table.ddp).items()]
+    for title, costs in (("nn.DataParallel", table.data_parallel), ("DDP", table.ddp)):
+        lines.append(title)
+        lines += [f"  {name}: {value:.4g}" for name, value in msgspec.structs.asdict(costs).items()]
     lines.append("left out                 median    P90  sigma  rows")
     lines += [
-        f"{error.left_out:23} "
+        f"{error.strategy + ', ' + error.left_out:23} "
         f"{format_percent(error.median_error_fraction):>7} "
         f"{format_percent(error.p90_error_fraction):>6} {error.log_sigma:6.2f} {error.num_rows:5}"
         for error in table.held_out

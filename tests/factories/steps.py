@@ -183,3 +183,6 @@ class MadeUpCosts:
         host_ns = self.host_op_ns(op, lowering, host)
         python_ns = op.attributes.get("python_ns", 0.0)
         return ((HostPart.PYTHON, python_ns), (HostPart.DISPATCH_POINTWISE, host_ns - python_ns))
+
+    def dispatch_ns(self, host: HostSpec) -> float:
+        return host.op_ns

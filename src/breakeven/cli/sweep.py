@@ -62,6 +62,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "are along the first",
     )
     add_comparison(parser)
+    parser.add_argument(
+        "--strategy",
+        metavar="ddp|data_parallel",
+        choices=("ddp", "data_parallel"),
+        default="ddp",
+        help="how several GPUs share the work: DistributedDataParallel or nn.DataParallel "
+        "(default: ddp)",
+    )
     add_run(parser)
     parser.add_argument("--fresh", action="store_true", help="repeat stored measurements")
     parser.add_argument(
@@ -128,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
+    from breakeven.simulate import Strategy
     from breakeven.studies import parse_axis, sweep_target
 
     axes = tuple(parse_axis(text) for text in args.over)
@@ -148,6 +157,7 @@ def _sweep(args: argparse.Namespace, progress: SweepProgress) -> SweepReport:
             args.target,
             axes=axes,
             engine=engine,
+            strategy=Strategy(args.strategy),
             is_fresh=args.fresh,
             progress=progress,
             **options,

@@ -259,8 +259,10 @@ def collective_ns(kind: str, num_bytes: float, num_devices: int, link: PeerLink)
             return broadcast_ns(num_bytes, num_devices, link)
 
 
-def broadcast_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
-    """Return the time to send a tensor to all devices, in nanoseconds.
+def broadcast_ns(
+    num_bytes: float, num_devices: int, link: PeerLink, *, num_calls: int = 1
+) -> float:
+    """Return the time to send a tensor to all devices, or to sum it on one, in nanoseconds.
 
     A ring forwards it in small pieces, so the time hardly depends on the number of devices.
 
@@ -268,8 +270,9 @@ def broadcast_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
         num_bytes: Size of the tensor; nothing to send takes no time.
         num_devices: GPUs in the ring, source included.
         link: Rates of the ring.
+        num_calls: Pieces of the tensor, sent one after another.
     """
     if num_bytes <= 0:
         return 0.0
-    fixed_ns = link.fixed_ns + (num_devices - 1) * link.hop_ns
-    return fixed_ns + num_bytes * 1e9 / link.broadcast_bytes_per_s
+    per_call_ns = link.fixed_ns + (num_devices - 1) * link.hop_ns
+    return num_calls * per_call_ns + num_bytes * 1e9 / link.broadcast_bytes_per_s

@@ -281,6 +281,20 @@ class StepCosts:
         keys = overlap_effect_keys(machine=self._machine)
         return min(1.0, TYPICAL_OVERLAP_LOSS * math.exp(self._effects.log_factor(keys)))
 
+    def dispatch_ns(self, host: HostSpec) -> float:
+        """Return the host's time per dispatch, outside of operators: ``op_ns`` in a step.
+
+        Effects on all of the host's work apply to it; the effect of elementwise operators does
+        not, since a measured host does not have it.
+        """
+        if host.is_measured:
+            return host.op_ns
+        keys = host_effect_keys(
+            HostPart.DISPATCH_POINTWISE, era=self._era, machine=self._machine, is_measured=False
+        )
+        common = [key for key in keys if key[0] != "host class"]
+        return host.op_ns * math.exp(self._effects.log_factor(common))
+
     def host_log_sigma(self, host: HostSpec) -> float:
         """Return the standard deviation of the logarithm of the host's time within a step."""
         if host.is_measured:

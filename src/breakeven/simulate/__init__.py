@@ -25,6 +25,7 @@ from breakeven.simulate.cpu_step import predict_cpu_step as predict_cpu_step
 from breakeven.simulate.cpu_step import scaled_host as scaled_host
 from breakeven.simulate.largest_batch import largest_batch as largest_batch
 from breakeven.simulate.multi_gpu import MultiGpuPrediction as MultiGpuPrediction
+from breakeven.simulate.multi_gpu import lone_step_ns as lone_step_ns
 from breakeven.simulate.multi_gpu import predict_multi_gpu as predict_multi_gpu
 from breakeven.simulate.multi_gpu import predict_on_gpus as predict_on_gpus
 from breakeven.simulate.multi_gpu import shared_step_ns as shared_step_ns
@@ -43,12 +44,14 @@ from breakeven.simulate.program import Scenario as Scenario
 from breakeven.simulate.program import build_program as build_program
 from breakeven.simulate.repeated_step import RepeatedStep as RepeatedStep
 from breakeven.simulate.shared_step import MULTI_GPU_TABLE_VERSION as MULTI_GPU_TABLE_VERSION
+from breakeven.simulate.shared_step import DataParallelCosts as DataParallelCosts
 from breakeven.simulate.shared_step import DdpCosts as DdpCosts
 from breakeven.simulate.shared_step import HeldOutFactor as HeldOutFactor
 from breakeven.simulate.shared_step import ModelSize as ModelSize
 from breakeven.simulate.shared_step import MultiGpuSetup as MultiGpuSetup
 from breakeven.simulate.shared_step import MultiGpuTable as MultiGpuTable
 from breakeven.simulate.shared_step import PhaseTimes as PhaseTimes
+from breakeven.simulate.shared_step import Strategy as Strategy
 from breakeven.simulate.shared_step import load_multi_gpu_table as load_multi_gpu_table
 from breakeven.simulate.shared_step import model_size as model_size
 from breakeven.simulate.shared_step import phase_times as phase_times

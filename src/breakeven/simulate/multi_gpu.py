@@ -1,4 +1,4 @@
-"""A step that several devices of one machine share by DDP, predicted from the step on one of them.
+"""A step that several devices of one machine share, predicted from the step on one of them.
 
 Each device gets a batch of the recorded size. `predict_on_gpus` divides it among them if asked to.
 """
@@ -18,6 +18,7 @@ from breakeven.cost import (
     broadcast_ns,
     collective_ns,
     peer_link,
+    shipped_costs,
 )
 from breakeven.device import DeviceSpec, HostSpec
 from breakeven.errors import BreakevenError, Caveat
@@ -28,6 +29,7 @@ from breakeven.simulate.shared_step import (
     MultiGpuSetup,
     MultiGpuTable,
     PhaseTimes,
+    Strategy,
     load_multi_gpu_table,
     model_size,
     phase_times,
@@ -35,6 +37,9 @@ from breakeven.simulate.shared_step import (
 from breakeven.timing import Estimate
 from breakeven.trace import ScaledTrace, StepTrace
 
+# `nn.DataParallel` packs parameters into broadcasts, and gradients into sums, of this size.
+# Source: torch/nn/parallel/comm.py, `buffer_size` (10 MB).
+_PACKET_BYTES = 10 * 2**20
 # DDP exchanges gradients in buckets of this size.
 # Source: `bucket_cap_mb` of torch.nn.parallel.DistributedDataParallel.
 _BUCKET_BYTES = 25 * 2**20
@@ -73,15 +78,17 @@ class MultiGpuPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTimes:
-    """The limits of a shared step.
+    """The limits of a shared step, in nanoseconds.
 
     Args:
         step_ns: The step, without the waits of the lone step.
+        host_ns: The host's own work.
         communication_ns: Time of the exchange between devices, hidden or not.
         is_host_bound: Whether the host limits the step.
     """
 
     step_ns: float
+    host_ns: float
     communication_ns: float
     is_host_bound: bool
 
@@ -93,6 +100,7 @@ def predict_multi_gpu(
     host: HostSpec,
     setup: MultiGpuSetup,
     *,
+    costs: CostModel | None = None,
     table: MultiGpuTable | None = None,
 ) -> MultiGpuPrediction:
     """Return the prediction of a step that several devices share.
@@ -102,26 +110,27 @@ def predict_multi_gpu(
         times: Its times by phase.
         size: The model.
         host: Host that issues the work.
-        setup: The devices.
+        setup: Number of devices and strategy.
+        costs: The cost model; the shipped one by default.
         table: Costs of several devices; the shipped ones by default.
 
     Raises:
         ValueError: There are fewer than two devices.
     """
     device, host = single.device, host.for_device(single.device)
-    table = table or load_multi_gpu_table()
+    table, costs = table or load_multi_gpu_table(), costs or shipped_costs()
     link = peer_link(
         device,
         setup.num_devices,
         has_peer_access=setup.has_peer_access,
         has_bridge=setup.has_bridge,
     )
-    shared = shared_times(times, size, setup.num_devices, link, table)
+    shared = shared_times(times, size, setup, link, costs.dispatch_ns(host), table)
     value_ns = shared_step_ns(shared, times, single.estimate.value_ns)
     # Add the error of the factor to that of the lone step. If the host limits only the shared step,
     # the host's error applies.
     lone, least = single.estimate, Z_90 * host.log_sigma if shared.is_host_bound else 0.0
-    factor_width = Z_90 * table.log_sigma
+    factor_width = Z_90 * table.log_sigma(setup.strategy)
     below, above = (
         math.hypot(max(width, least), factor_width)
         for width in (
@@ -141,7 +150,7 @@ def predict_multi_gpu(
     if setup.has_peer_access is None:
         message = f"Assumed that the {setup.num_devices} × {device.name} {_WAYS[link.path]}."
         caveats += (Caveat(code="assumed-peer-path", message=message),)
-    # DDP's buckets hold the gradients a second time.
+    # DDP's buckets, and the sums of `nn.DataParallel`, hold the gradients a second time.
     peak_memory_bytes = single.peak_memory_bytes + round(size.gradient_bytes)
     return MultiGpuPrediction(
         setup=setup,
@@ -151,8 +160,8 @@ def predict_multi_gpu(
                 value_ns, value_ns * math.exp(-below), value_ns * math.exp(above)
             ),
             bound=bound,
-            host_ns=times.host_ns,
-            launch_ns=max(0.0, times.host_ns - single.host_ns + single.launch_ns),
+            host_ns=shared.host_ns,
+            launch_ns=max(0.0, shared.host_ns - single.host_ns + single.launch_ns),
             device_busy_ns=single.device_busy_ns + shared.communication_ns,
             peak_memory_bytes=peak_memory_bytes,
             fits=peak_memory_bytes <= device.memory_bytes,
@@ -199,7 +208,9 @@ def predict_on_gpus(
     if num_gpus > _MOST_IN_A_MACHINE:
         message = f"Predicted as if {num_gpus} GPUs were in one machine, on one link."
         caveats += (Caveat(code="assumed-one-machine", message=message),)
-    setup = MultiGpuSetup(num_devices=num_gpus, has_peer_access=has_peer_access)
+    setup = MultiGpuSetup(
+        strategy=Strategy.DDP, num_devices=num_gpus, has_peer_access=has_peer_access
+    )
     program = build_program(trace, costs=costs)
     singles = predict_steps(program, devices, host)
     if num_gpus == 1:
@@ -210,7 +221,7 @@ def predict_on_gpus(
     else:
         times, size = phase_times(program, devices, host), model_size(trace)
         found = [
-            predict_multi_gpu(single, own, size, host, setup)
+            predict_multi_gpu(single, own, size, host, setup, costs=costs)
             for single, own in zip(singles, times, strict=True)
         ]
     replace = msgspec.structs.replace
@@ -246,17 +257,115 @@ def _with_part_of_batch(
 
 
 def shared_times(
-    times: PhaseTimes, size: ModelSize, num_devices: int, link: PeerLink, table: MultiGpuTable
+    times: PhaseTimes,
+    size: ModelSize,
+    setup: MultiGpuSetup,
+    link: PeerLink,
+    dispatch_ns: float,
+    table: MultiGpuTable,
 ) -> SharedTimes:
-    """Return the limits of a shared step; gradients are exchanged during the backward pass.
+    """Return the limits of a shared step.
 
     Args:
         times: The step on one device.
         size: The model.
-        num_devices: Devices that share the step.
+        setup: The devices.
         link: Link between them.
+        dispatch_ns: The host's time to dispatch an elementwise operator.
         table: Costs of several devices.
     """
+    if setup.strategy is Strategy.DDP:
+        return _ddp_times(times, size, setup.num_devices, link, table)
+    return _data_parallel_times(times, size, setup.num_devices, link, dispatch_ns, table)
+
+
+def shared_step_ns(shared: SharedTimes, times: PhaseTimes, single_ns: float) -> float:
+    """Return the time of a shared step.
+
+    The lone step's time beyond the longest of its host's and device's paths (waits, syncs) is kept.
+    """
+    lone_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
+    return shared.step_ns + max(0.0, single_ns - times.copy_ns - lone_ns)
+
+
+def lone_step_ns(times: PhaseTimes, *, overlap_loss_fraction: float) -> float:
+    """Return the time of the lone step if the host waits only for copies of the batch.
+
+    Args:
+        times: The step by phase.
+        overlap_loss_fraction: Lost fraction of the time in which host and device both work.
+    """
+    end_ns, _ = _ways_ns(times, start_ns=0.0, first_kernel_ns=0.0)
+    both_ns = max(0.0, times.host_ns + times.device_ns - end_ns)
+    return times.copy_ns + end_ns + overlap_loss_fraction * both_ns
+
+
+def _ways_ns(times: PhaseTimes, *, start_ns: float, first_kernel_ns: float) -> tuple[float, bool]:
+    """Return the end of a step, and whether the host's path through it is the longest.
+
+    The host issues the forward pass, then the backward pass. The device may be behind from the
+    start, or catch up with the host in the forward pass and fall behind in the backward pass.
+
+    Args:
+        times: The step as one device sees it.
+        start_ns: Time at which the host begins to issue the forward pass.
+        first_kernel_ns: Earliest time at which the device may begin it.
+    """
+    host_ns = start_ns + times.host_ns
+    device_ns = max(
+        max(start_ns, first_kernel_ns) + times.device_ns,
+        start_ns + times.forward_host_ns + times.backward_device_ns + times.other_device_ns,
+    )
+    return max(host_ns, device_ns), host_ns >= device_ns
+
+
+def _data_parallel_times(
+    times: PhaseTimes,
+    size: ModelSize,
+    num_devices: int,
+    link: PeerLink,
+    dispatch_ns: float,
+    table: MultiGpuTable,
+) -> SharedTimes:
+    """Follow `torch.nn.DataParallel.forward`: scatter, replicate, apply in threads, gather.
+
+    A thread per device issues the backward pass, without the interpreter. It ends with the sum of
+    all gradients on the first device, which waits for the last of them.
+    """
+    costs = table.data_parallel
+    num_tensors = size.num_parameter_tensors + size.num_buffer_tensors
+    replicate_ns = dispatch_ns * (
+        costs.step_dispatches
+        + costs.replica_dispatches * num_devices
+        + costs.tensor_dispatches * num_tensors
+        + costs.replica_tensor_dispatches * num_tensors * num_devices
+    )
+    further = num_devices - 1
+    shared = msgspec.structs.replace(
+        times,
+        forward_host_ns=times.forward_host_ns * (1 + costs.issue_fraction * further),
+        forward_device_ns=times.forward_device_ns * (1 + costs.slowest_fraction),
+        backward_device_ns=times.backward_device_ns * (1 + costs.slowest_fraction),
+    )
+    # First, the whole batch goes to the first device.
+    copy_ns = times.copy_ns * num_devices
+    broadcast_all_ns = _packed_ns(size.parameter_bytes + size.buffer_bytes, num_devices, link)
+    sum_ns = _packed_ns(size.gradient_bytes, num_devices, link)
+    end_ns, is_host_bound = _ways_ns(
+        shared, start_ns=replicate_ns, first_kernel_ns=broadcast_all_ns
+    )
+    return SharedTimes(
+        step_ns=copy_ns + end_ns + sum_ns,
+        host_ns=replicate_ns + shared.host_ns,
+        communication_ns=broadcast_all_ns + sum_ns,
+        is_host_bound=is_host_bound,
+    )
+
+
+def _ddp_times(
+    times: PhaseTimes, size: ModelSize, num_devices: int, link: PeerLink, table: MultiGpuTable
+) -> SharedTimes:
+    """Each process issues its own step; gradients are exchanged during the backward pass."""
     if size.exchanges is None:
         num_buckets = math.ceil(size.gradient_bytes / _BUCKET_BYTES)
         buckets = [size.gradient_bytes / num_buckets] * num_buckets if num_buckets else []
@@ -276,30 +385,16 @@ def shared_times(
         forward_device_ns=times.forward_device_ns + others_ns,
         backward_device_ns=times.backward_device_ns + exposed_ns,
     )
-    device_ns = longest_device_ns(shared)
+    end_ns, is_host_bound = _ways_ns(shared, start_ns=0.0, first_kernel_ns=0.0)
     return SharedTimes(
-        step_ns=times.copy_ns + max(times.host_ns, device_ns),
+        step_ns=times.copy_ns + end_ns,
+        host_ns=times.host_ns,
         communication_ns=reduce_ns + others_ns,
-        is_host_bound=times.host_ns >= device_ns,
+        is_host_bound=is_host_bound,
     )
 
 
-def shared_step_ns(shared: SharedTimes, times: PhaseTimes, single_ns: float) -> float:
-    """Return the time of a shared step.
-
-    The lone step's time beyond the longest of its host's and device's paths (waits, syncs) is kept.
-    """
-    lone_ns = max(times.host_ns, longest_device_ns(times))
-    return shared.step_ns + max(0.0, single_ns - times.copy_ns - lone_ns)
-
-
-def longest_device_ns(times: PhaseTimes) -> float:
-    """Return the end of a step on the device, if the host waits for nothing.
-
-    The host issues the forward pass, then the backward pass. The device may be behind from the
-    start, or catch up with the host in the forward pass and fall behind in the backward pass.
-    """
-    return max(
-        times.device_ns,
-        times.forward_host_ns + times.backward_device_ns + times.other_device_ns,
+def _packed_ns(num_bytes: float, num_devices: int, link: PeerLink) -> float:
+    return broadcast_ns(
+        num_bytes, num_devices, link, num_calls=math.ceil(num_bytes / _PACKET_BYTES)
     )

@@ -51,6 +51,10 @@ class CostModel(Protocol):
         """Return the same time by kind of work."""
         ...
 
+    def dispatch_ns(self, host: HostSpec) -> float:
+        """Return the host's time per dispatch, outside of operators."""
+        ...
+
     def calibration_date(self, device: DeviceSpec) -> str:
         """Return the date of this GPU's calibration; empty without one."""
         ...

@@ -1,13 +1,11 @@
-"""A step shared by several devices: setup, model size, phase times, and fitted costs.
-
-A process per device runs `DistributedDataParallel`; the processes exchange gradients.
-"""
+"""A step shared by several devices: setup, model size, phase times, and fitted costs."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import cache
 
 import msgspec
@@ -26,14 +24,20 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of a model.
 
     Args:
+        parameter_bytes: All parameters, in the model's own dtype.
+        num_parameter_tensors: Number of parameter tensors.
         gradient_bytes: Gradients exchanged after a backward pass; 0 without one.
         buffer_bytes: Buffers, such as running statistics.
+        num_buffer_tensors: Number of buffer tensors.
         exchanges: What the processes of a distributed script exchange; None if the script joins no
             process group. Then DDP's defaults apply to the parameters and buffers.
     """
 
+    parameter_bytes: float
+    num_parameter_tensors: int
     gradient_bytes: float
     buffer_bytes: float = 0.0
+    num_buffer_tensors: int = 0
     exchanges: tuple[Collective, ...] | None = None
 
 
@@ -41,18 +45,21 @@ def model_size(trace: StepTrace) -> ModelSize:
     """Return the size of the model that ``trace`` runs.
 
     A parameter is a tensor of floats that a forward pass reads but does not make; the running
-    statistics of a batch norm, and integers, are buffers. The parameters' bytes are those of the
-    dtype of most of them, for the number of parameters in the trace.
+    statistics of a batch norm, and integers, are buffers. A batch that the step does not copy looks
+    like a parameter, so it counts as one tensor too many; the bytes of all parameters come from
+    the trace.
     """
     made = {copy.storage for copy in trace.copies if copy.storage >= 0}
     owned: dict[int, TensorSpec] = {}
     buffers: dict[int, TensorSpec] = {}
+    num_counters = 0
     for op in trace.ops:
         if op.phase is not Phase.FORWARD or op.is_on_host or is_zeroing(op):
             continue
         # (input, weight, bias, running mean, running variance) of every variant that keeps them.
         kept = op.inputs[3:5] if "batch_norm" in op.name else ()
         statistics = set(map(id, kept))
+        num_counters += bool(statistics)
         for tensor in op.inputs:
             if tensor.storage in made or not tensor.shape:
                 continue
@@ -66,8 +73,12 @@ def model_size(trace: StepTrace) -> ModelSize:
     parameter_bytes = float(trace.num_parameters * element_bytes)
     has_backward = any(op.phase is Phase.BACKWARD for op in trace.ops)
     return ModelSize(
+        parameter_bytes=parameter_bytes,
+        num_parameter_tensors=len(owned),
         gradient_bytes=parameter_bytes if has_backward else 0.0,
         buffer_bytes=float(sum(tensor.num_bytes for tensor in buffers.values())),
+        # Batch norms also have a step counter, which evaluation does not read.
+        num_buffer_tensors=len(buffers) + num_counters,
         exchanges=None if trace.group is msgspec.UNSET else trace.group.collectives,
     )
 
@@ -153,22 +164,58 @@ def phase_times(
     return tuple(found)
 
 
-MULTI_GPU_TABLE_VERSION = 2
+MULTI_GPU_TABLE_VERSION = 1
+
+
+class Strategy(StrEnum):
+    """The way in which several devices share a step, each with its part of the batch.
+
+    ``data_parallel`` is ``nn.DataParallel``: one process, which copies the model to all devices in
+    each step. ``ddp`` is ``nn.parallel.DistributedDataParallel``: a process per device, which
+    exchange gradients.
+    """
+
+    DATA_PARALLEL = "data_parallel"
+    DDP = "ddp"
 
 
 class MultiGpuSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Devices of one machine that share a step.
 
     Args:
+        strategy: Way of sharing.
         num_devices: Number of devices, at least 2.
         has_peer_access: Whether they may access each other's memory directly; None for the usual
             setting of such boards. False also if it was switched off (``NCCL_P2P_DISABLE``).
         has_bridge: Whether cards are bridged in pairs.
     """
 
+    strategy: Strategy
     num_devices: int
     has_peer_access: bool | None = None
     has_bridge: bool = False
+
+
+class DataParallelCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Additional costs of ``nn.DataParallel``. Host times in dispatches (``HostSpec.op_ns``).
+
+    Args:
+        step_dispatches: Each call of the model: threads, scatter and gather.
+        replica_dispatches: Each replica.
+        tensor_dispatches: Each parameter and buffer, packed for the broadcast.
+        replica_tensor_dispatches: The same on each device: unpacked, and set on its module.
+        issue_fraction: Extra issue time of the forward pass per further replica, as a fraction.
+            The replicas issue in threads under one interpreter lock: 1 means one after another,
+            more includes the cost of switching.
+        slowest_fraction: Extra time of the slowest device over a lone one, as a fraction.
+    """
+
+    step_dispatches: float
+    replica_dispatches: float
+    tensor_dispatches: float
+    replica_tensor_dispatches: float
+    issue_fraction: float
+    slowest_fraction: float
 
 
 class DdpCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +236,7 @@ class HeldOutFactor(msgspec.Struct, frozen=True, kw_only=True):
     """Error of the factor from one device to several, on rows that were not in the fit.
 
     Args:
+        strategy: Way in which the devices share the step.
         left_out: Kind of group left out in turn: ``family`` (of models) or ``device``.
         num_groups: Number of groups.
         num_rows: Rows predicted.
@@ -197,6 +245,7 @@ class HeldOutFactor(msgspec.Struct, frozen=True, kw_only=True):
         log_sigma: Standard deviation of log(predicted / measured) that covers 90 %.
     """
 
+    strategy: Strategy
     left_out: str
     num_groups: int
     num_rows: int
@@ -211,21 +260,22 @@ class MultiGpuTable(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         version: Version of this format.
         provenance: Origin of the figures.
+        data_parallel: Costs of ``nn.DataParallel``.
         ddp: Costs of ``DistributedDataParallel``.
-        held_out: Errors of the factor; the largest widens the intervals.
+        held_out: Errors of the factor; the largest of a strategy widens its intervals.
         calibrated_on: Fingerprints of the steps on several devices in the fit.
     """
 
     version: int
     provenance: str
+    data_parallel: DataParallelCosts
     ddp: DdpCosts
     held_out: tuple[HeldOutFactor, ...]
     calibrated_on: tuple[str, ...] = ()
 
-    @property
-    def log_sigma(self) -> float:
-        """Return the standard deviation of the logarithm of the factor."""
-        return max(error.log_sigma for error in self.held_out)
+    def log_sigma(self, strategy: Strategy) -> float:
+        """Return the standard deviation of the logarithm of a strategy's factor."""
+        return max(error.log_sigma for error in self.held_out if error.strategy is strategy)
 
 
 @cache
@@ -235,22 +285,42 @@ def load_multi_gpu_table() -> MultiGpuTable:
     return read_shipped(package, name, MultiGpuTable, MULTI_GPU_TABLE_VERSION)
 
 
-_DDP = re.compile(r"\bDDP\b|DistributedDataParallel|\bdistributed data parallel\b", re.I)
+_STRATEGIES = (
+    (
+        re.compile(r"\bDDP\b|DistributedDataParallel|\bdistributed data parallel\b", re.I),
+        Strategy.DDP,
+    ),
+    (re.compile(r"(?:^|[^a-z])DataParallel|\bdata parallel\b", re.I), Strategy.DATA_PARALLEL),
+)
 _NO_PEER_ACCESS = re.compile(r"P2P (?:disabled|off)|NCCL_P2P_DISABLE", re.I)
 _BRIDGE = re.compile(r"NVLink bridge", re.I)
 
 
+def strategy_of(note: str) -> Strategy | None:
+    """Return the strategy that a note names; None if it names none."""
+    return next((strategy for pattern, strategy in _STRATEGIES if pattern.search(note)), None)
+
+
 def setup_of(note: str, num_devices: int) -> tuple[MultiGpuSetup, tuple[Caveat, ...]]:
-    """Return the devices of a timing, with a caveat if the note does not name DDP.
+    """Return the devices of a timing, with caveats for the assumptions.
 
     Args:
-        note: Note on the timing: ``DDP``, and whether peer-to-peer access was off or cards were
-            bridged.
+        note: Note on the timing: ``DDP``, ``nn.DataParallel``, and whether peer-to-peer access
+            was off or cards were bridged.
         num_devices: Number of devices, at least 2.
     """
-    message = f"Nothing says how the {num_devices} devices share the step; assumed DDP."
-    caveats = () if _DDP.search(note) else (Caveat(code="assumed-strategy", message=message),)
+    strategy = strategy_of(note)
+    caveats: tuple[Caveat, ...] = ()
+    if strategy is None:
+        strategy = Strategy.DDP
+        caveats = (
+            Caveat(
+                code="assumed-strategy",
+                message=f"Nothing says how the {num_devices} devices share the step; assumed DDP.",
+            ),
+        )
     setup = MultiGpuSetup(
+        strategy=strategy,
         num_devices=num_devices,
         has_peer_access=False if _NO_PEER_ACCESS.search(note) else None,
         has_bridge=_BRIDGE.search(note) is not None,

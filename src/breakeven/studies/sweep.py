@@ -14,6 +14,7 @@ from breakeven.progress import Progress, SilentProgress
 from breakeven.simulate import (
     MultiGpuSetup,
     StepPrediction,
+    Strategy,
     build_program,
     model_size,
     phase_times,
@@ -87,6 +88,7 @@ def sweep_target(
     host: str = "auto",
     time_limit_s: float = 300.0,
     engine: Engine | None = None,
+    strategy: Strategy = Strategy.DDP,
     is_fresh: bool = False,
     keep: Keep = KEEP_NOTHING,
     progress: SweepProgress | None = None,
@@ -105,6 +107,7 @@ def sweep_target(
         host: The host of the GPUs: ``auto``, ``here``, a kind of machine, or a CPU's name.
         time_limit_s: Limit of each run, in seconds.
         engine: Measures the steps; on this machine by default.
+        strategy: How several GPUs share a step.
         is_fresh: Measure again even if a run is stored.
         keep: Side effects of the target that are real; by default none.
         progress: Progress callback.
@@ -137,7 +140,7 @@ def sweep_target(
         program = build_program(as_timed(base.traced.trace, base.traced, plain))
         feeding = host_for_prediction(program, plain, study.host, study.here)
         progress.begin(f"predicting {len(timed)} steps on {len(study.devices)} GPUs")
-        predictions = _predicted_grid(steps, study.devices, feeding, grid)
+        predictions = _predicted_grid(steps, study.devices, feeding, grid, strategy)
 
         def points_at(settings: Settings) -> tuple[SweepPoint, ...]:
             return _points_at(settings, grid, steps, predictions, on_cpu)
@@ -224,6 +227,7 @@ def _predicted_grid(
     devices: Sequence[DeviceSpec],
     host: HostSpec,
     grid: Grid,
+    strategy: Strategy,
 ) -> Predictions:
     """Predict each step on each device, in the order of the devices.
 
@@ -232,6 +236,7 @@ def _predicted_grid(
         devices: GPUs.
         host: The host that issues the work.
         grid: Has the numbers of GPUs that share a step, each with the whole batch of the step.
+        strategy: How several GPUs share it.
     """
     # Points that share all recorded settings share their step.
     distinct = list({id(step): step for step in steps.values()}.items())
@@ -247,7 +252,7 @@ def _predicted_grid(
         program, size = build_program(step), model_size(step)
         times = phase_times(program, devices, host)
         for number in shared:
-            setup = MultiGpuSetup(num_devices=number)
+            setup = MultiGpuSetup(strategy=strategy, num_devices=number)
             found[values, number] = tuple(
                 predict_multi_gpu(single, own, size, host, setup).step
                 for single, own in zip(found[values, 1], times, strict=True)

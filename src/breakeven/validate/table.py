@@ -56,7 +56,6 @@ _REMARK = re.compile(r"\s*\([^()]*\)$")
 # convert per operator, as autocast does. Source: NVIDIA/DeepLearningExamples,
 # PyTorch/LanguageModeling/BERT/run_squad.py.
 _HALF_NETWORKS = re.compile(r"transformers:.*\nNVIDIA DeepLearningExamples\b")
-_DATA_PARALLEL = re.compile(r"(?:^|[^a-z])DataParallel", re.I)
 _SHARDED = re.compile(r"fsdp|full_shard|shard_grad_op|zero-?[123]\b|tensor.parallel|pipeline", re.I)
 
 
@@ -131,7 +130,6 @@ class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
             "parameters shared out over devices": _SHARDED.search(
                 f"{text['parallelism']} {text['note']}"
             ),
-            "nn.DataParallel": text["num_devices"] != "1" and _DATA_PARALLEL.search(text["note"]),
             "gradients of several micro-batches": text["grad_accum"] not in ("", "1"),
             "activations computed twice": text["act_ckpt"].casefold() in ("true", "1", "yes"),
         }

@@ -150,6 +150,7 @@ class TracedRows:
                     model.size,
                     place.host,
                     setup,
+                    costs=place.costs,
                     table=calibration.multi_gpu,
                 ).step
                 caveats = (*caveats, *assumed)

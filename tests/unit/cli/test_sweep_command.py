@@ -14,6 +14,7 @@ from breakeven.capture import KEEP_NOTHING, Keep
 from breakeven.cli import main
 from breakeven.errors import UsageError
 from breakeven.report import to_json
+from breakeven.simulate import Strategy
 from factories import sweeps as made_up
 
 SWEEP = ["sweep", "train.py", "--over", "batch_size=16..64"]
@@ -97,6 +98,7 @@ def test_defaults(sweep: FakeSweep) -> None:
         "time_limit_s": 300.0,
         "keep": KEEP_NOTHING,
         "engine": None,
+        "strategy": Strategy.DDP,
         "is_fresh": False,
     }
 
@@ -104,7 +106,7 @@ def test_defaults(sweep: FakeSweep) -> None:
 def test_options(sweep: FakeSweep) -> None:
     command = (
         "sweep -m pkg.train --over width=1..8 --over lr=-1,0.1 --device t4 --device h100 "
-        "--host xeon --time-limit 2.5 --keep-writes --fresh"
+        "--host xeon --time-limit 2.5 --keep-writes --strategy data_parallel --fresh"
     )
     assert main([*command.split(), "--", "--width={width}", "--", "{lr}"]) == 0
     (call,) = sweep.calls
@@ -119,6 +121,7 @@ def test_options(sweep: FakeSweep) -> None:
         "time_limit_s": 2.5,
         "keep": Keep(writes=True),
         "engine": None,
+        "strategy": Strategy.DATA_PARALLEL,
         "is_fresh": True,
     }
 
@@ -206,6 +209,7 @@ def test_ctrl_c_says_that_what_was_measured_is_kept(
         ("--machine T4", "--machine is about a Ray cluster", "add --engine ray"),
         ("--ray-address auto", "--ray-address is about a Ray cluster", "add --engine ray"),
         ("--engine slurm", "invalid choice: 'slurm'", None),
+        ("--strategy fsdp", "invalid choice: 'fsdp'", None),
         ("--force", "--force is about -o FILE and --chart FILE", None),
         ("--chart a.pdf", "no chart is written as .pdf", None),
         ("--chart a.svg -o a.svg", "-o and --chart name the same file", None),

@@ -125,14 +125,15 @@ def test_ring_all_reduce(num_devices: int, expected_ns: float) -> None:
     assert all_reduce_ns(100e6, num_devices, LINK) == pytest.approx(expected_ns)
 
 
-def test_broadcast_sends_the_bytes_once() -> None:
+def test_broadcast_sends_the_bytes_once_and_pays_for_each_call() -> None:
     # 100 MB at 20 GB/s is 5 ms; three hops between four GPUs.
     assert broadcast_ns(100e6, 4, LINK) == pytest.approx(5_000_000 + 20_000 + 15_000)
+    assert broadcast_ns(100e6, 4, LINK, num_calls=10) == pytest.approx(5_000_000 + 350_000)
 
 
 def test_nothing_takes_no_time() -> None:
     assert all_reduce_ns(0, 8, LINK) == 0
-    assert broadcast_ns(0, 8, LINK) == 0
+    assert broadcast_ns(0, 8, LINK, num_calls=3) == 0
 
 
 @pytest.mark.parametrize(

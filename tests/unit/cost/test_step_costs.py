@@ -197,6 +197,8 @@ def test_a_measured_host_is_not_corrected() -> None:
     assert here.host_op_ns(ADD, lower(ADD, Settings()), HERE) == pytest.approx(add_ns)
     mm_ns = 4.0 * HERE.op_ns + HERE.python_ns + HERE.autograd_ns
     assert here.host_op_ns(MM, lower(MM, Settings()), HERE) == pytest.approx(mm_ns)
+    assert here.dispatch_ns(HERE) == HERE.op_ns
+    assert here.dispatch_ns(HOST) == pytest.approx(4 * HOST.op_ns)
 
 
 def test_how_sure_a_host_is() -> None:

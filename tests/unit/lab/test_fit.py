@@ -100,10 +100,10 @@ def test_costs_of_several_gpus_are_written_and_shown(
     assert main(command) == 0
     assert asked == [("python -m lab.fit multi-gpu", 2)]
     shown = capsys.readouterr().out
-    assert shown.startswith("2 steps on several GPUs\n  exposed_fraction: ")
-    assert "\ndevice  " in shown
+    assert shown.startswith("2 steps on several GPUs\nnn.DataParallel\n  step_dispatches: ")
+    assert "ddp, device" in shown
     table = msgspec.json.decode(Path("multi.json").read_bytes(), type=MultiGpuTable)
-    assert table.ddp == load_multi_gpu_table().ddp
+    assert table.data_parallel == load_multi_gpu_table().data_parallel
     assert table.calibrated_on == ("00", "01")
 
 

@@ -76,11 +76,11 @@ def table(tmp_path: Path, *more: Mapping[str, str], num_devices: int = 2) -> lis
             "workload": workload,
             "device": device,
             "num_devices": str(count),
-            "note": "DDP" if count > 1 else "",
+            "note": ("DDP" if d % 2 else "nn.DataParallel") if count > 1 else "",
             "h2d": "none",
         }
         for workload in WORKLOADS
-        for device in DEVICES
+        for d, device in enumerate(DEVICES)
         for count in range(1, num_devices + 1)
     ]
     rows: list[MeasuredRow] = []
@@ -223,6 +223,7 @@ def test_what_cannot_be_learned_is_not_predicted(tmp_path: Path) -> None:
     assert isinstance(alone, RowPrediction)  # by benchmarks alone
     assert isinstance(shared, Unpredictable)
     assert shared.code == "not-calibrated"
+    assert "ddp" in shared.reason
     assert unknown == Unpredictable(code="no-trace", reason="no such model; there are others")
 
 
@@ -289,6 +290,6 @@ def test_a_table_calibrates_costs_of_several_gpus(tmp_path: Path) -> None:
     assert shared.calibrated_on == tuple(sorted(fingerprint(row) for row in used))
     assert sum(error.num_rows for error in shared.held_out) == 2 * len(used)
     assert msgspec.json.decode(multi_gpu_document(shared), type=MultiGpuTable) == shared
-    alone = [row for row in rows if row.num_devices == 1]
-    with pytest.raises(BreakevenError, match="no step timed on one and on several GPUs"):
+    alone = [row for row in rows if row.num_devices == 1 or "DDP" in row.note]
+    with pytest.raises(BreakevenError, match="on several GPUs by data_parallel"):
         calibrate_on_shared_steps(alone, command="make it", progress=SilentProgress())

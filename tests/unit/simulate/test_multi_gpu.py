@@ -17,12 +17,14 @@ from breakeven.device import DeviceSpec, HostSpec, find_device
 from breakeven.errors import BreakevenError
 from breakeven.simulate import (
     Bound,
+    DataParallelCosts,
     DdpCosts,
     HeldOutFactor,
     ModelSize,
     MultiGpuSetup,
     MultiGpuTable,
     PhaseTimes,
+    Strategy,
     build_program,
     load_multi_gpu_table,
     model_size,
@@ -35,6 +37,7 @@ from breakeven.simulate import (
     shared_times,
 )
 from breakeven.simulate.multi_gpu import MultiGpuPrediction
+from breakeven.simulate.shared_step import strategy_of
 from breakeven.trace import Collective, Copy, Phase, ProcessGroup, ScaledTrace, StepTrace
 from factories.steps import GPU, HOST, MadeUpCosts, op, tensor
 from lab.multi_gpu import (
@@ -55,20 +58,34 @@ LINK = PeerLink(
 TABLE = MultiGpuTable(
     version=1,
     provenance="made up",
+    data_parallel=DataParallelCosts(
+        step_dispatches=100,
+        replica_dispatches=50,
+        tensor_dispatches=2,
+        replica_tensor_dispatches=1,
+        issue_fraction=0.5,
+        slowest_fraction=0.0,
+    ),
     ddp=DdpCosts(exposed_fraction=0.25, local_ns_per_byte=0.0),
-    held_out=(
+    held_out=tuple(
         HeldOutFactor(
+            strategy=strategy,
             left_out="family",
             num_groups=2,
             num_rows=10,
             median_error_fraction=0.1,
             p90_error_fraction=0.2,
             log_sigma=0.1,
-        ),
+        )
+        for strategy in Strategy
     ),
 )
-SMALL = ModelSize(gradient_bytes=40)
-LARGE = ModelSize(gradient_bytes=1e6)
+DISPATCH_NS = 10.0
+# 10 parameters, 4 of them bytes each; nothing to exchange worth speaking of.
+SMALL = ModelSize(
+    parameter_bytes=40, num_parameter_tensors=10, gradient_bytes=40, num_buffer_tensors=2
+)
+LARGE = ModelSize(parameter_bytes=1e6, num_parameter_tensors=10, gradient_bytes=1e6)
 
 
 def times(**changed: float) -> PhaseTimes:
@@ -84,29 +101,68 @@ def times(**changed: float) -> PhaseTimes:
     return msgspec.structs.replace(lone, **changed)
 
 
+def setup(strategy: Strategy, num_devices: int = 2) -> MultiGpuSetup:
+    return MultiGpuSetup(strategy=strategy, num_devices=num_devices)
+
+
+def test_data_parallel_of_a_launch_bound_step() -> None:
+    shared = shared_times(
+        times(), SMALL, setup(Strategy.DATA_PARALLEL, 3), LINK, DISPATCH_NS, TABLE
+    )
+    # 100 + 3 × 50 + 12 tensors × (2 + 3 × 1) = 310 dispatches of 10 ns.
+    replicate_ns = 3_100
+    forward_ns = 1_000 * (1 + 0.5 * 2)
+    assert shared.host_ns == pytest.approx(replicate_ns + forward_ns + 2_000 + 500)
+    assert shared.is_host_bound
+    # Three batches are copied first, and 40 bytes of gradients summed last.
+    assert shared.step_ns == pytest.approx(3 * 300 + shared.host_ns + 40)
+    assert shared.communication_ns == pytest.approx(80)
+
+
+def test_data_parallel_of_a_large_model_waits_for_the_exchange() -> None:
+    kernels = times(forward_device_ns=400_000, backward_device_ns=800_000)
+    shared = shared_times(kernels, LARGE, setup(Strategy.DATA_PARALLEL), LINK, DISPATCH_NS, TABLE)
+    # 1 MB at 1 GB/s is 1 ms to each device, before the first kernel, and 1 ms back.
+    assert not shared.is_host_bound
+    assert shared.step_ns == pytest.approx(600 + 1_000_000 + 1_200_050 + 1_000_000)
+
+
+def test_kernels_of_the_forward_pass_wait_for_the_replicas() -> None:
+    kernels = times(forward_device_ns=50_000, backward_device_ns=80_000)
+    shared = shared_times(kernels, SMALL, setup(Strategy.DATA_PARALLEL), LINK, DISPATCH_NS, TABLE)
+    # 100 + 2 × 50 + 12 × (2 + 2) = 248 dispatches before the first launch.
+    assert shared.step_ns == pytest.approx(600 + 2_480 + 130_050 + 40)
+
+
+def test_inference_sums_no_gradients() -> None:
+    size = msgspec.structs.replace(LARGE, gradient_bytes=0.0)
+    shared = shared_times(times(), size, setup(Strategy.DATA_PARALLEL), LINK, DISPATCH_NS, TABLE)
+    assert shared.communication_ns == pytest.approx(1_000_000)
+
+
 def test_ddp_hides_most_of_the_exchange() -> None:
     kernels = times(forward_device_ns=4e6, backward_device_ns=8e6)
-    shared = shared_times(kernels, LARGE, 4, LINK, TABLE)
+    shared = shared_times(kernels, LARGE, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
     # Each of four devices sends 1.5 MB: 1.5 ms, of which a quarter shows.
     assert shared.communication_ns == pytest.approx(1_500_000)
     assert shared.step_ns == pytest.approx(300 + 12_000_050 + 375_000)
 
 
 def test_ddp_cannot_hide_more_than_the_backward_pass_lasts() -> None:
-    shared = shared_times(times(), LARGE, 4, LINK, TABLE)
+    shared = shared_times(times(), LARGE, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
     # 1.5 ms beside 200 ns of kernels, which begin when the forward pass is issued.
     assert shared.step_ns == pytest.approx(300 + 1_000 + 200 + (1_500_000 - 200) + 50)
     assert not shared.is_host_bound
 
 
 def test_ddp_of_a_launch_bound_step_scales_perfectly() -> None:
-    shared = shared_times(times(), SMALL, 8, LINK, TABLE)
+    shared = shared_times(times(), SMALL, setup(Strategy.DDP, 8), LINK, DISPATCH_NS, TABLE)
     assert shared.is_host_bound
     assert shared.step_ns == pytest.approx(300 + 3_500)
 
 
 def test_waits_of_the_lone_step_are_kept() -> None:
-    shared = shared_times(times(), SMALL, 2, LINK, TABLE)
+    shared = shared_times(times(), SMALL, setup(Strategy.DDP), LINK, DISPATCH_NS, TABLE)
     # The lone step takes 300 + 3,500 without waits; 700 more were predicted.
     assert shared_step_ns(shared, times(), 4_500) == pytest.approx(shared.step_ns + 700)
     assert shared_step_ns(shared, times(), 3_000) == pytest.approx(shared.step_ns)
@@ -145,10 +201,19 @@ def traced() -> StepTrace:
 def test_model_size_from_what_the_forward_pass_reads() -> None:
     size = model_size(traced())
     assert size == ModelSize(
+        parameter_bytes=440,
+        num_parameter_tensors=2,
         gradient_bytes=440,
-        # Mean and variance.
+        # Mean and variance, and the counter beside them.
         buffer_bytes=32,
+        num_buffer_tensors=3,
     )
+
+
+def test_batch_that_is_on_the_device_already_looks_like_a_parameter() -> None:
+    trace = traced()
+    resident = msgspec.structs.replace(trace, events=trace.events[1:])
+    assert model_size(resident).num_parameter_tensors == 3
 
 
 def test_model_without_a_backward_pass_exchanges_no_gradients() -> None:
@@ -177,15 +242,16 @@ def shared_by(
     program = build_program(traced(), costs=costs)
     (single,), (times,) = predict_steps(program, [GPU], host), phase_times(program, [GPU], host)
     size = model_size(program.trace)
-    return predict_multi_gpu(single, times, size, host, devices, table=table)
+    return predict_multi_gpu(single, times, size, host, devices, costs=costs, table=table)
 
 
 def test_prediction_has_a_wider_interval_and_says_what_it_assumed() -> None:
     slow = msgspec.structs.replace(HOST, op_ns=1_000.0)
-    predicted = shared_by(MultiGpuSetup(num_devices=4), slow, table=TABLE)
+    predicted = shared_by(setup(Strategy.DATA_PARALLEL, 4), slow, table=TABLE)
     single = predicted.single.estimate
     shared = predicted.step.estimate
-    assert predicted.step.bound is Bound.TRANSFER  # launches alone would take less
+    assert predicted.factor > 1
+    assert predicted.step.bound is Bound.LAUNCH
     assert shared.low_ns < shared.value_ns < shared.high_ns
     assert shared.high_ns / shared.low_ns >= single.high_ns / single.low_ns
     # 90 % of the error of the factor alone, at least: exp(2 × 1.645 × 0.1).
@@ -195,17 +261,18 @@ def test_prediction_has_a_wider_interval_and_says_what_it_assumed() -> None:
 
 
 def test_known_peer_access_needs_no_caveat() -> None:
-    known = MultiGpuSetup(num_devices=2, has_peer_access=True)
+    known = MultiGpuSetup(strategy=Strategy.DDP, num_devices=2, has_peer_access=True)
     predicted = shared_by(known, table=TABLE)
     assert predicted.step.caveats == ()
 
 
 def test_more_devices_never_make_a_step_shorter() -> None:
-    steps = [
-        shared_by(MultiGpuSetup(num_devices=number)).step.estimate.value_ns
-        for number in (2, 3, 4, 8)
-    ]
-    assert steps == sorted(steps)
+    for strategy in Strategy:
+        steps = [
+            shared_by(setup(strategy, num_devices)).step.estimate.value_ns
+            for num_devices in (2, 3, 4, 8)
+        ]
+        assert steps == sorted(steps)
 
 
 def test_recorded_exchanges_replace_ddps_defaults() -> None:
@@ -218,7 +285,7 @@ def test_recorded_exchanges_replace_ddps_defaults() -> None:
         Collective(kind="all_reduce", num_bytes=100_000),
     )
     size = msgspec.structs.replace(LARGE, exchanges=exchanges)
-    shared = shared_times(kernels, size, 4, LINK, TABLE)
+    shared = shared_times(kernels, size, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
     # The buckets are 1 MB, as by default. The others wait: 0.1 MB in one direction, three quarters
     # of 0.1 MB twice in halves of an all-reduce, and one and a half of it in a whole one.
     others_ns = 100_000 + 75_000 + 75_000 + 150_000
@@ -229,7 +296,7 @@ def test_recorded_exchanges_replace_ddps_defaults() -> None:
 def test_script_that_joins_a_group_and_exchanges_nothing_scales_perfectly() -> None:
     group = ProcessGroup(num_processes=4)
     size = model_size(msgspec.structs.replace(traced(), group=group))
-    shared = shared_times(times(), size, 4, LINK, TABLE)
+    shared = shared_times(times(), size, setup(Strategy.DDP, 4), LINK, DISPATCH_NS, TABLE)
     assert shared.communication_ns == 0
     assert model_size(traced()).exchanges is None
 
@@ -320,14 +387,24 @@ def test_dividing_the_batch_never_takes_longer_than_a_batch_for_each(
     assert divided.communication_ns == each.communication_ns
 
 
-@pytest.mark.parametrize("note", ["generation v0; DDP", "torch DistributedDataParallel"])
-def test_a_note_that_names_ddp_assumes_nothing(note: str) -> None:
-    assert setup_of(note, 4) == (MultiGpuSetup(num_devices=4), ())
+@pytest.mark.parametrize(
+    ("note", "strategy"),
+    [
+        ("generation v0; DDP", Strategy.DDP),
+        ("torch DistributedDataParallel", Strategy.DDP),
+        ("cudnn.benchmark on; nn.DataParallel", Strategy.DATA_PARALLEL),
+        ("DataParallel over 4 cards", Strategy.DATA_PARALLEL),
+        ("input 3x224x224", None),
+        ("", None),
+    ],
+)
+def test_strategy_of_a_note(note: str, strategy: Strategy | None) -> None:
+    assert strategy_of(note) is strategy
 
 
 def test_note_that_says_nothing_is_an_assumption() -> None:
     assumed, caveats = setup_of("input 3x224x224", 4)
-    assert assumed == MultiGpuSetup(num_devices=4)
+    assert assumed == setup(Strategy.DDP, 4)
     assert [caveat.code for caveat in caveats] == ["assumed-strategy"]
 
 
@@ -337,8 +414,12 @@ def test_note_says_that_peer_access_was_off() -> None:
     assert caveats == ()
 
 
-def test_shipped_table_has_the_errors_of_the_factor() -> None:
-    assert 0.02 < load_multi_gpu_table().log_sigma < 0.4
+def test_shipped_table_has_the_errors_of_both_strategies() -> None:
+    table = load_multi_gpu_table()
+    for strategy in Strategy:
+        assert 0.02 < table.log_sigma(strategy) < 0.4
+    # One after another, and some for the turns that the threads take at the lock.
+    assert table.data_parallel.issue_fraction <= 1.4
 
 
 def made_up_rows(table: MultiGpuTable) -> list[MultiGpuRow]:
@@ -346,6 +427,8 @@ def made_up_rows(table: MultiGpuTable) -> list[MultiGpuRow]:
     rng = np.random.default_rng(0)
     rows: list[MultiGpuRow] = []
     for index in range(120):
+        strategy = Strategy.DDP if index % 3 == 0 else Strategy.DATA_PARALLEL
+        num_tensors = int(rng.integers(10, 400))
         lone = times(
             forward_host_ns=float(rng.uniform(1e6, 2e7)),
             backward_host_ns=float(rng.uniform(1e6, 2e7)),
@@ -355,11 +438,14 @@ def made_up_rows(table: MultiGpuTable) -> list[MultiGpuRow]:
         row = MultiGpuRow(
             family="abcd"[index % 4],
             device=GPU,
-            setup=MultiGpuSetup(num_devices=int(rng.integers(2, 5))),
+            setup=setup(strategy, int(rng.integers(2, 5))),
             times=lone,
             size=ModelSize(
+                parameter_bytes=float(rng.uniform(1e6, 1e8)),
+                num_parameter_tensors=num_tensors,
                 gradient_bytes=float(rng.uniform(1e6, 1e8)),
             ),
+            dispatch_ns=5_000.0,
             single_ns=lone.copy_ns + max(lone.host_ns, lone.device_ns),
             measured_single_ns=lone.copy_ns + max(lone.host_ns, lone.device_ns),
             measured_ns=1.0,
@@ -372,8 +458,11 @@ def test_fit_finds_the_costs_that_made_the_rows() -> None:
     rows = made_up_rows(TABLE)
     fitted = fit_multi_gpu(rows, "made up")
     assert np.abs(factor_log_ratios(rows, fitted)).max() < 0.02
+    assert fitted.data_parallel.issue_fraction == pytest.approx(0.5, abs=0.05)
     assert fitted.ddp.exposed_fraction == pytest.approx(0.25, abs=0.02)
-    assert [error.left_out for error in fitted.held_out] == ["family", "device"]
+    assert {(error.strategy, error.left_out) for error in fitted.held_out} == {
+        (strategy, name) for strategy in Strategy for name in ("family", "device")
+    }
     by_family = next(error for error in fitted.held_out if error.left_out == "family")
     assert by_family.num_groups == 4
     assert by_family.p90_error_fraction < 0.05
@@ -389,3 +478,4 @@ def test_machine_that_is_slower_throughout_teaches_the_same() -> None:
     assert matched.single_ns == pytest.approx(2 * row.single_ns)
     assert matched.times.host_ns == pytest.approx(2 * row.times.host_ns)
     assert matched.times.device_ns == pytest.approx(2 * row.times.device_ns)
+    assert matched.dispatch_ns == pytest.approx(10_000)

@@ -75,7 +75,6 @@ def test_a_remark_after_a_device_is_left_out_and_told(tmp_path: Path) -> None:
     [
         ({"parallelism": "fsdp FULL_SHARD"}, "parameters shared out over devices"),
         ({"note": "8 GPUs, ZeRO-3"}, "parameters shared out over devices"),
-        ({"num_devices": "4", "note": "nn.DataParallel"}, "nn.DataParallel"),
         ({"grad_accum": "4"}, "gradients of several micro-batches"),
         ({"act_ckpt": "True"}, "activations computed twice"),
         (
