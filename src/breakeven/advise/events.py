@@ -79,12 +79,6 @@ def is_in_place(op: Op) -> bool:
     return base_name(op).endswith("_")
 
 
-def is_convolution(op: Op) -> bool:
-    """Return whether ``op`` is a convolution or its gradient."""
-    name = bare_name(op)
-    return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
-
-
 def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
     """Return the operator with each of its tensors changed by ``change``."""
     return replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
