@@ -172,17 +172,12 @@ class MemoryWriters:
         """Follow single-input operators back, such as ``p.grad.abs().mean()`` from its mean.
 
         Args:
-            storage: Memory of the value; -1 if unknown, which uses the operator just before.
+            storage: Memory of the value.
             before: Position in the step.
 
         Returns:
             The names of the operators, and the memory that the earliest one reads.
         """
-        if storage == -1:
-            last = self._trace.events[before - 1] if before else None
-            if not isinstance(last, Op) or not last.outputs:
-                return frozenset(), -1
-            storage = last.outputs[0].storage
         names, passed = frozenset[str](), list[int]()
         while storage not in self.updated:
             index = self.writer(storage, before)

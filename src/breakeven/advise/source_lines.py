@@ -96,20 +96,9 @@ def layer_at(
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of a value assigned to ``self.attribute`` or a variable."""
-    inside: ast.AST = call
     for parent in source.parents(call):
         if isinstance(parent, ast.Assign):
-            pairs = [(target, parent.value) for target in parent.targets]
-            # `self.a, self.b = one, other`
-            for target, value in list(pairs):
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    pairs += zip(target.elts, value.elts, strict=False)
-            return any(
-                last_name(target) == attribute and value in (parent.value, inside)
-                for target, value in pairs
-            )
+            return any(last_name(target) == attribute for target in parent.targets)
         if isinstance(parent, ast.stmt):
             return False
-        if not isinstance(parent, ast.Tuple):
-            inside = parent
     return False

@@ -356,20 +356,6 @@ def test_numpy_after_a_read_belongs_to_the_round_trip() -> None:
     assert "HOST001" not in diagnosed(inside(9), read, pause(11), inside(11), text=text)
 
 
-def test_work_on_a_line_that_logs_tensors_is_told_as_logging() -> None:
-    text = ROLLOUT.replace("advance(", "add_image(")
-    line_10 = Location(file="train.py", line=10, function="train")
-    number, tensor_read = (
-        Sync(kind="cpu", num_bytes=num_bytes, location=line_10) for num_bytes in (4, 40)
-    )
-    events = (inside(9), pause(11), inside(11))
-
-    assert finding("HOST001", diagnosed(number, *events, text=text)).line == 10
-    found = diagnosed(tensor_read, *events, text=text)
-    assert "HOST001" not in found
-    assert finding("SYNC008", found).line == 10
-
-
 def test_an_optimizer_of_the_users_is_no_simulator() -> None:
     text = ROLLOUT.replace("world.advance", "optimizer.advance")
     assert "HOST001" not in diagnosed(inside(9), pause(11), inside(11), text=text)

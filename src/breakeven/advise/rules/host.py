@@ -41,7 +41,7 @@ def script_pauses(case: RuleInput) -> Matches:
             if is_known:
                 groups.setdefault(location, {})[index] = work
     # Work on a logged tensor disappears with the logging, which has its own rule.
-    logged = waits_of(case, Wait.LOG, Wait.SAVED)
+    logged = waits_of(case, Wait.LOG)
     logging = {line_of(case.trace.events[index]) for index in logged} - {None}
     for location, pauses in groups.items():
         duration_ns = sum(work.duration_ns for work in pauses.values())

@@ -14,16 +14,12 @@ from breakeven.source import (
     SourceFile,
     declared_names,
     dotted_name,
-    is_constant,
-    keyword,
     last_name,
     own_nodes,
     written_names,
 )
 from breakeven.trace import Copy, HostWork, Location, ModelCall, Op, Phase, StepTrace, Sync
 from breakeven.units import format_bytes, format_duration
-
-_ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
 
 # Operators that autograd runs on every gradient to look for NaN.
 _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
@@ -43,41 +39,22 @@ def anomaly_checks(case: RuleInput) -> Matches:
                 answers |= written_by([event])
         elif isinstance(event, Sync) and (event.storage in answers or checks[-1:] == [index - 1]):
             checks.append(index)
+    calls = recorded_calls(case, "set_detect_anomaly", "detect_anomaly")
+    switches = (call.location for call in calls if call.argument != "False" and call.location)
     yield Match(
         title="autograd looks for invalid values in every backward pass",
         fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
         evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
         "step are its own",
-        location=next(_anomaly_switches(case), None),
+        location=next(switches, None),
         events=tuple(checks),
         edit=without(checks) if checks else None,
     )
 
 
-def _anomaly_switches(case: RuleInput) -> Iterator[Location | None]:
-    """Yield the lines that may have enabled the checks, most certain first."""
-    for source, call in case.sources.calls("Trainer"):
-        value = keyword(call, "detect_anomaly")
-        if value is not None and is_constant(value, True):
-            yield source.location(value)
-    for seen in recorded_calls(case, *_ANOMALY_CALLS):
-        if seen.argument != "False" and seen.location is not None:
-            yield seen.location
-    for source, call in case.sources.calls(*_ANOMALY_CALLS):
-        if not (call.args and is_constant(call.args[0], False)):
-            yield source.location(call)
-
-
 @rule("RUN002", "DATAPARALLEL")
 def data_parallel(case: RuleInput) -> Matches:
-    called = [call.location for call in recorded_calls(case, "DataParallel")]
-    written = [
-        source.location(call)
-        for source, call in case.sources.calls("DataParallel")
-        # Under a condition, only a recorded call counts.
-        if not any(isinstance(above, (ast.If, ast.IfExp)) for above in source.parents(call))
-    ]
-    for location in one_per_line([*called, *written]):
+    for location in one_per_line(call.location for call in recorded_calls(case, "DataParallel")):
         yield Match(
             title="nn.DataParallel copies the model to every GPU in every step",
             fix="one GPU for a small model; DistributedDataParallel for a large one",
