@@ -194,7 +194,7 @@ def test_the_line_of_layers_that_are_made_in_a_tuple() -> None:
             )
             self.stem = nn.Sequential(*(
                 nn.Conv2d(8, 8, 3),
-                nn.Conv2d(8, 8, 3),  # here: Block.stem.1
+                nn.Conv2d(8, 8, 3),  # here
             ))
     """
     sizes = {"channels_in": 8, "channels_out": 8}
