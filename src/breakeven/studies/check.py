@@ -48,7 +48,6 @@ from breakeven.studies.measured_step import (
     shown_host,
     step_caveats,
 )
-from breakeven.studies.runner import is_worth_repeating, less_disturbed
 from breakeven.studies.study import StudyOptions, host_as_told, start_study
 from breakeven.verdict import (
     DeviceKind,
@@ -159,8 +158,6 @@ def check_step(
     check_host_name(host)
     with kept_training(None if isinstance(step, TrainingLoop) else step):
         plain = time_step(step, budget_s=budget_s)
-        if is_worth_repeating(plain):
-            plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
         return check_runs(
             plain, trace_step(step), target=step_name(step), devices=devices, host=host,
             knows_other_cpus=knows_other_cpus,

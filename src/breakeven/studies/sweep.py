@@ -171,7 +171,6 @@ def sweep_target(
         )  # fmt: skip
         on_cpu.measure(gpu_times)
         tell({})  # report all interpolated points
-        kept.complete()
         progress.end()
     points = tuple(point for settings in every_point for point in points_at(settings))
     failures: list[SweepFailure] = []
