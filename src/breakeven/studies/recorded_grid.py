@@ -226,18 +226,10 @@ def steps_along(
             fill_part(values[: at + 1], ())
             fill_part(values[at:], beyond)
 
-    numbers = sorted(value for value in axis.values if not isinstance(value, str))
-    whole = [value for value in numbers if isinstance(value, int)]
+    whole = sorted(value for value in axis.values if isinstance(value, int))
     differs_at: int | None = None
-    if len(numbers) < max(len(axis.values), _FEWEST_TO_SCALE):
+    if len(whole) < max(len(axis.values), _FEWEST_TO_SCALE):
         pass  # record each
-    elif len(whole) < len(numbers):
-        # Use one step for all if the number changes nothing, as a learning rate does.
-        one, *others = [step_at(numbers[at]) for at in (0, len(numbers) // 2, -1)]
-        if isinstance(one, StepTrace) and all(
-            isinstance(other, StepTrace) and is_same_step(one, other) for other in others
-        ):
-            found.update(dict.fromkeys(numbers, one))
     elif axis.name == "batch_size":
         # At large batch sizes an epoch has few steps, and some of these are cut off or evaluate the
         # model. A step recorded there may differ from that of smaller batches; if it does, derive
@@ -364,11 +356,6 @@ def scale_knob(
 
     is_consistent = all(batch_size(value) == step.batch_size for value, step in traced.items())
     return step_at if is_consistent else None
-
-
-def is_same_step(one: StepTrace, other: StepTrace) -> bool:
-    """Return whether two traces have the same operators on the same shapes."""
-    return _shapes(one) == _shapes(other) and one.num_parameters == other.num_parameters
 
 
 def _with_common_work(traced: Mapping[int, StepTrace]) -> dict[int, StepTrace]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,17 @@ from breakeven.studies.sweep_axes import (
     values_at,
 )
 from breakeven.timing import Estimate, Source
-from breakeven.verdict import AxisRole, AxisValue, DeviceKind, DeviceResult, SizeCurve, SweepAxis
+from breakeven.verdict import (
+    AxisRole,
+    AxisValue,
+    DeviceKind,
+    DeviceResult,
+    LogRatio,
+    SizeCurve,
+    SweepAxis,
+    curve_point,
+    log_ratio,
+)
 
 # A time far from any other curve may be imprecise; close curves need more precision.
 COARSE_BUDGET_S = 0.3
@@ -356,12 +367,11 @@ class CpuCurve:
         wanted: list[int] = []
         for other in others:
             sizes = [size for size in known if size in other]
-            ratios = [math.log(curve.at(size).value_ns / other[size].value_ns) for size in sizes]
-            pair = _last_crossing(ratios) or _closest(
-                ratios, [_width(curve.at(size), other[size]) for size in sizes]
-            )
-            for position in sorted(pair, key=lambda at, r=ratios: abs(r[at])):
-                size = sizes[position]
+            ratios = {
+                size: log_ratio(curve_point(size, curve.at(size)), curve_point(size, other[size]))
+                for size in sizes
+            }
+            for size in _near_crossing(ratios):
                 is_open = size not in self._times and size not in self._failed
                 if is_open and self._why_not(size) is None:
                     wanted.append(size)
@@ -410,25 +420,13 @@ class CpuCurve:
         )
 
 
-def _last_crossing(ratios: Sequence[float]) -> tuple[int, ...]:
-    """Return the positions around the last change of sign; none if there is none."""
-    for position in range(len(ratios) - 1, 0, -1):
-        if (ratios[position] > 0) is not (ratios[position - 1] > 0):
-            return (position - 1, position)
-    return ()
+def _near_crossing(ratios: Mapping[int, LogRatio]) -> list[int]:
+    """Return the sizes around the last crossing, the nearest first.
 
-
-def _closest(ratios: Sequence[float], widths: Sequence[float]) -> tuple[int, ...]:
-    """Return the position where the curves are closest, if that is within the intervals."""
-    if not ratios:
-        return ()
-    nearest = min(range(len(ratios)), key=lambda at: abs(ratios[at]))
-    return (nearest,) if abs(ratios[nearest]) < widths[nearest] else ()
-
-
-def _width(one: Estimate, other: Estimate) -> float:
-    """Return the larger half-width of the interval of the log ratio of two times."""
-    return max(
-        math.hypot(math.log(one.high_ns / one.value_ns), math.log(other.value_ns / other.low_ns)),
-        math.hypot(math.log(one.value_ns / one.low_ns), math.log(other.high_ns / other.value_ns)),
-    )
+    Without a crossing, it is the size at which the curves are closest, if they may touch there.
+    """
+    nearest = sorted(ratios, key=lambda size: abs(ratios[size].value))
+    for size, larger in reversed([*itertools.pairwise(ratios)]):
+        if (ratios[size].value > 0) is not (ratios[larger].value > 0):
+            return [one for one in nearest if one in (size, larger)]
+    return [size for size in nearest[:1] if not (ratios[size].is_won or ratios[size].is_lost)]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
     from breakeven.verdict.compiled import compiled_steps as compiled_steps
+    from breakeven.verdict.crossover import LogRatio as LogRatio
     from breakeven.verdict.crossover import Timed as Timed
     from breakeven.verdict.crossover import find_crossover as find_crossover
     from breakeven.verdict.crossover import log_ratio as log_ratio
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from breakeven.verdict.program_summary import BetweenTime as BetweenTime
     from breakeven.verdict.program_summary import ProgramPart as ProgramPart
     from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
-    from breakeven.verdict.program_summary import TrainingTime as TrainingTime
     from breakeven.verdict.report import Choice as Choice
     from breakeven.verdict.report import Crossover as Crossover
     from breakeven.verdict.report import Curve as Curve

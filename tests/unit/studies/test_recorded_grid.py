@@ -153,13 +153,6 @@ def test_axis_with_a_kink_is_recorded_more_often_and_told_exactly() -> None:
         assert shapes(step) == shapes(kinked(width))
 
 
-def test_number_that_changes_nothing_is_recorded_three_times() -> None:
-    recorder = Recorder(lambda _: linear_step(16))
-    steps, _ = steps_along(axis(*(number / 10 for number in range(1, 21))), recorder)
-    assert len(recorder.recorded) == 3
-    assert len(steps) == 20
-
-
 @pytest.mark.parametrize("values", [("a", "b", "c", "d"), (1, 2, "c", 4), (1, 2, 3)])
 def test_few_values_and_words_are_each_recorded(values: tuple[AxisValue, ...]) -> None:
     recorder = Recorder(lambda _: linear_step(16))
