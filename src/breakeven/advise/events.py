@@ -55,14 +55,6 @@ def common_start(stacks: Iterable[tuple[_Frame, ...]]) -> tuple[_Frame, ...]:
     return tuple(level[0] for level in levels)
 
 
-def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
-    """Return each line once, in order of first occurrence."""
-    found: dict[tuple[str, int] | None, Location | None] = {}
-    for place in places:
-        found.setdefault(line_of(place), place)
-    return list(found.values())
-
-
 def base_name(op: Op) -> str:
     """Return the name without namespace and overload: ``add_`` for ``aten.add_.Tensor``."""
     return op.name.split(".")[1] if "." in op.name else op.name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
-from breakeven.advise import diagnose, kept_findings
+from breakeven.advise import RuleInput, diagnose, kept_findings
 from breakeven.calibrate import (
     check_host_name,
     find_host,
@@ -33,7 +33,6 @@ from breakeven.studies.comparison import (
     predict_absent_cpus,
     predict_captured,
     predict_compiled,
-    rule_input,
     step_summary,
 )
 from breakeven.studies.host_work import host_for_prediction
@@ -270,7 +269,10 @@ def _report(
         length: Length of the training.
     """
     best, scaled, sources = compared.best.device, sizes.scaled, tuple(step.traced.sources)
-    case = rule_input(compared, best, Sources.of(sources), scaled=scaled)
+    case = RuleInput.of(
+        compared.program, best, compared.host, sources=Sources.of(sources), scaled=scaled,
+        prediction=compared.best,
+    )  # fmt: skip
     diagnosed = diagnose(case)
     edits = {one.finding.code: one.match.edit for one in diagnosed}
     found, of_findings = kept_findings(diagnosed, case)

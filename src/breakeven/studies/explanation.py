@@ -21,7 +21,7 @@ from breakeven.report import (
 )
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program
 from breakeven.source import Sources
-from breakeven.studies.comparison import Comparison, compare_devices, rule_input, step_summary
+from breakeven.studies.comparison import Comparison, compare_devices, step_summary
 from breakeven.timing import Source
 from breakeven.trace import (
     Copy,
@@ -80,7 +80,10 @@ def explained(
             scaled = None
     prediction = compared.prediction_on(device)
     what_if = WhatIf(compared.program, device, compared.host)
-    case = rule_input(compared, device, sources, scaled=scaled, cpu=recording.cpu)
+    case = RuleInput.of(
+        compared.program, device, compared.host, sources=sources, scaled=scaled,
+        cpu=recording.cpu, prediction=prediction,
+    )  # fmt: skip
     found, of_findings = kept_findings(diagnose(case, what_if=what_if), case)
     wanted = [one for one in found if rules is None or one.finding.code in rules]
     timeline, cut = shortened(critical_timeline(compared.program, what_if))

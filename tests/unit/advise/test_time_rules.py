@@ -398,10 +398,6 @@ BOTH = {
         for name in devices:
             run(name)
         """,
-    "calls": """\
-        run("cpu")
-        run(device="cuda")
-        """,
 }
 ONE = {
     "choice": """\

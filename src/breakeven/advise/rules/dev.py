@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from breakeven.advise.events import line_of, on_device, parameters_of, read_by
@@ -17,7 +17,6 @@ from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
     Sources,
-    arguments_of,
     dotted_name,
     is_constant,
     keyword,
@@ -114,27 +113,12 @@ def _may_forget_gpu(sources: Sources) -> bool:
 
 
 def compares_devices(sources: Sources) -> bool:
-    """Return whether a script runs the same work on the CPU and on a GPU in turn.
-
-    It loops over both, or calls a function with each.
-    """
-
-    def names_both(texts: Iterable[str]) -> bool:
-        return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
-
-    for source in sources:
-        for loop in source.nodes(ast.For):
-            name = dotted_name(loop.iter) or "-"
-            made = (own.value for own in source.bindings if own.name == name)
-            if names_both(_texts_in(loop.iter, *made, *source.calls(f"{name}.append"))):
-                return True
-        called: dict[str, list[str]] = {one.name: [] for one in source.nodes(ast.FunctionDef)}
-        for call in source.nodes(ast.Call):
-            texts = _texts_in(*arguments_of(call))
-            # Both in one call are options to choose from.
-            if dotted_name(call.func) in called and not names_both(texts):
-                called[dotted_name(call.func)] += texts
-        if any(map(names_both, called.values())):
+    """Return whether a script loops over the CPU and a GPU."""
+    for source, loop in sources.nodes(ast.For):
+        name = dotted_name(loop.iter) or "-"
+        made = (own.value for own in source.bindings if own.name == name)
+        texts = _texts_in(loop.iter, *made, *source.calls(f"{name}.append"))
+        if {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}:
             return True
     return False
 

@@ -359,10 +359,6 @@ def restarted_workers(case: RuleInput) -> Matches:
 def _has_several_epochs(case: RuleInput, loader: LoaderFacts) -> bool:
     if loader.num_epochs > 1:
         return True
-    for _, call in case.sources.calls("Trainer", "TrainingArguments"):
-        for given in call.keywords:
-            if given.arg in ("max_epochs", "num_train_epochs"):
-                return not is_constant(given.value, 1)
     return any(
         "epoch" in ast.unparse(loop.target).lower()
         and not (isinstance(loop.iter, ast.Call) and is_constant((*loop.iter.args, None)[0], 1))

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from breakeven.advise.events import common_start, line_of, one_per_line, read_by, written_by
+from breakeven.advise.events import common_start, line_of, read_by, written_by
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule, without
 from breakeven.advise.source_lines import recorded_calls, trainer_setting
 from breakeven.source import (
@@ -54,12 +54,12 @@ def anomaly_checks(case: RuleInput) -> Matches:
 
 @rule("RUN002", "DATAPARALLEL")
 def data_parallel(case: RuleInput) -> Matches:
-    for location in one_per_line(call.location for call in recorded_calls(case, "DataParallel")):
+    for call in recorded_calls(case, "DataParallel"):
         yield Match(
             title="nn.DataParallel copies the model to every GPU in every step",
             fix="one GPU for a small model; DistributedDataParallel for a large one",
             evidence="the model is wrapped in torch.nn.DataParallel",
-            location=location,
+            location=call.location,
         )
 
 
@@ -154,7 +154,7 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
     """
     found = dict.fromkeys((index for call in calls for index in _range(call)), False)
     first = min(found, default=len(trace.events))
-    known, made, copied_bytes = set[int](), set[int](), set[int]()
+    known, made = set[int](), set[int]()
     for index, event in enumerate(trace.events):
         if isinstance(event, Op):
             reads, writes = read_by([event]), written_by([event]) - read_by([event])
@@ -164,19 +164,9 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
         if index in found:
             # A view shares memory that existed before, so the call did not make it.
             made |= writes - known
-        elif index > first:
-            # A copy has another memory number on the other side: a new one of equal size.
-            if isinstance(event, Op):
-                made |= {
-                    spec.storage
-                    for spec in event.inputs
-                    if spec.storage not in known and spec.num_bytes in copied_bytes
-                }
-            if not made.isdisjoint(reads):
-                found[index] = True
-                made |= writes
-                if isinstance(event, Copy):
-                    copied_bytes.add(event.num_bytes)
+        elif index > first and not made.isdisjoint(reads):
+            found[index] = True
+            made |= writes
         known |= reads | writes
     return found
 
