@@ -175,7 +175,7 @@ def steps_along(
 ) -> tuple[dict[AxisValue, Step], int | None]:
     """Return the step at every value of an axis, and the first value at which it differs.
 
-    If the step is regular in a part of the axis, then three values determine the others there.
+    If the step is regular along the axis, then three values determine the others.
 
     Args:
         axis: The axis.
@@ -197,27 +197,17 @@ def steps_along(
         found.update({value: scaling(value) for value in values})
         return True
 
-    def fill_part(values: Sequence[int], beyond: Sequence[int]) -> None:
-        """Fill in from the first to the last value, and beyond if the samples determine that."""
-        if len(values) < _FEWEST_TO_SCALE:
-            return
-        middle = _middle(values[1:-1], values[0], values[-1])
-        if not fill((values[0], middle, values[-1]), (*values, *beyond)):
-            at = values.index(middle)
-            fill_part(values[: at + 1], ())
-            fill_part(values[at:], beyond)
-
     whole = sorted(value for value in axis.values if isinstance(value, int))
     differs_at: int | None = None
     if len(whole) < max(len(axis.values), _FEWEST_TO_SCALE):
         pass  # record each
-    elif axis.name == "batch_size":
+    else:
         # At large batch sizes an epoch has few steps, and some of these are cut off or evaluate the
         # model. A step recorded there may differ from that of smaller batches; if it does, derive
-        # it from those.
+        # it from those. Another knob may change the step for good: then record each value.
         known = _recordable(step_at(whole[0]), whole)
         last, not_alike = known[-1], None
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MOST_TRIES if axis.name == "batch_size" else 1):
             between = [value for value in known if whole[0] < value < last]
             if not between:
                 break
@@ -226,9 +216,6 @@ def steps_along(
                 differs_at = not_alike
                 break
             last, not_alike = middle, last
-    else:
-        known = _recordable(step_at(whole[0]), whole)
-        fill_part(known, [value for value in whole if value > known[-1]])
     steps = {value: found[value] if value in found else step_at(value) for value in axis.values}
     return steps, differs_at
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from breakeven.advise.events import common_start, line_of, read_by, written_by
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule, without
-from breakeven.advise.source_lines import recorded_calls, trainer_setting
+from breakeven.advise.source_lines import recorded_calls
 from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
@@ -76,7 +76,6 @@ _ACTS = re.compile(
     r"(?:$|[^a-z])",
     re.IGNORECASE,
 )
-_SETTINGS = ("val_check_interval", "eval_steps", "eval_strategy", "evaluation_strategy")
 
 
 @rule("RUN003", "EVAL_OFTEN")
@@ -116,14 +115,12 @@ def frequent_evaluation(case: RuleInput) -> Matches:
             continue
         records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
         often = "" if len(own) == 1 else f" {len(own)} times"
-        # A trainer that calls the model may have a setting for the evaluation interval.
-        settings = (trainer_setting(case, at, *_SETTINGS) for at in _stack(trace, own[0]))
         yield Match(
             title=f"{own[0].model} is evaluated{often} in every training step{records}",
             fix="evaluate once per epoch or every n-th step, under torch.no_grad()",
             evidence=f"{len(events)} of {len(trace.events)} events of the step belong to "
             "forward passes without gradients",
-            location=next((at for at in settings if at is not None), places[line]),
+            location=places[line],
             events=events,
             edit=without(events),
         )
@@ -202,12 +199,11 @@ def frequent_checkpoints(case: RuleInput) -> Matches:
             share = saving_ns / (case.step_ns + saving_ns)
         if share < _MIN_SAVE_FRACTION:
             continue
-        setting = trainer_setting(case, call.location, "save_steps", "every_n_train_steps")
         yield Match(
             title=f"saving takes {format_duration(saving_ns, 2)} per step",
             fix="save by time, or after many steps",
             evidence=f"torch.save in {call.step_count} of {num_steps} recorded steps",
-            location=setting or call.location,
+            location=call.location,
             events=tuple(own),
             share_fraction=share,
             edit=without(own) if own else None,
