@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -118,15 +119,13 @@ class LocalEngine:
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
         """Make each run once, in the order of the requests."""
         (machine,) = self.machines()
+        waiting = "waiting for another breakeven process, which is measuring"
         for request in requests:
-            with machine_lock(self._note_wait):
+            with machine_lock(partial(self._progress.detail, waiting)):
                 done = time_at_point(self._launcher, request, self._insisting, self._progress)
             yield EngineRun(
                 request=request, answer=done.answer, output=done.output, machine=machine
             )
-
-    def _note_wait(self) -> None:
-        self._progress.detail("waiting for another breakeven process, which is measuring")
 
 
 class RunCache:

@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from msgspec.structs import replace
@@ -44,12 +43,8 @@ _CPU_FLOP_PER_S = 2.0e10
 _CPU_BYTES_PER_S = 5.0e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """A step recorded without changed batches or threads; its time is measured too."""
-
-    settings: Settings
-    traced: TracedRun
+# A step recorded without changed batches or threads, and its settings.
+Base = tuple[Settings, TracedRun]
 
 
 class RecordedGrid:
@@ -164,7 +159,7 @@ class RecordedGrid:
             return error
         self._recorded[key] = traced.trace
         if loader is None:
-            self.bases.append(Base(settings=settings, traced=traced))
+            self.bases.append((settings, traced))
             if traced.loader is not None:
                 self._loaders[values_at(settings, self._arguments)] = traced.loader
         return traced.trace

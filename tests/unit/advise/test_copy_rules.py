@@ -347,11 +347,6 @@ UNUSED = """\
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print("running on", device)
     """
-OPTION = """\
-    parser.add_argument("--device", default="cuda")
-    args = parser.parse_args()
-    model = Net()
-    """
 
 
 @pytest.mark.parametrize(
@@ -359,7 +354,6 @@ OPTION = """\
     [
         (DROPPED, 4),
         (UNUSED, 2),
-        (OPTION, 1),
         ("print(torch.cuda.is_available())\n", None),
         ("", None),  # the files are not known
     ],

@@ -170,26 +170,26 @@ LAUNCH_BOUND = tuple(op(10_000, host_ns=1_000_000) for _ in range(4))
         (
             (Copy(source="cpu", destination="cuda:0", num_bytes=2_000_000),),
             Bound.TRANSFER,
-            "Copies between host and GPU make a step take 2 ms on A100, for 2 ms of work there; CPU is "
-            "done in 100 µs.",
+            "Copies between host and GPU make a step take 2 ms on A100, for 2 ms of work there; "
+            "CPU is done in 100 µs.",
         ),
         (
             (HostWork(kind="script", duration_ns=2_000_000), op(10)),
             Bound.HOST_DATA,
-            "The host's own work makes a step take 2 ms on A100, for 10 ns of work there; CPU is "
-            "done in 100 µs.",
+            "The host's own work makes a step take 2 ms on A100, for 10 ns of work there; "
+            "CPU is done in 100 µs.",
         ),
         (
             (op(host_ns=2 * MS, device="cpu", phase=Phase.OPTIMIZER), op(10)),
             Bound.HOST_OPTIMIZER,
-            "The optimizer on the host makes a step take 2 ms on A100, for 10 ns of work there; CPU is "
-            "done in 100 µs.",
+            "The optimizer on the host makes a step take 2 ms on A100, for 10 ns of work there; "
+            "CPU is done in 100 µs.",
         ),
         (
             (Sync(kind="item"),),
             Bound.SYNC,
-            "Waiting for each other makes a step take 1 ms on A100, for 0 ns of work there; CPU is "
-            "done in 100 µs.",
+            "Waiting for each other makes a step take 1 ms on A100, for 0 ns of work there; "
+            "CPU is done in 100 µs.",
         ),
     ],
 )

@@ -19,7 +19,6 @@ from breakeven.source import (
     Sources,
     dotted_name,
     is_constant,
-    keyword,
     last_name,
     nodes_in,
     spans,
@@ -141,12 +140,6 @@ def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
         is_kept = bool(name) and isinstance(target, (ast.Name, ast.Attribute))
         if is_kept and any(map(_is_gpu, ast.walk(value))):
             yield statement, name
-    for call in source.calls("add_argument"):
-        default = keyword(call, "default")
-        if default is not None and _is_gpu(default) and _is_option(call):
-            option = call.args[-1]
-            assert isinstance(option, ast.Constant)
-            yield call, str(option.value).lstrip("-").replace("-", "_")
 
 
 def _is_used(source: SourceFile, name: str) -> bool:
