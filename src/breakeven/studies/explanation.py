@@ -283,15 +283,15 @@ def critical_timeline(program: Program, what_if: WhatIf) -> tuple[TimelineSpan, 
 
 
 def shortened(
-    spans: tuple[TimelineSpan, ...], limit: int = _MAX_SPANS
+    spans: tuple[TimelineSpan, ...],
 ) -> tuple[tuple[TimelineSpan, ...], tuple[Caveat, ...]]:
     """Return the longest spans in order, and a caveat if some were left out."""
-    if len(spans) <= limit:
+    if len(spans) <= _MAX_SPANS:
         return spans, ()
-    longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:limit]
+    longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:_MAX_SPANS]
     kept = tuple(sorted(longest, key=lambda span: (span.start_ns, span.track)))
     message = (
-        f"the timeline holds the {limit} longest of {len(spans)} spans; all of them: --trace FILE"
+        f"the timeline holds the {_MAX_SPANS} longest of {len(spans)} spans; all of them: --trace FILE"
     )
     return kept, (Caveat(code="timeline-cut", message=message),)
 
