@@ -291,7 +291,8 @@ def shortened(
     longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:_MAX_SPANS]
     kept = tuple(sorted(longest, key=lambda span: (span.start_ns, span.track)))
     message = (
-        f"the timeline holds the {_MAX_SPANS} longest of {len(spans)} spans; all of them: --trace FILE"
+        f"the timeline holds the {_MAX_SPANS} longest of {len(spans)} spans; all of them: "
+        "--trace FILE"
     )
     return kept, (Caveat(code="timeline-cut", message=message),)
 

@@ -117,16 +117,10 @@ def _waits_for_loader(detail: StepPrediction) -> bool:
     return detail.loader_ns > _MOST_OF_STEP * detail.estimate.value_ns
 
 
-def _is_tie(detail: StepPrediction) -> bool:
-    """Return whether launches limit the step about as much as the workers of a loader do."""
-    return detail.launch_ns > _MOST_OF_STEP * detail.estimate.value_ns
-
-
 def _because_loader(detail: StepPrediction) -> str:
-    alike = f", and launching {detail.num_kernels} kernels takes about as long"
     return (
         f"The worker processes of the DataLoader take {_about(detail.loader_ns)} for the data of a "
-        f"step, on any device{alike if _is_tie(detail) else ''}"
+        "step, on any device"
     )
 
 
@@ -150,14 +144,11 @@ def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
 
 def _what_makes(detail: StepPrediction) -> str:
     """Name what makes the GPU's step as long as it is, with its verb; empty for its own work."""
-    launching = f"launching {detail.num_kernels} kernels makes"
     own_work = "the host's own work makes"
     if _waits_for_loader(detail):
-        alike = f" and launching {detail.num_kernels} kernels, about alike,"
-        own_work = f"the workers of the DataLoader{alike if _is_tie(detail) else ''} make"
-        launching = own_work if _is_tie(detail) else launching
+        own_work = "the workers of the DataLoader make"
     what_makes = {
-        Bound.LAUNCH: launching,
+        Bound.LAUNCH: f"launching {detail.num_kernels} kernels makes",
         Bound.TRANSFER: "copies between host and GPU make",
         Bound.SYNC: "waiting for each other makes",
         Bound.HOST_DATA: own_work,

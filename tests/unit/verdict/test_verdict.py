@@ -245,19 +245,6 @@ def test_the_loader_is_named_where_it_decides(cpu_ms: float, sentence: str) -> N
     assert verdict.because == sentence
 
 
-@pytest.mark.parametrize("launching_ns", [1.9 * MS, 2.1 * MS])
-def test_a_loader_and_launches_that_take_about_as_long_are_both_named(launching_ns: float) -> None:
-    data = HostWork(kind="data", duration_ns=4_000_000, num_workers=2)
-    prediction = predicted(data, op(10, host_ns=launching_ns))
-    assert prediction.bound is (Bound.HOST_DATA if launching_ns < 2 * MS else Bound.LAUNCH)
-    shown = device_result(prediction)
-    slow, fast = (
-        decide([shown, cpu(cpu_ms)], predictions=[prediction]).because for cpu_ms in (50, 0.1)
-    )
-    assert "the workers of the DataLoader and launching 1 kernels, about alike, make it" in slow
-    assert "and launching 1 kernels takes about as long; CPU is done" in fast
-
-
 def test_a_prediction_becomes_a_result() -> None:
     prediction = predicted(op(2 * MS, host_ns=1))
     shown = device_result(prediction)
