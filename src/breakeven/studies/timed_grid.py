@@ -106,7 +106,6 @@ class TimedGrid:
 
     def __post_init__(self) -> None:
         """Choose the axis of interpolation, and make its curves."""
-        self._last_s: float | None = None
         self._gpu_problems: list[str] = []
         self._curves: list[CpuCurve] = []
         self._singles: list[_Job] = []
@@ -155,7 +154,7 @@ class TimedGrid:
         assert isinstance(size, int)
         if not curve.is_known(size):
             return None
-        run = self.cpu[self.key({**settings, axis.name: min(curve.measured)})]
+        run = self.cpu[self.key({**settings, axis.name: curve.smallest})]
         time = curve.at(size)
         return run, replace(
             measured_result(run, DeviceKind.CPU),
@@ -218,27 +217,14 @@ class TimedGrid:
             if self.has_gpu:
                 on_gpu = replace(request, on_gpu=True, tries_threads=False)
                 by_request.setdefault(on_gpu, []).append(job)
-        waiting = list(by_request)
-        self._begin(waiting, by_request)
-        started_s = monotonic()
+        if jobs:
+            more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+            self.progress.begin(f"measuring the step at {describe(jobs[0][0])}{more}")
         for done in self.kept.measure(list(by_request)):
-            elapsed_s, started_s = monotonic() - started_s, monotonic()
-            if elapsed_s > budget_s:  # otherwise the answer was stored
-                self._last_s = elapsed_s
             for job in by_request[done.request]:
                 self._take(job, done)
-            waiting.remove(done.request)
             if deadline_s is not None and monotonic() > deadline_s:
                 break
-            self._begin(waiting, by_request)
-
-    def _begin(
-        self, waiting: Sequence[RunRequest], by_request: Mapping[RunRequest, Sequence[_Job]]
-    ) -> None:
-        if waiting:
-            where = "GPU" if waiting[0].on_gpu else "CPU"
-            at = describe(by_request[waiting[0]][0][0])
-            self.progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
 
     def _take(self, job: _Job, done: EngineRun) -> None:
         """Store the answer at a point, or the reason why it is no measurement."""
@@ -317,9 +303,9 @@ class CpuCurve:
         self._coarse = self._coarse_sizes()
 
     @property
-    def measured(self) -> frozenset[int]:
-        """Return the sizes that were measured."""
-        return frozenset(self._times)
+    def smallest(self) -> int:
+        """Return the smallest size that was measured."""
+        return min(self._times)
 
     def add(self, size: int, time: Estimate, peak_memory_bytes: int) -> None:
         """Add a measurement."""
