@@ -177,8 +177,19 @@ def test_script_that_fails_everywhere_and_axis_that_does_not_enter_it_are_errors
 
 
 @pytest.mark.slow
-def test_batch_sizes_of_a_script_that_feeds_them_by_hand_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ScriptError, match="feeds its batches by hand") as caught:
+def test_batch_sizes_of_a_script_that_feeds_them_by_hand_are_predicted() -> None:
+    report = sweep(KNOBS, "batch_size=8,64,2000")
+
+    cpu = cpu_points(report)
+    assert [point.batch_size for point in cpu] == [8, 64]  # 2,000 is too far from 16
+    assert {point.source for point in cpu} == {Source.PREDICTED}
+    assert {p.batch_size for p in report.points if p.kind is DeviceKind.GPU} == {8, 64, 2000}
+    assert "batch-sizes-predicted" in {caveat.code for caveat in report.caveats}
+
+
+@pytest.mark.slow
+def test_batch_sizes_that_cannot_be_told_are_refused_with_the_reason_and_what_to_do() -> None:
+    with pytest.raises(ScriptError, match="as large as a dimension of the model") as caught:
         sweep(SCRIPTS / "hand_fed.py", "batch_size=8,16", arguments=["128"])
     assert "{batch_size}" in (caught.value.hint or "")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from breakeven.capture import LoaderUse, PlainRun
+from breakeven.capture import LoaderUse
 from breakeven.errors import Caveat, ScriptError, has_caveat
 from breakeven.memory import physical_bytes
 from breakeven.simulate import predict_steps
@@ -41,11 +41,14 @@ LONGEST_STEP_NS = 1.0e9
 # Factor by which a CPU's curve extends beyond the measured sizes, up to which its error is known.
 BEYOND_MEASURED = 16
 # The same factor if only one size was measured; farther, its time predicts nothing.
-_FARTHEST = 64
+FARTHEST = 64
 # The memory estimate is rough, and a machine that swaps slows other work too.
 _MEMORY_FRACTION = 0.5
-# A container's limit on Linux.
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# Linux has a container's limit in one of these files, depending on the version of cgroups.
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +177,9 @@ class _CpuSizes:
         if because is not None:
             self._skipped = SkippedSize(size=size, because=because)
             return False
-        if (plain := self._timed(size)) is None:
+        change = Change(old_batch_size=self.loader.batch_size, new_batch_size=size)
+        plain = self._runner.time_at(change, budget_s=_BUDGET_S)
+        if plain is None or plain.loader is None or plain.loader.batch_size != size:
             return False
         self.times[size] = plain.measurement.estimate
         self._peak_bytes[size] = plain.peak_memory_bytes
@@ -188,15 +193,11 @@ class _CpuSizes:
         longest_ns = SizeCurve(self.times).at(size).value_ns
         if why_not_measured(longest_ns, self._peak_bytes[base] * size / base) is not None:
             return None
-        plain = self._timed(size, tries_generated=True)
-        return plain.generated.step if plain and plain.generated else None
-
-    def _timed(self, size: int, *, tries_generated: bool = False) -> PlainRun | None:
-        """Time the step at one size; None if the script fails there, or keeps its own size."""
-        change = Change(old_batch_size=self.loader.batch_size, new_batch_size=size)
-        plain = self._runner.time_at(change, budget_s=_BUDGET_S, tries_generated=tries_generated)
-        is_set = plain and plain.loader and plain.loader.batch_size == size
-        return plain if is_set else None
+        change = Change(old_batch_size=base, new_batch_size=size)
+        plain = self._runner.time_at(change, budget_s=_BUDGET_S, tries_generated=True)
+        if plain is None or plain.loader is None or plain.loader.batch_size != size:
+            return None
+        return plain.generated.step if plain.generated else None
 
     def drawn(self) -> list[int]:
         """Return the sizes of the curve: measured ones, powers of two between, and the ends."""
@@ -211,8 +212,13 @@ class _CpuSizes:
         """Yield caveats on sizes measured on a busy machine, and on sizes not measured."""
         if self._busy:
             sizes = ", ".join(map(str, sorted(self._busy)))
-            message = f"this machine was busy at batch size {sizes}; the crossover may be off"
-            yield Caveat(code="busy-at-batch-size", message=message)
+            which = (
+                f"batch size {sizes} was" if len(self._busy) == 1 else f"batch sizes {sizes} were"
+            )
+            yield Caveat(
+                code="busy-at-batch-size",
+                message=f"this machine was busy when {which} measured; the crossover may be off",
+            )
         per_step = self.loader.batches_per_step
         low, high = min(self.times) * per_step, max(self.times) * per_step
         is_beyond = curve.points[0].size < low or curve.points[-1].size > high
@@ -295,21 +301,26 @@ def search_scaled_sizes(step: MeasuredStep, compared: Comparison) -> SizeSearch:
     assert base is not None, "a step is scaled from its batch size"
     # If a step accumulates gradients, then each of its batches has at least one sample.
     least = num_micro_batches(trace.events, trace.facts.model_calls)
-    low, high = max(base // _FARTHEST, least), max(min(base * _FARTHEST, _LARGEST), base)
+    low, high = max(base // FARTHEST, least), max(min(base * FARTHEST, _LARGEST), base)
     sizes = sorted({base, *_powers_between(low - 1, high + 1)})
     steps = {size: scaled.at(size) for size in sizes}
     curves = _curves(compared, steps, {base: step.plain.measurement.estimate})
     index = compared.devices.index(compared.best.device)
-    message = (
-        f"the script feeds its batches by hand: only a batch of {base} was run. "
-        "Times of this CPU at other sizes are predicted from it; the step on GPUs is scaled "
-        "along its batch dimension"
-    )
     return SizeSearch(
         crossover=find_crossover(curves[0], curves[1 + index]),
         curves=curves,
-        caveats=(Caveat(code="batch-sizes-predicted", message=message),),
+        caveats=(predicted_sizes(base),),
         scaled=scaled,
+    )
+
+
+def predicted_sizes(base: int) -> Caveat:
+    """Return the caveat on batch sizes other than the script's."""
+    return Caveat(
+        code="batch-sizes-predicted",
+        message=f"the script feeds its batches by hand: only a batch of {base} was run. "
+        "Times of this CPU at other sizes are predicted from it; the step on GPUs is scaled "
+        "along its batch dimension",
     )
 
 
@@ -400,7 +411,10 @@ def why_not_measured(
 
 def _memory_bytes() -> int:
     """Return this machine's memory, or a container's limit if that is lower."""
-    try:
-        return min(physical_bytes(), int(_CONTAINER_LIMIT.read_text()))
-    except (OSError, ValueError):  # the file is missing, or says "max"
-        return physical_bytes()
+    limits = [physical_bytes()]
+    for path in _CONTAINER_LIMITS:
+        try:
+            limits.append(int(path.read_text()))
+        except (OSError, ValueError):  # the file is missing, or says "max"
+            continue
+    return min(limits)

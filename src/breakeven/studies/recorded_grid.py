@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from breakeven.capture import LoaderUse, TracedRun
 from breakeven.errors import BreakevenError, Caveat, ScriptError
 from breakeven.simulate import build_program
-from breakeven.studies.batch_sizes import second_size, why_not_measured
+from breakeven.studies.batch_sizes import predicted_sizes, second_size, why_not_measured
 from breakeven.studies.runner import Runner
 from breakeven.studies.sweep_axes import Grid, Settings, Values, describe, points_of, values_at
 from breakeven.trace import (
@@ -27,6 +27,7 @@ from breakeven.trace import (
     ScalingError,
     StepTrace,
     Sync,
+    scaled_from_one,
 )
 from breakeven.units import NS_PER_S
 from breakeven.verdict import AxisRole, AxisValue, SweepAxis
@@ -63,8 +64,9 @@ class RecordedGrid:
         self._order = sorted(grid.recorded_axes, key=lambda axis: axis.role is is_size)
         self._arguments = [axis for axis in self._order if axis.role is AxisRole.ARGUMENT]
         self._recorded: dict[Values, Step] = {}
-        # The script's loader, by the values of the arguments.
+        # The script's loader or its only batch size, by the values of the arguments.
         self._loaders: dict[Values, LoaderUse] = {}
+        self._only_sizes: dict[Values, int] = {}
         self.bases: list[Base] = []
         # Caveats on the steps.
         self.caveats: list[Caveat] = []
@@ -80,6 +82,10 @@ class RecordedGrid:
     def loader_at(self, settings: Settings) -> LoaderUse | None:
         """Return the script's own loader at a point; None if it has none."""
         return self._loaders.get(values_at(settings, self._arguments))
+
+    def only_size_at(self, settings: Settings) -> int | None:
+        """Return the only batch size of a script that makes its own batches."""
+        return self._only_sizes.get(values_at(settings, self._arguments))
 
     def _build(self, axes: Sequence[SweepAxis], held: Settings) -> dict[Values, Step]:
         """Return the steps at the fixed settings, by the values of the other axes."""
@@ -115,14 +121,18 @@ class RecordedGrid:
         own = self._record(held)
         if isinstance(own, BreakevenError):
             return dict.fromkeys(axis.values, own)
-        loader = self.loader_at(held)
+        arguments = values_at(held, self._arguments)
+        loader = self._loaders.get(arguments)
         if loader is None:
-            error = ScriptError(
-                "the script feeds its batches by hand, so their size cannot be set from outside",
-                hint="breakeven check predicts other sizes; if the script has an option for it, "
-                "sweep that: --over batch_size=VALUES -- --batch-size {batch_size}",
-            )
-            return dict.fromkeys(axis.values, error)
+            try:
+                scaled = scaled_from_one(own)
+            except ScalingError as error:
+                return dict.fromkeys(axis.values, _no_loader(error.message))
+            base = scaled.first.batch_size
+            assert base is not None, "a step is scaled from its batch size"
+            self._only_sizes[arguments] = base
+            self.caveats.append(predicted_sizes(base))
+            return {value: scaled.at(int(value)) for value in axis.values}
         size, per_step = loader.batch_size, loader.batches_per_step
         other = second_size(size, work_ns(own))
         second = self._record({**held, axis.name: other}, loader)
@@ -163,6 +173,15 @@ class RecordedGrid:
             if traced.loader is not None:
                 self._loaders[values_at(settings, self._arguments)] = traced.loader
         return traced.trace
+
+
+def _no_loader(because: str) -> ScriptError:
+    return ScriptError(
+        "the script feeds its batches by hand, so their size cannot be set from outside, and its "
+        f"recorded step cannot be scaled: {because}",
+        hint="if it has an option for it, sweep that: --over batch_size=VALUES -- --batch-size "
+        "{batch_size}",
+    )
 
 
 def steps_along(

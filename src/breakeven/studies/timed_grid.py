@@ -15,6 +15,7 @@ from breakeven.errors import Caveat
 from breakeven.progress import Progress
 from breakeven.studies.batch_sizes import (
     BEYOND_MEASURED,
+    FARTHEST,
     LONGEST_STEP_NS,
     SkippedSize,
     why_not_measured,
@@ -111,15 +112,21 @@ class TimedGrid:
         self._singles: list[_Job] = []
         axes = self.grid.timed_axes
         points = points_of(axes)
-        self._curve_axis = axis = _curve_axis(axes)
+        is_hand_fed = any(map(self.recorded.only_size_at, points))
+        axis = self.grid.axis_of(AxisRole.BATCH_SIZE) if is_hand_fed else _curve_axis(axes)
+        self._curve_axis = axis
         if axis is None:
             self._singles = [(settings, None) for settings in points if self.is_there(settings)]
             return
         for held in points_of([other for other in axes if other is not axis]):
             values = [value for value in axis.values if self.is_there({**held, axis.name: value})]
-            if sizes := [value for value in values if isinstance(value, int)]:
+            sizes = [value for value in values if isinstance(value, int)]
+            is_set = axis.role is not AxisRole.BATCH_SIZE
+            only = None if is_set or not sizes else self.recorded.only_size_at(held)
+            if sizes:
                 is_size = _is_batch_size(axis)
-                self._curves.append(CpuCurve(sizes, held=held, is_batch_size=is_size))
+                curve = CpuCurve(sizes, held=held, is_batch_size=is_size, only=only)
+                self._curves.append(curve)
 
     def measure(self, others_at: OthersAt) -> None:
         """Time the points that need it.
@@ -284,6 +291,7 @@ class CpuCurve:
         sizes: All sizes, each at least 1.
         is_batch_size: Whether they are batch sizes.
         held: Fixed settings of the curve in its grid.
+        only: The only measurable size; None if all are measurable.
     """
 
     def __init__(
@@ -292,6 +300,7 @@ class CpuCurve:
         *,
         is_batch_size: bool,
         held: Mapping[str, AxisValue] | None = None,
+        only: int | None = None,
     ) -> None:
         self.sizes = sorted(sizes)
         self.held = held or {}
@@ -300,7 +309,8 @@ class CpuCurve:
         self._times: dict[int, Estimate] = {}
         self._peaks_bytes: dict[int, int] = {}
         self._failed: set[int] = set()
-        self._coarse = self._coarse_sizes()
+        self._beyond = BEYOND_MEASURED if only is None else FARTHEST
+        self._coarse = self._coarse_sizes() if only is None else [only]
 
     @property
     def smallest(self) -> int:
@@ -362,7 +372,7 @@ class CpuCurve:
         if any(high < failed <= size for failed in self._failed):
             return False  # larger sizes most likely fail too
         if self._is_batch_size:
-            return low // BEYOND_MEASURED <= size <= high * BEYOND_MEASURED
+            return low // self._beyond <= size <= high * self._beyond
         return low <= size <= high
 
     def at(self, size: int) -> Estimate:

@@ -423,6 +423,6 @@ def test_limit_of_a_container_counts(
     file = tmp_path / "memory.max"
     if limit is not None:
         file.write_text(limit)
-    monkeypatch.setattr(module, "_CONTAINER_LIMIT", file)
+    monkeypatch.setattr(module, "_CONTAINER_LIMITS", (tmp_path / "absent", file))
     assert module.why_not_measured(1.0, 1_000_000) is None
     assert (module.why_not_measured(1.0, 1_100_000) is not None) is is_short

@@ -11,9 +11,10 @@ from breakeven.store import MachineKey, machine_key
 from breakeven.studies import batch_sizes
 from breakeven.studies.engine import EngineRun, RunCache
 from breakeven.studies.runner import Runner
-from breakeven.studies.sweep_axes import Grid, Settings, assign_roles, parse_axis
+from breakeven.studies.sweep_axes import Grid, Settings, assign_roles, parse_axis, values_at
 from breakeven.studies.timed_grid import CpuCurve, TimedGrid
 from breakeven.timing import Estimate, Measurement, Source
+from breakeven.verdict import AxisRole
 from factories.runs import SCRIPT, ScriptedLauncher, failure, loader_use, plain_run
 
 Answer = Callable[[RunRequest], PlainRun | RunFailure]
@@ -45,7 +46,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measure(
     answer: Answer, *over: str, arguments: tuple[str, ...] = (), has_gpu: bool = False,
-    gpu_ns: float | None = None, loader: LoaderUse | None = None,
+    gpu_ns: float | None = None, loader: LoaderUse | None = None, only_size: int | None = None,
 ) -> tuple[TimedGrid, FakeEngine, list[Settings]]:  # fmt: skip
     """Measure a grid to its end; return it, its engine, and the points as they were done."""
     axes = assign_roles([parse_axis(text) for text in over], arguments)
@@ -54,6 +55,11 @@ def measure(
     class MadeUpRecordings:
         def loader_at(self, _: Settings) -> LoaderUse | None:
             return loader
+
+        def only_size_at(self, settings: Settings) -> int | None:
+            # A step is known by all options of the script.
+            values_at(settings, [axis for axis in axes if axis.role is AxisRole.ARGUMENT])
+            return only_size
 
     grid = TimedGrid(
         runner=Runner(ScriptedLauncher(()), SCRIPT, 60.0, progress),  # type: ignore[arg-type]
@@ -180,6 +186,21 @@ def test_each_point_has_the_threads_that_suit_it() -> None:
     assert all(request.tries_threads for request in engine.requests)
     found = {key: (run.num_threads, run.measurement.median_ns) for key, run in grid.cpu.items()}
     assert found == {(500,): (1, 500_000), (2_000,): (4, 1_000_000)}
+
+
+def test_a_batch_size_that_cannot_be_set_is_measured_once_and_others_follow() -> None:
+    grid, engine, _ = measure(
+        lambda request: plain_run(1_000_000 * width(request)),
+        "batch_size=8,64,2000", "width=1,2,3,4", arguments=("{width}",), only_size=16, gpu_ns=1e6,
+    )  # fmt: skip
+
+    assert [width(request) for request in engine.requests] == [1, 2, 3, 4]
+    assert {request.new_batch_size for request in engine.requests} == {0}
+    times = [grid.cpu_at({"batch_size": size, "width": 2}) for size in (8, 64, 2000)]
+    (_, small), (_, large), unknown = times  # type: ignore[misc]
+    assert small.step_ns < 2_000_000 < large.step_ns
+    assert small.source is large.source is Source.PREDICTED
+    assert unknown is None  # 64 times as far from what was measured, and more
 
 
 def estimate(value_ns: float, source: Source = Source.PREDICTED) -> Estimate:
