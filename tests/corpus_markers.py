@@ -32,7 +32,7 @@ SCORED_CAUSES = CPU_CAUSES | frozenset(_SCORED.split()) | {"LAUNCH via SOLVER"}
 
 # Advice that may accompany anything, and what depends on the machine alone.
 _UNSCORED = """
-    COMPILE_MISSING OPT_UNFUSED RECOMPUTE_FROZEN HW_ENV CPU_LAYOUT EAGER_OVERHEAD
+    COMPILE_MISSING OPT_UNFUSED RECOMPUTE_FROZEN HW_ENV
 """
 UNSCORED_CAUSES = frozenset(_UNSCORED.split())
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from msgspec.structs import replace
 from script_runs import request_of as request_of_script
 
 from breakeven.capture import FailureKind, Keep, PlainRun, RunFailure, RunRequest
@@ -203,12 +202,11 @@ def test_each_point_is_measured_alone_and_as_without_ray(
 def test_an_unknown_kind_is_refused_at_once(nodes: Nodes, folder: Path) -> None:
     started_s = time.monotonic()
     with (
-        pytest.raises(BreakevenError, match="no node of the Ray cluster is of the kind") as got,
+        pytest.raises(BreakevenError, match="no node of the Ray cluster is of the kind"),
         RayEngine(nodes.address, machine="{}; rm"),
     ):
         raise AssertionError("it is refused before any work")
     assert time.monotonic() - started_s < 25.0
-    assert "there are: KIND" in got.value.message
     assert stamps(folder) == []
 
 
@@ -274,8 +272,6 @@ def test_what_cannot_run_there_is_named_with_the_node(
     nodes: Nodes, engine: RayEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = request_of("a")
-    with pytest.raises(BreakevenError, match="no node that measures has one"):
-        list(engine.measure([replace(request, on_gpu=True)]))
     (folder / "train.py").rename(folder / "moved.py")
     with pytest.raises(BreakevenError, match=r"the Ray node .+ has no file .+train\.py"):
         list(engine.measure([request]))
@@ -286,22 +282,6 @@ def test_what_cannot_run_there_is_named_with_the_node(
         pytest.raises(BreakevenError, match=r"the Ray node .+ has breakeven .+ here is 9\.9\.9"),
     ):
         list(other.measure([request]))
-
-
-def test_a_node_without_breakeven_says_so() -> None:
-    """What Ray carries there must bring its own code."""
-    from ray import cloudpickle
-
-    carried = cloudpickle.dumps(ray_engine.carried_function())
-    code = (
-        "import sys, ray.cloudpickle; sys.modules['breakeven'] = None; "
-        "run = ray.cloudpickle.loads(sys.stdin.buffer.read()); "
-        "print(run('describe', '0.1', b'').decode())"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], input=carried, capture_output=True, check=True
-    )
-    assert b"has no working breakeven" in ended.stdout
 
 
 @pytest.mark.full

@@ -27,7 +27,7 @@ _NUM_SHOWN = 5
 # Paths of a person's machine, outside /project and /python.
 _PRIVATE = re.compile(rb"/(?:home|Users|root|work|private|mnt|tmp/tmp)\b[^\"]*|[A-Z]:\\\\[^\"]*")
 # Rules that never apply on the machine that froze the runs: two cores, no GPU, other load.
-_RULES_LEFT_OUT = {"CPU004", "CPU006", "HOST001", "RUN007"}
+_RULES_LEFT_OUT = {"HOST001", "RUN007"}
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))

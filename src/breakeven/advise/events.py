@@ -55,14 +55,6 @@ def common_start(stacks: Iterable[tuple[_Frame, ...]]) -> tuple[_Frame, ...]:
     return tuple(level[0] for level in levels)
 
 
-def one_per_line(places: Iterable[Location | None]) -> list[Location | None]:
-    """Return each line once, in order of first occurrence."""
-    found: dict[tuple[str, int] | None, Location | None] = {}
-    for place in places:
-        found.setdefault(line_of(place), place)
-    return list(found.values())
-
-
 def base_name(op: Op) -> str:
     """Return the name without namespace and overload: ``add_`` for ``aten.add_.Tensor``."""
     return op.name.split(".")[1] if "." in op.name else op.name
@@ -77,12 +69,6 @@ def bare_name(op: Op) -> str:
 def is_in_place(op: Op) -> bool:
     """Return whether the operator writes into its first argument: ``aten.add_.Tensor``."""
     return base_name(op).endswith("_")
-
-
-def is_convolution(op: Op) -> bool:
-    """Return whether ``op`` is a convolution or its gradient."""
-    name = bare_name(op)
-    return name in CONVOLUTIONS or name == CONVOLUTION_BACKWARD
 
 
 def with_tensors(op: Op, change: Callable[[TensorSpec], TensorSpec]) -> Op:
@@ -178,17 +164,12 @@ class MemoryWriters:
         """Follow single-input operators back, such as ``p.grad.abs().mean()`` from its mean.
 
         Args:
-            storage: Memory of the value; -1 if unknown, which uses the operator just before.
+            storage: Memory of the value.
             before: Position in the step.
 
         Returns:
             The names of the operators, and the memory that the earliest one reads.
         """
-        if storage == -1:
-            last = self._trace.events[before - 1] if before else None
-            if not isinstance(last, Op) or not last.outputs:
-                return frozenset(), -1
-            storage = last.outputs[0].storage
         names, passed = frozenset[str](), list[int]()
         while storage not in self.updated:
             index = self.writer(storage, before)

@@ -71,11 +71,7 @@ def fix_of(case: RuleInput, code: str, match: Match) -> str:
     frames = frames_below(case, match)
     if not frames or framework.name == "accelerate":
         return match.fix
-    # The innermost method of the framework: `Trainer.compute_loss`.
-    names = (frame.rpartition(":")[2] for frame in frames if not frame.startswith("torch."))
-    methods = [name for name in names if "." in name and "<locals>" not in name]
-    where = f"in a subclass that overrides {methods[-1]}: " if methods else ""
-    return f"inside {framework.name}: not an argument; {where}{match.fix}"
+    return f"inside {framework.name}: not an argument; {match.fix}"
 
 
 def frames_below(case: RuleInput, match: Match) -> tuple[str, ...]:

@@ -79,11 +79,13 @@ class RuleInput:
         sources: Sources | None = None,
         scaled: ScaledTrace | None = None,
         cpu: CpuFacts | None = None,
+        prediction: StepPrediction | None = None,
     ) -> RuleInput:
         """Return a step with its prediction for a device, by default with the shipped costs."""
         program = step if isinstance(step, Program) else build_program(step, costs=costs)
         host = host.for_device(device)
-        (prediction,) = predict_steps(program, (device,), host)
+        if prediction is None:
+            (prediction,) = predict_steps(program, (device,), host)
         return cls(
             trace=program.trace,
             program=program,

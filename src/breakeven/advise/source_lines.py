@@ -5,39 +5,16 @@ from __future__ import annotations
 import ast
 
 from breakeven.advise.rule import RuleInput
-from breakeven.source import SourceFile, Sources, dotted_name, is_named, keyword, last_name
+from breakeven.source import SourceFile, Sources, is_named, keyword, last_name
 from breakeven.trace import Call, Location, Op
 
 # Literal dimensions of a layer, by position in its call.
 _SIZES = (("in_channels", "in_features"), ("out_channels", "out_features"))
-_STARTS = (".fit", ".train")
-_TRAINERS = ("Trainer", "TrainingArguments", "Seq2SeqTrainingArguments", "ModelCheckpoint")
 
 
 def recorded_calls(case: RuleInput, *names: str) -> tuple[Call, ...]:
     """Return the recorded calls whose dotted name ends with one of ``names``."""
     return tuple(call for call in case.facts.calls if is_named(call.name, *names))
-
-
-def trainer_setting(case: RuleInput, location: Location | None, *names: str) -> Location | None:
-    """Return the line of a trainer's setting, for a line that starts the trainer's loop.
-
-    Args:
-        case: The step.
-        location: The user's line of an event.
-        names: Arguments to look for, most specific first.
-    """
-    source = case.sources.find(location)
-    if source is None or location is None:
-        return None
-    called = [dotted_name(call.func) for call in source.calls_on(location.line)]
-    if not any(name.endswith(_STARTS) and "trainer" in name.lower() for name in called):
-        return None
-    calls = [
-        (holder, call) for holder in (source, *case.sources) for call in holder.calls(*_TRAINERS)
-    ]
-    found = ((holder, keyword(call, name)) for name in names for holder, call in calls)
-    return next((holder.location(value) for holder, value in found if value is not None), None)
 
 
 def line_of_layer(
@@ -96,20 +73,9 @@ def layer_at(
 
 def _is_made_for(source: SourceFile, call: ast.Call, attribute: str) -> bool:
     """Return whether the call is part of a value assigned to ``self.attribute`` or a variable."""
-    inside: ast.AST = call
     for parent in source.parents(call):
         if isinstance(parent, ast.Assign):
-            pairs = [(target, parent.value) for target in parent.targets]
-            # `self.a, self.b = one, other`
-            for target, value in list(pairs):
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    pairs += zip(target.elts, value.elts, strict=False)
-            return any(
-                last_name(target) == attribute and value in (parent.value, inside)
-                for target, value in pairs
-            )
+            return any(last_name(target) == attribute for target in parent.targets)
         if isinstance(parent, ast.stmt):
             return False
-        if not isinstance(parent, ast.Tuple):
-            inside = parent
     return False

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from functools import lru_cache, partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 
 from breakeven.advise.events import (
@@ -27,7 +27,6 @@ from breakeven.advise.rule import RuleInput, once
 from breakeven.source import (
     SourceFile,
     arguments_of,
-    blocks_of,
     dotted_name,
     last_name,
     nodes_in,
@@ -64,14 +63,6 @@ _CLOCKS = frozenset({
 SIMULATORS = r"(^|[._])(v?envs?|gym|sim|simulator|game|world|board)"
 # Objects whose step() does not belong to a simulator.
 _TRAINING = ("opt", "sched", "scaler", "lr", "accelerator", "profiler", "prof", "bar", "engine")
-
-# Calls that write a tensor to a file, or draw it. The checkpoint rule handles ``torch.save``.
-_SAVING = frozenset({
-    "savez", "savez_compressed", "savetxt", "imsave", "imwrite", "imshow", "savefig", "save_image",
-    "add_image", "add_images", "write_video", "to_csv", "to_parquet",
-})  # fmt: skip
-_SAVING_ENDS = (".np.save", ".numpy.save", ".fromarray.save", ".json.dump", ".pickle.dump")
-_PLOTTING = frozenset({"plt", "pyplot", "matplotlib"})
 
 
 class Upload(Enum):
@@ -321,23 +312,19 @@ def feeds_simulator(source: SourceFile, line: int) -> bool:
         for statement in statements_of(scope)
     ):
         lines += [call.lineno for call in source.calls(scope.name)]
-    return any(True for one in lines for _ in _given(source, one, _simulator_calls))
+    return any(
+        _steps_simulator(call) and (spans(statement, one) or made & used_names(*arguments_of(call)))
+        for one in lines
+        for statement, made in reached_by(source, one)
+        for call in nodes_in(statement, ast.Call)
+    )
 
 
-def is_saved(source: SourceFile, line: int) -> bool:
-    """Return whether each value read at ``line`` is written to a file or drawn.
-
-    This excludes a list that is filled in a loop and saved after it, and a save under its own
-    condition.
-    """
-    read_in = _blocks_around(source, line)
-    loops = {block for block in read_in if not isinstance(block, ast.If)}
-    for call in _given(source, line, _saving_calls):
-        saved_in = _blocks_around(source, call.lineno)
-        conditions = {block for block in saved_in if isinstance(block, ast.If)}
-        if loops <= saved_in and conditions <= read_in:
-            return True
-    return False
+def _steps_simulator(call: ast.Call) -> bool:
+    owner, _, name = dotted_name(call.func).rpartition(".")
+    receiver = owner.rpartition(".")[2].lower()
+    is_training = any(part in receiver for part in _TRAINING)
+    return bool(call.args) and name == "step" and owner != "" and not is_training
 
 
 def is_beside_clock(source: SourceFile, line: int) -> bool:
@@ -349,40 +336,3 @@ def is_beside_clock(source: SourceFile, line: int) -> bool:
         for statement in found[max(0, at - 1) : at + 2]
         for call in nodes_in(statement, ast.Call)
     )
-
-
-def _given(
-    source: SourceFile, line: int, calls_in: Callable[[ast.AST], Iterator[ast.Call]]
-) -> Iterator[ast.Call]:
-    """Yield the calls of a kind that use a result of ``line``, or are part of that line."""
-    for statement, made in reached_by(source, line):
-        for call in calls_in(statement):
-            own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-            if spans(statement, line) or made & used_names(*arguments_of(call), *own):
-                yield call
-
-
-def _simulator_calls(statement: ast.AST) -> Iterator[ast.Call]:
-    for call in nodes_in(statement, ast.Call):
-        owner, _, name = dotted_name(call.func).rpartition(".")
-        receiver = owner.rpartition(".")[2].lower()
-        is_training = any(part in receiver for part in _TRAINING)
-        if call.args and name == "step" and owner and not is_training:
-            yield call
-
-
-def _saving_calls(statement: ast.AST) -> Iterator[ast.Call]:
-    for call in nodes_in(statement, ast.Call):
-        name = dotted_name(call.func)
-        is_plot = name.partition(".")[0] in _PLOTTING and "." in name
-        if is_plot or last_name(call) in _SAVING or f".{name}".endswith(_SAVING_ENDS):
-            yield call
-
-
-def _blocks_around(source: SourceFile, line: int) -> set[ast.AST]:
-    """Return the loops and conditions that contain a line."""
-    return {
-        node
-        for node in source.nodes(ast.For, ast.AsyncFor, ast.While, ast.If)
-        if any(spans(part, line) for part in chain.from_iterable(blocks_of(node)))
-    }

@@ -6,9 +6,7 @@ from breakeven.lazy import exported_on_use
 
 if TYPE_CHECKING:
     from breakeven.money.energy import J_PER_KWH as J_PER_KWH
-    from breakeven.money.energy import POWER_FIT as POWER_FIT
     from breakeven.money.energy import Activity as Activity
-    from breakeven.money.energy import PowerFit as PowerFit
     from breakeven.money.energy import board_watts as board_watts
     from breakeven.money.energy import co2_kg as co2_kg
     from breakeven.money.energy import counted_watts as counted_watts
@@ -16,11 +14,9 @@ if TYPE_CHECKING:
     from breakeven.money.energy import kernel_work as kernel_work
     from breakeven.money.interval import Interval as Interval
     from breakeven.money.machines import PRICES_VERSION as PRICES_VERSION
-    from breakeven.money.machines import REST as REST
     from breakeven.money.machines import Machine as Machine
     from breakeven.money.machines import PriceFile as PriceFile
     from breakeven.money.machines import PriceSource as PriceSource
-    from breakeven.money.machines import age_days as age_days
     from breakeven.money.machines import billed_usd as billed_usd
     from breakeven.money.machines import gpu_usd_per_hour as gpu_usd_per_hour
     from breakeven.money.machines import known_prices as known_prices

@@ -14,7 +14,7 @@ from breakeven.simulate import Finding
 from breakeven.trace import FileWrites
 from breakeven.verdict.compiled import CapturedStep, CompiledSteps
 from breakeven.verdict.generated import GeneratedStep
-from breakeven.verdict.program_summary import ProgramSummary
+from breakeven.verdict.program import ProgramSummary
 from breakeven.verdict.report import (
     Crossover,
     Curve,

@@ -8,7 +8,7 @@ from breakeven.errors import Caveat
 from breakeven.report.recording import RecordedStep
 from breakeven.simulate import Attribution, Bound, Finding, Side
 from breakeven.trace import FileWrites
-from breakeven.verdict.program_summary import ProgramSummary
+from breakeven.verdict.program import ProgramSummary
 from breakeven.verdict.report import HostSummary, StepSummary, Verdict
 from breakeven.verdict.results import DeviceResult, Nanoseconds
 

@@ -26,7 +26,6 @@ from breakeven.source.nodes import DEFINITIONS as DEFINITIONS
 from breakeven.source.nodes import LOOP_STATEMENTS as LOOP_STATEMENTS
 from breakeven.source.nodes import Function as Function
 from breakeven.source.nodes import Loop as Loop
-from breakeven.source.nodes import LoopStatement as LoopStatement
 from breakeven.source.nodes import arguments_of as arguments_of
 from breakeven.source.nodes import blocks_of as blocks_of
 from breakeven.source.nodes import dotted_name as dotted_name

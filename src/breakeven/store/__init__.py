@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from breakeven.store.cache import CALIBRATIONS as CALIBRATIONS
     from breakeven.store.cache import TRACES as TRACES
     from breakeven.store.cache import RunKey as RunKey
-    from breakeven.store.cache import forget_runs as forget_runs
     from breakeven.store.cache import read_host as read_host
     from breakeven.store.cache import read_run as read_run
     from breakeven.store.cache import write_host as write_host

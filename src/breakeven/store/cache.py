@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,12 +149,3 @@ def write_run(key: RunKey, run: msgspec.Struct, sources: Mapping[str, str]) -> N
         sources: SHA-256 in hexadecimal of each source file of the user that ran, by path.
     """
     _RUNS.write(key, run, sources)
-
-
-def forget_runs(keys: Iterable[RunKey]) -> None:
-    """Remove the runs cached under ``keys``, if any."""
-    for key in keys:
-        try:
-            _RUNS.path(key).unlink(missing_ok=True)
-        except OSError:
-            return  # a file that cannot be removed lies in a folder that cannot be written

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from breakeven.studies.cost import CostRequest as CostRequest
     from breakeven.studies.cost import cost_run as cost_run
     from breakeven.studies.cost import cost_target as cost_target
-    from breakeven.studies.engine import Engine as Engine
     from breakeven.studies.engine import EngineRun as EngineRun
     from breakeven.studies.engine import LocalEngine as LocalEngine
     from breakeven.studies.explain import explain_run as explain_run

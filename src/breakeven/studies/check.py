@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import replace
 
-from breakeven.advise import diagnose, kept_findings
+from breakeven.advise import RuleInput, diagnose, kept_findings
 from breakeven.calibrate import (
     check_host_name,
     find_host,
@@ -33,7 +33,6 @@ from breakeven.studies.comparison import (
     predict_absent_cpus,
     predict_captured,
     predict_compiled,
-    rule_input,
     step_summary,
 )
 from breakeven.studies.host_work import host_for_prediction
@@ -48,7 +47,6 @@ from breakeven.studies.measured_step import (
     shown_host,
     step_caveats,
 )
-from breakeven.studies.runner import is_worth_repeating, less_disturbed
 from breakeven.studies.study import StudyOptions, host_as_told, start_study
 from breakeven.verdict import (
     DeviceKind,
@@ -159,8 +157,6 @@ def check_step(
     check_host_name(host)
     with kept_training(None if isinstance(step, TrainingLoop) else step):
         plain = time_step(step, budget_s=budget_s)
-        if is_worth_repeating(plain):
-            plain = less_disturbed(plain, time_step(step, budget_s=budget_s))
         return check_runs(
             plain, trace_step(step), target=step_name(step), devices=devices, host=host,
             knows_other_cpus=knows_other_cpus,
@@ -273,7 +269,10 @@ def _report(
         length: Length of the training.
     """
     best, scaled, sources = compared.best.device, sizes.scaled, tuple(step.traced.sources)
-    case = rule_input(compared, best, Sources.of(sources), scaled=scaled)
+    case = RuleInput.of(
+        compared.program, best, compared.host, sources=Sources.of(sources), scaled=scaled,
+        prediction=compared.best,
+    )  # fmt: skip
     diagnosed = diagnose(case)
     edits = {one.finding.code: one.match.edit for one in diagnosed}
     found, of_findings = kept_findings(diagnosed, case)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from breakeven.advise import RuleInput
 from breakeven.calibrate import named_host
 from breakeven.device import DeviceSpec, HostCpu, HostSpec
 from breakeven.errors import Caveat, has_caveat
@@ -26,9 +25,8 @@ from breakeven.simulate import (
     predict_steps,
     rates_of,
 )
-from breakeven.source import Sources
-from breakeven.timing import EMULATED_ON_CPU, CpuFacts
-from breakeven.trace import ScaledTrace, StepTrace
+from breakeven.timing import EMULATED_ON_CPU
+from breakeven.trace import StepTrace
 from breakeven.verdict import (
     CapturedStep,
     CompiledSteps,
@@ -139,35 +137,6 @@ def step_summary(compared: Comparison, device: DeviceSpec) -> StepSummary:
         batch_size=trace.batch_size,
         num_parameters=trace.num_parameters,
         host_ns=prediction.host_ns,
-    )
-
-
-def rule_input(
-    compared: Comparison,
-    device: DeviceSpec,
-    sources: Sources,
-    *,
-    scaled: ScaledTrace | None = None,
-    cpu: CpuFacts | None = None,
-) -> RuleInput:
-    """Return the input of the rules for the step on one of the devices.
-
-    Args:
-        compared: The step.
-        device: The GPU.
-        sources: The user's files.
-        scaled: The step at other batch sizes, if it was recorded at two.
-        cpu: Measurements of the step on the CPU.
-    """
-    return RuleInput(
-        trace=compared.trace,
-        program=compared.program,
-        prediction=compared.prediction_on(device),
-        device=device,
-        host=compared.host.for_device(device),
-        sources=sources,
-        scaled=scaled,
-        cpu=cpu,
     )
 
 

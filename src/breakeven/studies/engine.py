@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,19 +21,12 @@ from breakeven.store import (
     MachineKey,
     RunKey,
     code_digest,
-    forget_runs,
     machine_key,
     machine_lock,
     read_run,
     write_run,
 )
-from breakeven.studies.runner import (
-    CpuRun,
-    is_all_disturbed,
-    is_worth_repeating,
-    less_disturbed,
-    run_on_cpu,
-)
+from breakeven.studies.runner import CpuRun, run_on_cpu
 
 # Environment variables that affect the time of a step.
 # Prefixes of torch and its libraries. A script must find their values as without Ray, which sets
@@ -87,7 +81,7 @@ class Engine(Protocol):
 def time_at_point(
     launcher: Launcher, request: RunRequest, insisting: set[bytes], progress: Progress
 ) -> CpuRun:
-    """Make a timed run; if other work disturbed it, repeat it and return the better one.
+    """Make a timed run.
 
     Args:
         launcher: Starts the processes.
@@ -98,16 +92,10 @@ def time_at_point(
     path = request.target.raw_path
     if path in insisting and not request.on_gpu:
         request = structs.replace(request, has_cuda=True)
-    first = run_on_cpu(launcher, request, progress.detail)
-    if first.has_cuda:
+    done = run_on_cpu(launcher, request, progress.detail)
+    if done.has_cuda:
         insisting.add(path)
-    if isinstance(first.answer, PlainRun) and is_worth_repeating(first.answer):
-        request = structs.replace(request, has_cuda=first.has_cuda)
-        again = run_on_cpu(launcher, request, progress.detail)
-        if isinstance(again.answer, PlainRun):
-            is_better = less_disturbed(first.answer, again.answer) is again.answer
-            return again if is_better else first
-    return first
+    return done
 
 
 class LocalEngine:
@@ -131,22 +119,19 @@ class LocalEngine:
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
         """Make each run once, in the order of the requests."""
         (machine,) = self.machines()
+        waiting = "waiting for another breakeven process, which is measuring"
         for request in requests:
-            with machine_lock(self._note_wait):
+            with machine_lock(partial(self._progress.detail, waiting)):
                 done = time_at_point(self._launcher, request, self._insisting, self._progress)
             yield EngineRun(
                 request=request, answer=done.answer, output=done.output, machine=machine
             )
 
-    def _note_wait(self) -> None:
-        self._progress.detail("waiting for another breakeven process, which is measuring")
-
 
 class RunCache:
     """Makes runs that are not stored yet, and stores each answer at once.
 
-    Measurements of a busy machine are stored until the sweep is complete, so that an interrupt
-    loses nothing. Then they are deleted.
+    Measurements of a busy machine are not stored.
 
     Args:
         engine: Makes the runs.
@@ -157,7 +142,6 @@ class RunCache:
         self._engine = engine
         self._is_fresh = is_fresh
         self._started_s = time.time()
-        self._disturbed: set[RunKey] = set()
         self._answered: dict[RunRequest, EngineRun] = {}
 
     def measure(self, requests: Sequence[RunRequest]) -> Iterator[EngineRun]:
@@ -176,37 +160,26 @@ class RunCache:
                 yield kept
         for done in self._engine.measure(missing) if missing else ():
             self._answered[done.request] = done
-            # Sources are read when the run ends: do not store a run whose file was edited since.
-            if isinstance(done.answer, PlainRun) and not any(
-                _changed_s(source.path) > self._started_s for source in done.answer.sources
-            ):
-                key = _key(done.request, done.machine)
+            if isinstance(done.answer, PlainRun) and self._may_store(done.answer):
                 sources = {source.path: source.sha256 for source in done.answer.sources}
-                write_run(key, done.answer, sources)
-                self._note_load(key, done.answer)
+                write_run(_key(done.request, done.machine), done.answer, sources)
             yield done
-
-    def complete(self) -> None:
-        """Delete the measurements of a busy machine, since the sweep has its answer."""
-        forget_runs(self._disturbed)
 
     def _find(self, request: RunRequest, machines: Sequence[MachineKey]) -> EngineRun | None:
         if request in self._answered or self._is_fresh:
             return self._answered.get(request)
         for machine in machines:
-            key = _key(request, machine)
-            run = read_run(key, PlainRun)
+            run = read_run(_key(request, machine), PlainRun)
             if run is not None:
-                self._note_load(key, run)
                 return EngineRun(request=request, answer=run, output="", machine=machine)
         return None
 
-    def _note_load(self, key: RunKey, run: PlainRun) -> None:
-        """Record whether a stored run was disturbed."""
-        if is_all_disturbed(run):
-            self._disturbed.add(key)
-        else:
-            self._disturbed.discard(key)
+    def _may_store(self, run: PlainRun) -> bool:
+        """Return whether other work left a run alone, on some number of threads at least."""
+        measurements = (run.measurement, *(trial.measurement for trial in run.trials))
+        is_calm = not all(measurement.is_disturbed for measurement in measurements)
+        # Sources are read when the run ends: do not store a run whose file was edited since.
+        return is_calm and all(_changed_s(one.path) <= self._started_s for one in run.sources)
 
 
 def _changed_s(path: str) -> float:

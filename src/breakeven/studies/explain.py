@@ -135,13 +135,8 @@ def try_cpu_settings(
     num_cores = trace.facts.num_cores
     numbers = sorted({1, max(1, num_cores // 2), num_cores} - {plain.num_threads})
     settings = {f"{CpuSetting.THREADS}={n}": Configuration(num_threads=n) for n in numbers}
-    # Settings that the recorded step suggests.
     if trace.facts.subnormal_fraction > _SUBNORMAL_FRACTION:
         settings[CpuSetting.FLUSH_DENORMAL] = Configuration(flushes_denormals=True)
-    convolutions = (op for op in trace.ops if op.name.startswith("aten.convolution."))
-    weights = (op.inputs[1] for op in convolutions if len(op.inputs) > 1)
-    if any(len(each.shape) == 4 and each.layout != "channels_last" for each in weights):
-        settings[CpuSetting.CHANNELS_LAST] = Configuration(channels_last=True)
     trials: list[CpuTrial] = []
     loads = [plain.load_fraction]
     for setting, configuration in settings.items():

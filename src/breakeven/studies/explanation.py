@@ -21,7 +21,7 @@ from breakeven.report import (
 )
 from breakeven.simulate import Edit, Program, Side, Span, StepCause, WhatIf, build_program
 from breakeven.source import Sources
-from breakeven.studies.comparison import Comparison, compare_devices, rule_input, step_summary
+from breakeven.studies.comparison import Comparison, compare_devices, step_summary
 from breakeven.timing import Source
 from breakeven.trace import (
     Copy,
@@ -80,7 +80,10 @@ def explained(
             scaled = None
     prediction = compared.prediction_on(device)
     what_if = WhatIf(compared.program, device, compared.host)
-    case = rule_input(compared, device, sources, scaled=scaled, cpu=recording.cpu)
+    case = RuleInput.of(
+        compared.program, device, compared.host, sources=sources, scaled=scaled,
+        cpu=recording.cpu, prediction=prediction,
+    )  # fmt: skip
     found, of_findings = kept_findings(diagnose(case, what_if=what_if), case)
     wanted = [one for one in found if rules is None or one.finding.code in rules]
     timeline, cut = shortened(critical_timeline(compared.program, what_if))
@@ -280,15 +283,16 @@ def critical_timeline(program: Program, what_if: WhatIf) -> tuple[TimelineSpan, 
 
 
 def shortened(
-    spans: tuple[TimelineSpan, ...], limit: int = _MAX_SPANS
+    spans: tuple[TimelineSpan, ...],
 ) -> tuple[tuple[TimelineSpan, ...], tuple[Caveat, ...]]:
     """Return the longest spans in order, and a caveat if some were left out."""
-    if len(spans) <= limit:
+    if len(spans) <= _MAX_SPANS:
         return spans, ()
-    longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:limit]
+    longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:_MAX_SPANS]
     kept = tuple(sorted(longest, key=lambda span: (span.start_ns, span.track)))
     message = (
-        f"the timeline holds the {limit} longest of {len(spans)} spans; all of them: --trace FILE"
+        f"the timeline holds the {_MAX_SPANS} longest of {len(spans)} spans; all of them: "
+        "--trace FILE"
     )
     return kept, (Caveat(code="timeline-cut", message=message),)
 

@@ -24,7 +24,7 @@ from breakeven.studies.host_work import (
     recorded_gap,
     without_warning,
 )
-from breakeven.studies.runner import CLEARLY_FASTER, Runner
+from breakeven.studies.runner import Runner
 from breakeven.timing import BUSY_BESIDE, BUSY_FRACTION, BUSY_MACHINE, EMULATED_ON_CPU, Source
 from breakeven.trace import HostWork
 from breakeven.units import format_percent, format_ratio
@@ -42,6 +42,8 @@ from breakeven.verdict import (
 # If recorded operators took this many times as long as the whole step, then other work held them
 # up, or they belong to an untypical step. Normally they take nine tenths of it.
 _UNTYPICAL = 1.5
+# Two runs of the same step differ by less than this ratio.
+_CLEARLY_FASTER = 1.1
 # Upper limit on a recorder's overhead per operator, which is subtracted.
 _RECORDED_CALL_NS = 5_000
 # A step measured with other work is rejected if it takes this many times as long as its operators
@@ -213,7 +215,7 @@ def at_best_thread_count(as_set: PlainRun, *, prefers_fewer: bool = False) -> Pl
         prefers_fewer: Among runs about as fast, prefer the fewest threads.
     """
     tried = [as_set, *(on_threads(as_set, trial) for trial in as_set.trials)]
-    longest_ns = CLEARLY_FASTER * min(map(_step_ns, tried))
+    longest_ns = _CLEARLY_FASTER * min(map(_step_ns, tried))
     return min(
         (run for run in tried if _step_ns(run) <= longest_ns),
         key=lambda run: (

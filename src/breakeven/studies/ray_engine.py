@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from breakeven.studies.ray_node import (
     NodeRefusal,
     NodeRun,
     NodeTask,
+    run_on_node,
 )
 
 _CONNECT_LIMIT_S = 5.0
@@ -48,8 +49,6 @@ _CANCEL_LIMIT_S = 5.0
 _POLL_S = 1.0
 # Limit for the first import of torch on a machine and the start of a worker.
 _DESCRIBE_LIMIT_S = 180.0
-# If a node has not answered this long after a run's time limit, the run has not started.
-_PATIENCE_S = 60.0
 # After this many lost workers or machines, the run itself is to blame.
 _MAX_LOSSES = 3
 # Ray prints its logs, and a dead node's last output, to stdout, and reports usage to its makers.
@@ -58,8 +57,6 @@ _QUIET = {
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": "^",
 }
-# Resources that every node has, or that Ray adds itself.
-_OWN_RESOURCES = re.compile(r"CPU|GPU|memory|object_store_memory|node:.*|bundle_.*|.*_group_.*")
 _DECODER = msgspec.json.Decoder(NodeAnswer)
 
 
@@ -71,17 +68,9 @@ class _Node(NamedTuple):
     address: str
     resources: Mapping[str, float]
 
-    def suits(self, request: RunRequest) -> bool:
-        """Return whether the node has a GPU according to Ray, or the run needs none."""
-        return not request.on_gpu or self.resources.get("GPU", 0.0) > 0.0
 
-
-class _Job(NamedTuple):
-    """A run assigned to a node."""
-
-    request: RunRequest
-    node: _Node
-    started_s: float
+# A run assigned to a node.
+_Job = tuple[RunRequest, _Node]
 
 
 class RayEngine:
@@ -124,7 +113,6 @@ class RayEngine:
         # Every node seen so far.
         self._machines: dict[str, MachineKey] = {}
         self._dead: set[str] = set()
-        self._never_begun: set[Any] = set()
         self._shown = ""
 
     def __enter__(self) -> RayEngine:
@@ -168,14 +156,14 @@ class RayEngine:
             while waiting or jobs:
                 self._hand_out(waiting, jobs)
                 for reference in self._wait(list(jobs)):
-                    request, node, _ = jobs.pop(reference)
+                    request, node = jobs.pop(reference)
                     try:
                         answer = self._take(reference, node)
                     except BreakevenError as error:
                         refusal = error  # first yield the answers of other nodes
                         continue
                     if answer is None:
-                        losses[request] += reference not in self._never_begun
+                        losses[request] += 1
                         if losses[request] < _MAX_LOSSES:
                             waiting.appendleft(request)
                             continue
@@ -191,7 +179,7 @@ class RayEngine:
                     )
                 if refusal is not None:
                     raise refusal
-                self._show(jobs.values())
+                self._show(node.name for _, node in jobs.values())
         finally:
             self._cancel(list(jobs))
 
@@ -199,14 +187,12 @@ class RayEngine:
         """Assign a run to each free node."""
         if not waiting:
             return
-        nodes = self._nodes()
-        busy = {job.node.address for job in jobs.values()}
-        for node in nodes:
-            request = next((each for each in waiting if node.suits(each)), None)
+        busy = {node.address for _, node in jobs.values()}
+        for node in self._nodes():
             # Nodes with one address share a machine, so only one of them measures at a time.
-            if node.address in busy or request is None:
+            if node.address in busy or not waiting:
                 continue
-            waiting.remove(request)
+            request = waiting.popleft()
             busy.add(node.address)
             target = request.target
             digest = None if target.kind is TargetKind.MODULE else file_digest(target.path)
@@ -214,13 +200,7 @@ class RayEngine:
                 request=request, place=NodePlace.here(self._keep), target_sha256=digest or ""
             )
             reference = self._start("measure", task, node)
-            jobs[reference] = _Job(request, node, monotonic())
-        for request in waiting:
-            if not any(node.suits(request) for node in nodes):
-                raise BreakevenError(
-                    "the sweep needs a GPU, but no node that measures has one",
-                    hint="start a node with a GPU, or sweep without it",
-                )
+            jobs[reference] = request, node
 
     def _nodes(self) -> list[_Node]:
         """Return the nodes that can measure now, after asking new ones to describe themselves.
@@ -291,15 +271,13 @@ class RayEngine:
                 nodes.append(_Node(entry["NodeID"], name, address, dict(entry["Resources"])))
         if not self._machine:
             return nodes
-        names = {name for node in nodes for name in node.resources}
-        kinds = sorted(name for name in names if not _OWN_RESOURCES.fullmatch(name))
-        if self._machine not in kinds:
+        nodes = [node for node in nodes if self._machine in node.resources]
+        if not nodes:
             raise BreakevenError(
-                f"no node of the Ray cluster is of the kind {self._machine!r}"
-                + (f"; there are: {', '.join(kinds)}" if kinds else ""),
+                f"no node of the Ray cluster is of the kind {self._machine!r}",
                 hint=f"start one with: ray start --resources '{{\"{self._machine}\": 1}}'",
             )
-        return [node for node in nodes if self._machine in node.resources]
+        return nodes
 
     def _start(self, part: str, argument: NodePlace | NodeTask, node: _Node) -> Any:
         """Start a function of ``ray_node`` as a task on a node, and return its reference.
@@ -317,7 +295,7 @@ class RayEngine:
                 "resources": kind,
             }
         if self._task is None:
-            self._task = ray.remote(carried_function())
+            self._task = ray.remote(run_on_node)
         task = self._task.options(
             name=f"breakeven {part}",
             max_retries=0,  # Ray would retry on the same node
@@ -344,12 +322,7 @@ class RayEngine:
         errors = self._joined().exceptions
         try:
             answer = _DECODER.decode(self._joined().get(reference))
-        except errors.TaskUnschedulableError:
-            # A node that left before the run began says nothing of the script.
-            self._never_begun.add(reference)
-            self._dead.add(node.node_id)
-            return None
-        except errors.NodeDiedError:
+        except (errors.TaskUnschedulableError, errors.NodeDiedError):
             self._dead.add(node.node_id)
             return None
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError):
@@ -378,17 +351,9 @@ class RayEngine:
             self._ray.cancel(reference, force=True)
         self._ray.wait(references, num_returns=len(references), timeout=_CANCEL_LIMIT_S)
 
-    def _show(self, jobs: Iterable[_Job]) -> None:
-        now_s, names = monotonic(), [job.node.name for job in jobs]
-        late = [
-            node.name
-            for request, node, started_s in jobs
-            if now_s - started_s > request.time_limit_s + _PATIENCE_S
-        ]
+    def _show(self, names: Iterable[str]) -> None:
         text = "on " + ", ".join(names)
-        if late:
-            text = f"waiting for {', '.join(late)}, which other work seems to keep busy"
-        if names and text != self._shown:
+        if text not in ("on ", self._shown):
             self._progress.detail(text)
             self._shown = text
 
@@ -458,28 +423,3 @@ def _quiet() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def carried_function() -> Callable[[str, str, bytes], bytes]:
-    """Return the function that Ray sends to the nodes, where breakeven may be missing.
-
-    Ray sends a nested function as code, but a module's function only as a name.
-    """
-
-    def run_on_node(part: str, own_version: str, data: bytes) -> bytes:
-        import importlib
-        import json
-
-        try:
-            node = importlib.import_module("breakeven.studies.ray_node")
-            there = importlib.import_module("breakeven.store").installed_version("breakeven")
-        except ImportError as error:
-            problem = f"has no working breakeven: {error}"
-        else:
-            if there == own_version:
-                return getattr(node, part)(data)
-            problem = f"has breakeven {there}, and here is {own_version}"
-        hint = "install the same version of breakeven on every node"
-        return json.dumps({"type": "refusal", "message": problem, "hint": hint}).encode()
-
-    return run_on_node

@@ -25,7 +25,7 @@ from breakeven.capture import (
 )
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import SilentProgress
-from breakeven.store import MachineKey, machine_key, machine_lock
+from breakeven.store import MachineKey, installed_version, machine_key, machine_lock
 from breakeven.studies.engine import TORCH_SETTINGS, time_at_point
 
 _LOW_PRIORITY = Caveat(
@@ -109,6 +109,27 @@ class NodeRefusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 
 
 NodeAnswer = NodeMachine | NodeRun | NodeRefusal
+
+
+def run_on_node(part: str, own_version: str, data: bytes) -> bytes:
+    """Run a function of this module, unless the node has another version of breakeven.
+
+    Args:
+        part: ``describe`` or ``measure``.
+        own_version: Version of the machine that asks.
+        data: Argument of the function.
+
+    Returns:
+        Its answer, or a ``NodeRefusal``, as JSON.
+    """
+    there = installed_version("breakeven")
+    if there == own_version:
+        return describe(data) if part == "describe" else measure(data)
+    refusal = NodeRefusal(
+        message=f"has breakeven {there}, and here is {own_version}",
+        hint="install the same version of breakeven on every node",
+    )
+    return msgspec.json.encode(refusal)
 
 
 def describe(data: bytes) -> bytes:

@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from msgspec.structs import replace
@@ -45,12 +44,8 @@ _CPU_FLOP_PER_S = 2.0e10
 _CPU_BYTES_PER_S = 5.0e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """A step recorded without changed batches or threads; its time is measured too."""
-
-    settings: Settings
-    traced: TracedRun
+# A step recorded without changed batches or threads, and its settings.
+Base = tuple[Settings, TracedRun]
 
 
 class RecordedGrid:
@@ -180,7 +175,7 @@ class RecordedGrid:
             return error
         self._recorded[key] = traced.trace
         if loader is None:
-            self.bases.append(Base(settings=settings, traced=traced))
+            self.bases.append((settings, traced))
             if traced.loader is not None:
                 self._loaders[values_at(settings, self._arguments)] = traced.loader
         return traced.trace
@@ -200,7 +195,7 @@ def steps_along(
 ) -> tuple[dict[AxisValue, Step], int | None]:
     """Return the step at every value of an axis, and the first value at which it differs.
 
-    If the step is regular in a part of the axis, then three values determine the others there.
+    If the step is regular along the axis, then three values determine the others.
 
     Args:
         axis: The axis.
@@ -222,35 +217,17 @@ def steps_along(
         found.update({value: scaling(value) for value in values})
         return True
 
-    def fill_part(values: Sequence[int], beyond: Sequence[int]) -> None:
-        """Fill in from the first to the last value, and beyond if the samples determine that."""
-        if len(values) < _FEWEST_TO_SCALE:
-            return
-        middle = _middle(values[1:-1], values[0], values[-1])
-        if not fill((values[0], middle, values[-1]), (*values, *beyond)):
-            at = values.index(middle)
-            fill_part(values[: at + 1], ())
-            fill_part(values[at:], beyond)
-
-    numbers = sorted(value for value in axis.values if not isinstance(value, str))
-    whole = [value for value in numbers if isinstance(value, int)]
+    whole = sorted(value for value in axis.values if isinstance(value, int))
     differs_at: int | None = None
-    if len(numbers) < max(len(axis.values), _FEWEST_TO_SCALE):
+    if len(whole) < max(len(axis.values), _FEWEST_TO_SCALE):
         pass  # record each
-    elif len(whole) < len(numbers):
-        # Use one step for all if the number changes nothing, as a learning rate does.
-        one, *others = [step_at(numbers[at]) for at in (0, len(numbers) // 2, -1)]
-        if isinstance(one, StepTrace) and all(
-            isinstance(other, StepTrace) and is_same_step(one, other) for other in others
-        ):
-            found.update(dict.fromkeys(numbers, one))
-    elif axis.name == "batch_size":
+    else:
         # At large batch sizes an epoch has few steps, and some of these are cut off or evaluate the
         # model. A step recorded there may differ from that of smaller batches; if it does, derive
-        # it from those.
+        # it from those. Another knob may change the step for good: then record each value.
         known = _recordable(step_at(whole[0]), whole)
         last, not_alike = known[-1], None
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MOST_TRIES if axis.name == "batch_size" else 1):
             between = [value for value in known if whole[0] < value < last]
             if not between:
                 break
@@ -259,9 +236,6 @@ def steps_along(
                 differs_at = not_alike
                 break
             last, not_alike = middle, last
-    else:
-        known = _recordable(step_at(whole[0]), whole)
-        fill_part(known, [value for value in whole if value > known[-1]])
     steps = {value: found[value] if value in found else step_at(value) for value in axis.values}
     return steps, differs_at
 
@@ -370,11 +344,6 @@ def scale_knob(
 
     is_consistent = all(batch_size(value) == step.batch_size for value, step in traced.items())
     return step_at if is_consistent else None
-
-
-def is_same_step(one: StepTrace, other: StepTrace) -> bool:
-    """Return whether two traces have the same operators on the same shapes."""
-    return _shapes(one) == _shapes(other) and one.num_parameters == other.num_parameters
 
 
 def _with_common_work(traced: Mapping[int, StepTrace]) -> dict[int, StepTrace]:

@@ -30,10 +30,6 @@ from breakeven.trace import Configuration, Phase, StepTrace
 _REFUSALS = frozenset({FailureKind.EXCEPTION, FailureKind.EXIT, FailureKind.NO_STEP})
 # Limit on recording the work between two steps.
 _GAP_LIMIT_S = 60.0
-# Do not repeat a measurement whose steps took longer in total.
-_REPEATABLE_NS = 3_000_000_000
-# Two runs of the same step differ by less than this ratio.
-CLEARLY_FASTER = 1.1
 # Types of torch that a CPU may emulate, and their precision.
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -131,8 +127,6 @@ class Runner:
             return self.record(change, at)
         self.request = replace(self.request, backwards_per_step=answer.backwards_per_step)
         self._slow_because = _emulation(answer.trace)
-        if _is_emulated(answer.trace):
-            self._last_s = None  # float32, in which it was recorded, is far faster
         return answer
 
     def record_gap(self, num_updates: int) -> TracedRun | None:
@@ -278,34 +272,6 @@ def run_on_cpu(
         if isinstance(again, PlainRun):
             return CpuRun(again, launcher.output, has_cuda=True)
     return CpuRun(answer, output, request.has_cuda)
-
-
-def is_all_disturbed(run: PlainRun) -> bool:
-    """Return whether other work disturbed the step on every number of threads."""
-    measurements = (run.measurement, *(trial.measurement for trial in run.trials))
-    return all(measurement.is_disturbed for measurement in measurements)
-
-
-def is_worth_repeating(run: PlainRun) -> bool:
-    """Return whether other work disturbed a run that is short enough to repeat."""
-    return is_all_disturbed(run) and sum(run.measurement.samples_ns) < _REPEATABLE_NS
-
-
-def less_disturbed(run: PlainRun, again: PlainRun) -> PlainRun:
-    """Return the less disturbed run, or the clearly faster: other work only ever adds time."""
-    longest_ns = CLEARLY_FASTER * min(run.measurement.median_ns, again.measurement.median_ns)
-    return min(
-        (each for each in (run, again) if each.measurement.median_ns <= longest_ns),
-        key=lambda each: (is_all_disturbed(each), each.measurement.median_ns),
-    )
-
-
-def _is_emulated(trace: StepTrace) -> bool:
-    """Return whether this CPU only emulates a format in which a step computes."""
-    dtypes = {tensor.dtype for op in trace.ops for tensor in op.inputs}
-    return any(
-        dtype in dtypes and not has_half_hardware(name) for dtype, name in _PRECISIONS.items()
-    )
 
 
 def _emulation(trace: StepTrace) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from breakeven.capture import KEEP_NOTHING, Keep, PlainRun, RunFailure
+from breakeven.capture import KEEP_NOTHING, Keep, PlainRun, RunFailure, TracedRun
 from breakeven.device import DeviceSpec, HostSpec, select_devices
 from breakeven.errors import BreakevenError, Caveat
 from breakeven.progress import Progress, SilentProgress
@@ -24,7 +24,7 @@ from breakeven.simulate import (
 from breakeven.studies.engine import Engine, LocalEngine, RunCache
 from breakeven.studies.host_work import as_timed, host_for_prediction
 from breakeven.studies.measured_step import at_best_thread_count, measured_result, shown_host
-from breakeven.studies.recorded_grid import Base, RecordedGrid
+from breakeven.studies.recorded_grid import RecordedGrid
 from breakeven.studies.runner import Runner
 from breakeven.studies.study import start_study
 from breakeven.studies.sweep_axes import (
@@ -132,12 +132,12 @@ def sweep_target(
         }
         if len(refused) == len(found):
             raise next(iter(refused.values()))
-        base, plain = _time_base(study.runner, grid, recorded, kept, progress)
+        traced, plain = _time_base(study.runner, grid, recorded, kept, progress)
         # Points that share all recorded settings share their step.
         distinct = {id(step): step for step in found.values() if isinstance(step, StepTrace)}
-        timed = {key: as_timed(step, base.traced, plain) for key, step in distinct.items()}
+        timed = {key: as_timed(step, traced, plain) for key, step in distinct.items()}
         steps = {values: timed[id(step)] for values, step in found.items() if id(step) in timed}
-        program = build_program(as_timed(base.traced.trace, base.traced, plain))
+        program = build_program(as_timed(traced.trace, traced, plain))
         feeding = host_for_prediction(program, plain, study.host, study.here)
         progress.begin(f"predicting {len(timed)} steps on {len(study.devices)} GPUs")
         predictions = _predicted_grid(steps, study.devices, feeding, grid, strategy)
@@ -172,7 +172,6 @@ def sweep_target(
         )  # fmt: skip
         on_cpu.measure(gpu_times)
         tell({})  # report all interpolated points
-        kept.complete()
         progress.end()
     points = tuple(point for settings in every_point for point in points_at(settings))
     failures: list[SweepFailure] = []
@@ -183,7 +182,7 @@ def sweep_target(
             failures.append(SweepFailure(settings=settings, message=message))
     caveats = (
         *study.target.caveats,
-        *base.traced.trace.caveats,
+        *traced.trace.caveats,
         *recorded.caveats,
         *on_cpu.caveats(),
         *_own_caveats(grid, feeding, plain),
@@ -204,19 +203,19 @@ def sweep_target(
 
 def _time_base(
     runner: Runner, grid: Grid, recorded: RecordedGrid, kept: RunCache, progress: Progress
-) -> tuple[Base, PlainRun]:
+) -> tuple[TracedRun, PlainRun]:
     """Time the script with its own threads and batches.
 
     Raises:
         BreakevenError: If it cannot be timed at any recorded point; the error is that of the first.
     """
     first_error: BreakevenError | None = None
-    for base in recorded.bases:
+    for settings, traced in recorded.bases:
         progress.begin("measuring the step on this CPU")
-        request = timing_request(runner, grid, None, base.settings, COARSE_BUDGET_S)
+        request = timing_request(runner, grid, None, settings, COARSE_BUDGET_S)
         (done,) = kept.measure([request])
         if not isinstance(done.answer, RunFailure):
-            return base, at_best_thread_count(done.answer)
+            return traced, at_best_thread_count(done.answer)
         first_error = first_error or runner.error(request, done.answer, done.output)
     assert first_error is not None, "there is a step, so one was recorded unchanged"
     raise first_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,17 @@ from breakeven.studies.sweep_axes import (
     values_at,
 )
 from breakeven.timing import Estimate, Source
-from breakeven.verdict import AxisRole, AxisValue, DeviceKind, DeviceResult, SizeCurve, SweepAxis
+from breakeven.verdict import (
+    AxisRole,
+    AxisValue,
+    DeviceKind,
+    DeviceResult,
+    LogRatio,
+    SizeCurve,
+    SweepAxis,
+    curve_point,
+    log_ratio,
+)
 
 # A time far from any other curve may be imprecise; close curves need more precision.
 COARSE_BUDGET_S = 0.3
@@ -96,7 +107,6 @@ class TimedGrid:
 
     def __post_init__(self) -> None:
         """Choose the axis of interpolation, and make its curves."""
-        self._last_s: float | None = None
         self._gpu_problems: list[str] = []
         self._curves: list[CpuCurve] = []
         self._singles: list[_Job] = []
@@ -151,7 +161,7 @@ class TimedGrid:
         assert isinstance(size, int)
         if not curve.is_known(size):
             return None
-        run = self.cpu[self.key({**settings, axis.name: min(curve.measured)})]
+        run = self.cpu[self.key({**settings, axis.name: curve.smallest})]
         time = curve.at(size)
         return run, replace(
             measured_result(run, DeviceKind.CPU),
@@ -214,27 +224,14 @@ class TimedGrid:
             if self.has_gpu:
                 on_gpu = replace(request, on_gpu=True, tries_threads=False)
                 by_request.setdefault(on_gpu, []).append(job)
-        waiting = list(by_request)
-        self._begin(waiting, by_request)
-        started_s = monotonic()
+        if jobs:
+            more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+            self.progress.begin(f"measuring the step at {describe(jobs[0][0])}{more}")
         for done in self.kept.measure(list(by_request)):
-            elapsed_s, started_s = monotonic() - started_s, monotonic()
-            if elapsed_s > budget_s:  # otherwise the answer was stored
-                self._last_s = elapsed_s
             for job in by_request[done.request]:
                 self._take(job, done)
-            waiting.remove(done.request)
             if deadline_s is not None and monotonic() > deadline_s:
                 break
-            self._begin(waiting, by_request)
-
-    def _begin(
-        self, waiting: Sequence[RunRequest], by_request: Mapping[RunRequest, Sequence[_Job]]
-    ) -> None:
-        if waiting:
-            where = "GPU" if waiting[0].on_gpu else "CPU"
-            at = describe(by_request[waiting[0]][0][0])
-            self.progress.begin(f"measuring the step on this {where} at {at}", self._last_s)
 
     def _take(self, job: _Job, done: EngineRun) -> None:
         """Store the answer at a point, or the reason why it is no measurement."""
@@ -316,9 +313,9 @@ class CpuCurve:
         self._coarse = self._coarse_sizes() if only is None else [only]
 
     @property
-    def measured(self) -> frozenset[int]:
-        """Return the sizes that were measured."""
-        return frozenset(self._times)
+    def smallest(self) -> int:
+        """Return the smallest size that was measured."""
+        return min(self._times)
 
     def add(self, size: int, time: Estimate, peak_memory_bytes: int) -> None:
         """Add a measurement."""
@@ -356,12 +353,11 @@ class CpuCurve:
         wanted: list[int] = []
         for other in others:
             sizes = [size for size in known if size in other]
-            ratios = [math.log(curve.at(size).value_ns / other[size].value_ns) for size in sizes]
-            pair = _last_crossing(ratios) or _closest(
-                ratios, [_width(curve.at(size), other[size]) for size in sizes]
-            )
-            for position in sorted(pair, key=lambda at, r=ratios: abs(r[at])):
-                size = sizes[position]
+            ratios = {
+                size: log_ratio(curve_point(size, curve.at(size)), curve_point(size, other[size]))
+                for size in sizes
+            }
+            for size in _near_crossing(ratios):
                 is_open = size not in self._times and size not in self._failed
                 if is_open and self._why_not(size) is None:
                     wanted.append(size)
@@ -410,25 +406,13 @@ class CpuCurve:
         )
 
 
-def _last_crossing(ratios: Sequence[float]) -> tuple[int, ...]:
-    """Return the positions around the last change of sign; none if there is none."""
-    for position in range(len(ratios) - 1, 0, -1):
-        if (ratios[position] > 0) is not (ratios[position - 1] > 0):
-            return (position - 1, position)
-    return ()
+def _near_crossing(ratios: Mapping[int, LogRatio]) -> list[int]:
+    """Return the sizes around the last crossing, the nearest first.
 
-
-def _closest(ratios: Sequence[float], widths: Sequence[float]) -> tuple[int, ...]:
-    """Return the position where the curves are closest, if that is within the intervals."""
-    if not ratios:
-        return ()
-    nearest = min(range(len(ratios)), key=lambda at: abs(ratios[at]))
-    return (nearest,) if abs(ratios[nearest]) < widths[nearest] else ()
-
-
-def _width(one: Estimate, other: Estimate) -> float:
-    """Return the larger half-width of the interval of the log ratio of two times."""
-    return max(
-        math.hypot(math.log(one.high_ns / one.value_ns), math.log(other.value_ns / other.low_ns)),
-        math.hypot(math.log(one.value_ns / one.low_ns), math.log(other.high_ns / other.value_ns)),
-    )
+    Without a crossing, it is the size at which the curves are closest, if they may touch there.
+    """
+    nearest = sorted(ratios, key=lambda size: abs(ratios[size].value))
+    for size, larger in reversed([*itertools.pairwise(ratios)]):
+        if (ratios[size].value > 0) is not (ratios[larger].value > 0):
+            return [one for one in nearest if one in (size, larger)]
+    return [size for size in nearest[:1] if not (ratios[size].is_won or ratios[size].is_lost)]

@@ -332,7 +332,6 @@ class CpuSetting(StrEnum):
 
     THREADS = "threads"
     FLUSH_DENORMAL = "flush-denormal"
-    CHANNELS_LAST = "channels_last"
 
 
 class CpuTrial(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,31 +11,31 @@ if TYPE_CHECKING:
     from breakeven.verdict.compiled import CompiledResult as CompiledResult
     from breakeven.verdict.compiled import CompiledSteps as CompiledSteps
     from breakeven.verdict.compiled import compiled_steps as compiled_steps
+    from breakeven.verdict.crossover import LogRatio as LogRatio
     from breakeven.verdict.crossover import Timed as Timed
     from breakeven.verdict.crossover import find_crossover as find_crossover
     from breakeven.verdict.crossover import log_ratio as log_ratio
     from breakeven.verdict.crossover import rescaled as rescaled
     from breakeven.verdict.decision import decide as decide
-    from breakeven.verdict.difference import LOSS_KEY as LOSS_KEY
-    from breakeven.verdict.difference import Difference as Difference
-    from breakeven.verdict.difference import DifferenceKind as DifferenceKind
-    from breakeven.verdict.difference import RecordedNumbers as RecordedNumbers
-    from breakeven.verdict.difference import StepNumbers as StepNumbers
-    from breakeven.verdict.difference import TensorNumbers as TensorNumbers
     from breakeven.verdict.generated import GeneratedRun as GeneratedRun
     from breakeven.verdict.generated import GeneratedStep as GeneratedStep
     from breakeven.verdict.generated import generated_step as generated_step
+    from breakeven.verdict.numerics import LOSS_KEY as LOSS_KEY
+    from breakeven.verdict.numerics import Difference as Difference
+    from breakeven.verdict.numerics import DifferenceKind as DifferenceKind
+    from breakeven.verdict.numerics import RecordedNumbers as RecordedNumbers
+    from breakeven.verdict.numerics import StepNumbers as StepNumbers
+    from breakeven.verdict.numerics import TensorNumbers as TensorNumbers
     from breakeven.verdict.numerics import compare_numbers as compare_numbers
     from breakeven.verdict.numerics import runs_tolerance as runs_tolerance
     from breakeven.verdict.numerics import weight_noise_roundoffs as weight_noise_roundoffs
+    from breakeven.verdict.program import BetweenTime as BetweenTime
     from breakeven.verdict.program import ProgramFacts as ProgramFacts
+    from breakeven.verdict.program import ProgramPart as ProgramPart
+    from breakeven.verdict.program import ProgramSummary as ProgramSummary
     from breakeven.verdict.program import facts_of as facts_of
     from breakeven.verdict.program import program_of as program_of
     from breakeven.verdict.program import training_time as training_time
-    from breakeven.verdict.program_summary import BetweenTime as BetweenTime
-    from breakeven.verdict.program_summary import ProgramPart as ProgramPart
-    from breakeven.verdict.program_summary import ProgramSummary as ProgramSummary
-    from breakeven.verdict.program_summary import TrainingTime as TrainingTime
     from breakeven.verdict.report import Choice as Choice
     from breakeven.verdict.report import Crossover as Crossover
     from breakeven.verdict.report import Curve as Curve

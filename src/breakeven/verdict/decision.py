@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -118,16 +117,10 @@ def _waits_for_loader(detail: StepPrediction) -> bool:
     return detail.loader_ns > _MOST_OF_STEP * detail.estimate.value_ns
 
 
-def _is_tie(detail: StepPrediction) -> bool:
-    """Return whether launches limit the step about as much as the workers of a loader do."""
-    return detail.launch_ns > _MOST_OF_STEP * detail.estimate.value_ns
-
-
 def _because_loader(detail: StepPrediction) -> str:
-    alike = f", and launching {detail.num_kernels} kernels takes about as long"
     return (
         f"The worker processes of the DataLoader take {_about(detail.loader_ns)} for the data of a "
-        f"step, on any device{alike if _is_tie(detail) else ''}"
+        "step, on any device"
     )
 
 
@@ -145,63 +138,41 @@ def _because_gpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | 
 
 def _remainder(gpu: DeviceResult, detail: StepPrediction) -> str:
     """Say what dominates the GPU's step, unless it is the GPU's own work."""
+    what = _what_makes(detail)
+    return f"; {what} it {_about(gpu.step_ns)}" if what else ""
+
+
+def _what_makes(detail: StepPrediction) -> str:
+    """Name what makes the GPU's step as long as it is, with its verb; empty for its own work."""
     own_work = "the host's own work makes"
-    launching = f"launching {detail.num_kernels} kernels makes"
     if _waits_for_loader(detail):
-        alike = f" and launching {detail.num_kernels} kernels, about alike,"
-        own_work = f"the workers of the DataLoader{alike if _is_tie(detail) else ''} make"
-        launching = own_work if _is_tie(detail) else launching
+        own_work = "the workers of the DataLoader make"
     what_makes = {
-        Bound.LAUNCH: launching,
+        Bound.LAUNCH: f"launching {detail.num_kernels} kernels makes",
         Bound.TRANSFER: "copies between host and GPU make",
         Bound.SYNC: "waiting for each other makes",
         Bound.HOST_DATA: own_work,
         Bound.HOST_OPTIMIZER: "the optimizer on the host makes",
     }
-    if detail.bound not in what_makes:
-        return ""
-    return f"; {what_makes[detail.bound]} it {_about(gpu.step_ns)}"
+    return what_makes.get(detail.bound, "")
 
 
 def _because_cpu(gpu: DeviceResult, cpu: DeviceResult, detail: StepPrediction | None) -> str:
     done = f"{cpu.device} is done in {_about(cpu.step_ns)}"
     if detail is None:
         return f"{gpu.device} takes {_about(gpu.step_ns)} for a step; {done}."
-    busy = _about(detail.device_busy_ns)
-    match detail.bound:
-        case Bound.LAUNCH | Bound.HOST_DATA if _waits_for_loader(detail):
-            return f"{_because_loader(detail)}; {done}."
-        case Bound.LAUNCH:
-            return (
-                f"Launching {detail.num_kernels} kernels takes "
-                f"{_about(detail.launch_ns)}, the arithmetic {busy}: no GPU can go below that "
-                f"without a CUDA graph, and {done}."
-            )
-        case Bound.SYNC:
-            return (
-                f"Host and GPU wait for each other: a step takes {_about(gpu.step_ns)} "
-                f"for {busy} of work on {gpu.device}; {done}."
-            )
-        case Bound.TRANSFER:
-            return (
-                f"Copies between host and GPU make a step {_about(gpu.step_ns)} on "
-                f"{gpu.device}; {done}."
-            )
-        case Bound.HOST_DATA | Bound.HOST_OPTIMIZER:
-            where = "the optimizer" if detail.bound is Bound.HOST_OPTIMIZER else "its own work"
-            return (
-                f"The host spends {_about(detail.host_ns)} per step, most of it on "
-                f"{where}, which no GPU speeds up; {done}."
-            )
-        case Bound.LATENCY:
-            return (
-                f"The kernels of a step wait for each other and are too small to fill "
-                f"{gpu.device}: they take {busy}; {done}."
-            )
-        case Bound.COMPUTE | Bound.MEMORY:
-            return f"The work of a step keeps {gpu.device} busy for {busy}; {done}."
-        case _ as unreachable:
-            assert_never(unreachable)
+    busy, what = _about(detail.device_busy_ns), _what_makes(detail)
+    if _waits_for_loader(detail) and detail.bound in (Bound.LAUNCH, Bound.HOST_DATA):
+        return f"{_because_loader(detail)}; {done}."
+    if detail.bound is Bound.LAUNCH:
+        return (
+            f"Launching {detail.num_kernels} kernels takes {_about(detail.launch_ns)}, the "
+            f"arithmetic {busy}: no GPU can go below that without a CUDA graph, and {done}."
+        )
+    if what:
+        made = f"{what[0].upper()}{what[1:]} a step take {_about(gpu.step_ns)}"
+        return f"{made} on {gpu.device}, for {busy} of work there; {done}."
+    return f"The work of a step keeps {gpu.device} busy for {busy}; {done}."
 
 
 def _range(result: DeviceResult) -> str:

@@ -78,10 +78,9 @@ def find_sweep_crossovers(
 
     Each GPU is compared with the CPU at its best number of threads at each size. A GPU is no
     candidate at sizes that exceed its memory. If several GPUs share a step, each with its own
-    batch, times for equal numbers of samples are compared. More threads only help the CPU: along
-    threads, the outcome says from how many the CPU wins. Threads are searched only if there is no
-    other axis. If an argument changes the number of parameters at each of its values, that number
-    is an axis too.
+    batch, times for equal numbers of samples are compared. Threads are not searched: more of them
+    only help the CPU. If an argument changes the number of parameters at each of its values, that
+    number is an axis too.
 
     Args:
         points: Points of a sweep.
@@ -124,10 +123,11 @@ def find_sweep_crossovers(
 
 
 def _searched_axes(points: Sequence[SweepPoint], axes: Sequence[SweepAxis]) -> list[str]:
-    whole = [axis for axis in axes if axis.is_whole and len(axis.values) > 1]
-    names = [axis.name for axis in whole if axis.role is not AxisRole.THREADS]
-    if not names and all(axis.role is AxisRole.THREADS for axis in axes):
-        names = [axis.name for axis in whole]
+    names = [
+        axis.name
+        for axis in axes
+        if axis.is_whole and len(axis.values) > 1 and axis.role is not AxisRole.THREADS
+    ]
     if _growing_axis(points, axes) is not None:
         names.append(NUM_PARAMETERS)
     return names
@@ -205,27 +205,9 @@ def _outcome(
         return find_crossover(_scaled(cpu, lambda size: size), gpu)
     if num_devices > 1:
         cpu = _scaled(cpu, lambda _: num_devices)
-    if along.role is AxisRole.THREADS:
-        return _along_threads(cpu, gpu)
     return find_crossover(cpu, gpu)
 
 
 def _scaled(curve: Curve, factor: Callable[[int], float]) -> Curve:
     points = (rescaled(point, factor=factor(point.size)) for point in curve.points)
     return replace(curve, points=tuple(points))
-
-
-def _along_threads(cpu: Curve, gpu: Curve) -> NoCrossover:
-    """Say from how many threads the CPU wins; a `Crossover` describes only a GPU's win."""
-    found = find_crossover(gpu, cpu)
-    if isinstance(found, Crossover):
-        high = found.searched[1] if found.high is None else found.high
-        sure = "" if found.low == high else f" (90 % interval {found.low} to {high})"
-        return NoCrossover(
-            none_because=f"{gpu.device} is faster than {cpu.device} with few threads; from "
-            f"{found.value} threads{sure} on the CPU is.",
-            axis=gpu.axis,
-            searched=found.searched,
-        )
-    opposite = {DeviceKind.CPU: DeviceKind.GPU, DeviceKind.GPU: DeviceKind.CPU, None: None}
-    return replace(found, faster=opposite[found.faster])

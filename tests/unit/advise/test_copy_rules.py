@@ -297,18 +297,6 @@ def test_copies_that_are_no_wider_than_they_need_be(events: tuple[Event, ...]) -
     assert "COPY005" not in {code for code, _ in findings(*events, op(100))}
 
 
-def test_doubles_that_the_device_makes_narrow() -> None:
-    size = 64 * KIB
-    batch = copy(BATCH, 8 * size, dtype="float64")
-    narrowed = op(
-        5, name="aten._to_copy.default",
-        inputs=(tensor(size, storage=70, dtype="float64", device="cuda:0"),),
-        outputs=(tensor(size, storage=71, device="cuda:0"),),
-    )  # fmt: skip
-    finding = findings(batch, narrowed, op(100))["COPY005", 3]
-    assert finding.gain_fraction == pytest.approx(0.5, abs=0.01)
-
-
 # --- DEV001, DEV002, DEV003 -----------------------------------------------------------------------
 
 
@@ -359,11 +347,6 @@ UNUSED = """\
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print("running on", device)
     """
-OPTION = """\
-    parser.add_argument("--device", default="cuda")
-    args = parser.parse_args()
-    model = Net()
-    """
 
 
 @pytest.mark.parametrize(
@@ -371,7 +354,6 @@ OPTION = """\
     [
         (DROPPED, 4),
         (UNUSED, 2),
-        (OPTION, 1),
         ("print(torch.cuda.is_available())\n", None),
         ("", None),  # the files are not known
     ],

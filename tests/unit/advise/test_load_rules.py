@@ -189,25 +189,6 @@ def test_workers_that_are_not_started_again(source: str, changes: dict[str, obje
     assert rule_of("LOAD003").detect(case) == ()
 
 
-def test_epochs_of_a_trainer() -> None:
-    source = """\
-args = TrainingArguments(dataloader_num_workers=2, num_train_epochs={})  # here
-trainer = Trainer(model, args)
-trainer.train()
-"""
-    where = Location(file=FILE, line=3)
-    facts = RunFacts(loaders=(loader(num_workers=2, num_samples=100, location=where),))
-    found = [
-        lines(
-            rule_of("LOAD003").detect(
-                made_up_case(op(100, host_ns=10 * MS), facts=facts, source=source.format(epochs))
-            )
-        )
-        for epochs in (5, 1)
-    ]
-    assert found == [marked(source), []]
-
-
 @pytest.mark.parametrize(
     ("workers", "cores", "is_found"),
     [(64, 16, True), (17, 16, True), (16, 16, False), (4, 2, False), (8, 2, True), (8, 0, False)],

@@ -391,26 +391,6 @@ def test_a_solver_of_few_launches_is_none() -> None:
     assert "LAUNCH002" not in solver(100).findings()
 
 
-def test_a_solver_of_a_library_is_found_at_its_call() -> None:
-    text = "def f(t, y):\n    return torch.tanh(y)\n\nend = odeint(f, y0, t)\n"
-    assert solver(200, text, lines=(4, 2)).findings()["LAUNCH002"].line == 4
-
-
-def test_a_function_of_the_scripts_own_is_no_solver_by_its_name() -> None:
-    text = "def selective_scan(x):\n    return mixed(x)\n\nend = self.selective_scan(x)\n"
-    script = solver(200, text, lines=(4, 2))
-    assert "LAUNCH002" in script.findings()
-    script.stacks = [
-        (*outer, replace(inner, function="selective_scan")) for *outer, inner in script.stacks
-    ]
-    assert "LAUNCH002" not in script.findings()
-
-
-def test_a_long_step_without_a_solver_is_none() -> None:
-    text = "def f(t, y):\n    return torch.tanh(y)\n\nend = network(f, y0, t)\n"
-    assert "LAUNCH002" not in solver(200, text, lines=(4, 2)).findings()
-
-
 FROZEN = """\
 for images, labels in loader:
     with torch.no_grad():
@@ -436,13 +416,3 @@ def test_a_frozen_backbone_is_advice_at_its_call() -> None:
 
 def test_what_an_optimizer_updates_is_not_frozen() -> None:
     assert "LAUNCH003" not in frozen_step(is_trained=True).findings()
-
-
-def test_operators_without_a_stack_belong_to_no_solver() -> None:
-    # Positions of stacks begin at 0; -1 is no position, least of all that of the last.
-    script = solver(200, "end = odeint(f, y0, t)\n", lines=(1, 2))
-    script.events = [replace(event, stack=-1) for event in script.events]
-    assert "LAUNCH002" not in script.findings()
-
-    script.stacks.clear()
-    assert "LAUNCH002" not in script.findings()

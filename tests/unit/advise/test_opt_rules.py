@@ -20,7 +20,7 @@ from breakeven.trace import (
     Sync,
     TensorSpec,
 )
-from factories.cases import findings_of, made_up_case
+from factories.cases import made_up_case
 from factories.steps import at, op, tensor
 
 NUM = 10
@@ -356,55 +356,9 @@ def test_numpy_after_a_read_belongs_to_the_round_trip() -> None:
     assert "HOST001" not in diagnosed(inside(9), read, pause(11), inside(11), text=text)
 
 
-def test_work_on_a_line_that_logs_tensors_is_told_as_logging() -> None:
-    text = ROLLOUT.replace("advance(", "add_image(")
-    line_10 = Location(file="train.py", line=10, function="train")
-    number, tensor_read = (
-        Sync(kind="cpu", num_bytes=num_bytes, location=line_10) for num_bytes in (4, 40)
-    )
-    events = (inside(9), pause(11), inside(11))
-
-    assert finding("HOST001", diagnosed(number, *events, text=text)).line == 10
-    found = diagnosed(tensor_read, *events, text=text)
-    assert "HOST001" not in found
-    assert finding("SYNC008", found).line == 10
-
-
 def test_an_optimizer_of_the_users_is_no_simulator() -> None:
     text = ROLLOUT.replace("world.advance", "optimizer.advance")
     assert "HOST001" not in diagnosed(inside(9), pause(11), inside(11), text=text)
-
-
-def test_work_between_two_functions_is_found_where_they_are_called() -> None:
-    text = """\
-class World:
-    def advance(self, action):
-        return action
-
-def act():
-    return policy(state)
-
-def learn():
-    loss = critic(state)
-
-def train():
-    for _ in range(10):
-        action = act()
-        state = world.advance(action)
-        learn()
-"""
-    called = [Location(file="train.py", line=line, function="train") for line in (13, 15)]
-    own = [Location(file="train.py", line=6, function="act"),
-           Location(file="train.py", line=9, function="learn")]  # fmt: skip
-    acting, learning = (replace(op(1_000, host_ns=10), location=place) for place in own)
-    case = made_up_case(
-        replace(acting, stack=0),
-        replace(pause(9), location=own[1], stack=1),
-        replace(learning, stack=1),
-        stacks=tuple(zip(called, own, strict=True)),
-        source=text,
-    )
-    assert list(findings_of(case, "HOST001")) == [("HOST001", 14)]
 
 
 def test_without_the_source_a_pause_is_work() -> None:

@@ -217,41 +217,6 @@ def test_one_tensor_read_alone_is_no_heavy_log() -> None:
     assert set(findings(op(9), *weights_read(1), update(1))) == {("SYNC004", 7)}
 
 
-@pytest.mark.parametrize(
-    ("save", "is_log"),
-    [
-        ("np.save(folder / name, images)", True),
-        ("plt.imshow(images[0])", True),
-        ("frame.to_csv(path, data=images)", True),
-        ("Image.fromarray(images).save(path)", True),
-        ("json.dump({'out': images}, file)", True),
-        ("for image in images: imageio.imwrite(path, image)", True),
-        ("print(images.mean())", False),
-        ("np.save(folder / name, others)", False),
-        ("torch.save(images, path)", False),  # a checkpoint or not, that rule is told of it
-        ("if step % 100 == 0: np.save(folder / name, images)", False),
-    ],
-)
-def test_a_tensor_that_is_saved_each_time_it_is_read_is_a_heavy_log(
-    save: str, is_log: bool
-) -> None:
-    source = f"for step in range(30):\n    images = model(x).cpu().numpy()\n    {save}\n"
-    found = findings(op(9), sync("cpu", 2, num_bytes=400), source=source)
-
-    assert set(found) == {("SYNC008" if is_log else "SYNC004", 2)}
-
-
-def test_a_tensor_is_read_and_saved_on_one_line() -> None:
-    source = "for step in range(30):\n    save_image(x, name)\n"
-    read = sync("cpu", 2, num_bytes=400, via="torchvision.utils")
-    number = sync("item", 2)
-
-    found = findings(op(9), read, number, source=source)
-
-    assert set(found) == {("SYNC008", 2)}
-    assert "2 waits" in found["SYNC008", 2].evidence
-
-
 def test_tensors_that_are_saved_after_the_loop_are_metrics() -> None:
     source = "for x in data:\n    kept.append(model(x).cpu().numpy())\nnp.save('kept.npy', kept)\n"
     assert set(findings(op(9), sync("cpu", 2, num_bytes=400), source=source)) == {("SYNC004", 2)}
@@ -418,8 +383,7 @@ def test_an_average_of_the_weights_on_the_host() -> None:
             op(host_ns=50, name="aten.lerp_.Scalar", device="cpu", line=12, inputs=(tensor(5),)),
         ]
     case = made_up_case(*events, update(4))
-    assert findings_of(case, "DEV")["DEV003", 12].cause == "PART_ON_CPU"
-    assert findings_of(case, "SYNC") == {}
+    assert [code for code, _ in findings_of(case, "SYNC")] == ["SYNC004"]
 
 
 ALL_AT_ONCE = "read all of them at once before the loop: .tolist()"

@@ -272,33 +272,6 @@ COLD = {
             print(f"{1000 * total / steps:.2f} ms")
         main()
         """,
-    "a list of times": """\
-        import time
-        times = []
-        for x in loader:
-            t0 = time.time()
-            train_step(x)  # work
-            torch.cuda.synchronize()
-            times.append(time.time() - t0)  # here
-        print(sum(times) / len(times))
-        """,
-    "the mean of numpy": """\
-        import time
-        for x in loader:
-            t0 = time.time()
-            train_step(x).item()  # work
-            self.times.append(time.time() - t0)  # here
-        print(np.mean(self.times))
-        """,
-    "a sum of times": """\
-        import time
-        total = 0
-        for x in loader:
-            t0 = time.time()
-            train_step(x).item()  # work
-            total += time.time() - t0  # here
-        print(total / len(loader))
-        """,
 }
 
 
@@ -424,10 +397,6 @@ BOTH = {
             devices.append("cuda:0")
         for name in devices:
             run(name)
-        """,
-    "calls": """\
-        run("cpu")
-        run(device="cuda")
         """,
 }
 ONE = {

@@ -20,7 +20,7 @@ from breakeven.report import CheckReport
 from breakeven.simulate import CpuRates
 from breakeven.studies import check_step, check_target, explain_target
 from breakeven.studies import study as module
-from breakeven.timing import EMULATED_ON_CPU, Estimate, Measurement, Source
+from breakeven.timing import EMULATED_ON_CPU, Estimate, Source
 from breakeven.trace import Location
 from breakeven.units import NS_PER_MS
 from breakeven.verdict import NoCrossover
@@ -58,17 +58,6 @@ def test_function_is_measured_here_and_predicted_elsewhere() -> None:
     # A parameter without a batch cannot be scaled.
     assert isinstance(report.crossover, NoCrossover)
     assert "cannot be scaled" in report.crossover.none_because
-
-
-def test_a_busy_machine_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = Measurement(samples_ns=(24_000_000,) * 9, waited_ns=(20_000_000,) * 9)
-    runs = [replace(plain_run(), measurement=busy), plain_run(70_000)]
-    monkeypatch.setattr(capture, "time_step", lambda *_, **__: runs.pop(0))
-    monkeypatch.setattr(capture, "trace_step", lambda _: traced_run())
-    report = check_step(step, devices=["t4"], host="reference")
-    assert report.results[0].step_ns == 70_000
-    assert report.results[0].caveats == ()
-    assert not runs
 
 
 def test_what_was_measured_of_a_kind_of_machine_counts(

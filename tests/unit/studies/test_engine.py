@@ -82,20 +82,6 @@ def test_a_script_that_refuses_the_cpu_always_sees_a_gpu_from_then_on() -> None:
     assert run.answer == failure(message="the first")
 
 
-@pytest.mark.parametrize("times", [(3_000_000, 2_000_000), (2_000_000, 3_000_000)])
-def test_the_better_of_two_disturbed_runs_counts(times: tuple[int, int]) -> None:
-    runs = [
-        replace(
-            plain_run(step_ns),
-            measurement=Measurement(samples_ns=(step_ns,) * 9, waited_ns=(step_ns // 2,) * 9),
-        )
-        for step_ns in times
-    ]
-    (done,) = LocalEngine(ReadyLauncher(runs)).measure([request()])  # type: ignore[arg-type]
-    assert isinstance(done.answer, PlainRun)
-    assert done.answer.measurement.median_ns == 2_000_000
-
-
 def test_nothing_is_held_between_two_runs() -> None:
     engine = LocalEngine(ReadyLauncher([plain_run(), plain_run()]))  # type: ignore[arg-type]
     answers = engine.measure([request(), request()])
@@ -326,17 +312,8 @@ def disturbed(step_ns: int) -> PlainRun:
     )
 
 
-def test_disturbed_run_is_kept_until_the_sweep_is_complete() -> None:
-    kept = RunCache(FakeEngine(lambda _: disturbed(2_000_000)))
-    (done,) = kept.measure([request()])
-    # Broken off here, nothing is measured again ...
-    resumed = FakeEngine(quick)
-    resumed_kept = RunCache(resumed)
-    (again,) = resumed_kept.measure([request()])
-    assert resumed.requests == []
-    assert again.answer == done.answer
-    # ... but a sweep that has come to its end leaves no doubtful figures.
-    resumed_kept.complete()
+def test_disturbed_run_is_not_kept() -> None:
+    measured(FakeEngine(lambda _: disturbed(2_000_000)), request())
     fresh = FakeEngine(quick)
     measured(fresh, request())
     assert len(fresh.requests) == 1

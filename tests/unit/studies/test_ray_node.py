@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 
@@ -13,8 +12,14 @@ from msgspec.structs import replace
 from breakeven.capture import FailureKind, Keep, RunFailure, RunRequest, file_digest, find_target
 from breakeven.errors import BreakevenError
 from breakeven.studies import ray_node
-from breakeven.studies.ray_engine import carried_function
-from breakeven.studies.ray_node import NodeAnswer, NodePlace, NodeRefusal, NodeRun, NodeTask
+from breakeven.studies.ray_node import (
+    NodeAnswer,
+    NodePlace,
+    NodeRefusal,
+    NodeRun,
+    NodeTask,
+    run_on_node,
+)
 
 
 class FakeLauncher:
@@ -132,14 +137,6 @@ def test_priority_that_cannot_be_raised_is_a_caveat(
     assert [caveat.code for caveat in ray_node._WARM.caveats] == ["low-priority"]
 
 
-def test_the_carried_function_explains_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_node = carried_function()
+def test_another_version_of_breakeven_is_refused() -> None:
     other = msgspec.json.decode(run_on_node("describe", "9.9.9", b""), type=NodeAnswer)
     assert "and here is 9.9.9" in refusal_of(other)
-
-    def refuse(name: str) -> None:
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
-    absent = msgspec.json.decode(run_on_node("describe", "9.9.9", b""), type=NodeAnswer)
-    assert refusal_of(absent).startswith("has no working breakeven: No module named")

@@ -139,25 +139,18 @@ def test_regular_axis_is_recorded_three_times() -> None:
     )
 
 
-def test_axis_with_a_kink_is_recorded_more_often_and_told_exactly() -> None:
+def test_axis_with_a_kink_is_recorded_at_each_value() -> None:
     def kinked(width: int) -> StepTrace:
         return linear_step(min(width, 200))
 
     recorder = Recorder(kinked)
-    values = range(8, 801, 8)
+    values = range(100, 501, 50)
     steps, _ = steps_along(axis(*values), recorder)
-    assert len(recorder.recorded) < 30
+    assert set(recorder.recorded) == set(values)
     for width in values:
         step = steps[width]
         assert isinstance(step, StepTrace)
         assert shapes(step) == shapes(kinked(width))
-
-
-def test_number_that_changes_nothing_is_recorded_three_times() -> None:
-    recorder = Recorder(lambda _: linear_step(16))
-    steps, _ = steps_along(axis(*(number / 10 for number in range(1, 21))), recorder)
-    assert len(recorder.recorded) == 3
-    assert len(steps) == 20
 
 
 @pytest.mark.parametrize("values", [("a", "b", "c", "d"), (1, 2, "c", 4), (1, 2, 3)])

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from breakeven.capture import FailureKind, PlainRun, ThreadTrial, TracedRun
+from breakeven.capture import FailureKind, PlainRun, TracedRun
 from breakeven.errors import BreakevenError, ScriptError
 from breakeven.progress import SilentProgress
 from breakeven.studies import runner as module
-from breakeven.studies.runner import Change, Runner, is_worth_repeating, less_disturbed
+from breakeven.studies.runner import Change, Runner
 from breakeven.timing import Measurement
 from breakeven.trace import Phase
 from factories.runs import (
@@ -143,22 +143,6 @@ def test_a_run_that_was_disturbed_is_not_repeated_since_it_waited_itself() -> No
     assert len(launcher.requests) == 1
 
 
-def with_trial(as_set: Measurement, one_thread_ns: int) -> PlainRun:
-    trial = ThreadTrial(num_threads=1, measurement=Measurement(samples_ns=(one_thread_ns,) * 9))
-    return replace(plain_run(), num_threads=4, measurement=as_set, trials=(trial,))
-
-
-def disturbed_run() -> PlainRun:
-    return replace(plain_run(), measurement=DISTURBED)
-
-
-def test_a_run_that_was_disturbed_and_faster_is_kept() -> None:
-    slower, alike = plain_run(3_000_000), plain_run(2_100_000)
-    fast = disturbed_run()
-    assert less_disturbed(slower, fast) is fast
-    assert less_disturbed(fast, alike) is alike
-
-
 def test_progress_hears_stages_and_steps() -> None:
     log = ProgressLog()
     launcher = ScriptedLauncher([traced_run(), plain_run()], num_steps=[1, 7])
@@ -180,27 +164,3 @@ def test_a_run_is_expected_to_take_as_long_as_the_one_before() -> None:
     # Nothing is known before the first; the scripted one took no time, but its budget counts.
     assert log.expected_s[0] is None
     assert log.expected_s[1] == pytest.approx(1.0, abs=0.5)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "has_hardware", "is_foretold"),
-    [("float16", False, False), ("bfloat16", False, False), ("bfloat16", True, True)],
-)
-def test_how_long_a_step_takes_in_a_format_that_is_emulated_is_not_foretold(
-    dtype: str, has_hardware: bool, is_foretold: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "has_half_hardware", lambda _: has_hardware)
-    log = ProgressLog()
-    op = device_op(8)
-    half = replace(op, inputs=(replace(op.inputs[0], dtype=dtype),))
-    runner = Runner(ScriptedLauncher((traced_run(half), plain_run())), SCRIPT, 60.0, log)
-    runner.record()
-    runner.time()
-    assert [expected is not None for expected in log.expected_s] == [False, is_foretold]
-
-
-def test_a_run_is_repeated_only_where_all_threads_were_held_up() -> None:
-    assert is_worth_repeating(disturbed_run())
-    assert not is_worth_repeating(with_trial(DISTURBED, 3_000_000))
-    calm = with_trial(DISTURBED, 3_000_000)
-    assert less_disturbed(disturbed_run(), calm) is calm

@@ -122,23 +122,6 @@ def test_more_gpus_are_compared_by_the_samples_that_they_do() -> None:
     assert values == pytest.approx([101, 51, 26], abs=2)
 
 
-def test_threads_alone_tell_from_how_many_on_the_cpu_wins() -> None:
-    threads = axis("threads", 1, 2, 4, 8, role=AxisRole.THREADS)
-    given = points(threads, cpu=lambda s: 300_000 / size(s, "threads"), gpu=lambda _: 100_000)
-    (found,) = find_sweep_crossovers(given, [threads])
-    assert isinstance(found.outcome, NoCrossover)
-    assert found.cpu == "A CPU"
-    assert "few threads; from 4 threads" in found.outcome.none_because
-    slow = points(threads, cpu=lambda _: 300_000, gpu=lambda _: 100_000)
-    (found,) = find_sweep_crossovers(slow, [threads])
-    assert isinstance(found.outcome, NoCrossover)
-    assert found.outcome.faster is DeviceKind.GPU
-    quick = points(threads, cpu=lambda _: 30_000, gpu=lambda _: 100_000)
-    (found,) = find_sweep_crossovers(quick, [threads])
-    assert isinstance(found.outcome, NoCrossover)
-    assert found.outcome.faster is DeviceKind.CPU
-
-
 def test_sizes_that_do_not_fit_are_not_won() -> None:
     given = points(
         BATCH, cpu=lambda s: 1_000 * size(s), gpu=lambda _: 100_000, fits=lambda s: size(s) < 1_024

@@ -248,8 +248,6 @@ _PREPARING = _COLLATING | {
     "_to_copy", "div", "mul", "sub", "add", "rsub", "permute", "contiguous", "clone",
     "_unsafe_view", "reshape", "transpose", "expand", "copy", "squeeze",
 }  # fmt: skip
-# Maximum distance in events of a cast that follows a copy.
-_NEAR = 12
 
 _Replaced = dict[int, tuple[Event, ...]]
 
@@ -257,17 +255,7 @@ _Replaced = dict[int, tuple[Event, ...]]
 @rule("COPY005", "H2D_WIDE")
 def widened_batches(case: RuleInput) -> Matches:
     batches = [index for index, kind in uploads(case).items() if kind is Upload.BATCH]
-    before = "a batch of {} is made wider {}, and then copied to the GPU"
-    narrower = "copy the batch as {}, and cast and normalise it on the GPU"
-    for find, title, fix in (
-        (_cast_before, before.format("{}", "on the host"), narrower),
-        (_cast_by_numpy, before.format("{}", "by NumPy"), narrower),
-        (
-            _cast_after,
-            "a batch is copied to the GPU as float64 and cast to {} there",
-            "cast the data to {} on the host, once",
-        ),
-    ):
+    for find, by in ((_cast_before, "on the host"), (_cast_by_numpy, "by NumPy")):
         for narrow, location, replaced in find(case, batches):
             copied = [case.trace.events[index] for index in replaced]
             left = [event for events in replaced.values() for event in events]
@@ -276,8 +264,8 @@ def widened_batches(case: RuleInput) -> Matches:
                 for events in (copied, left)
             )
             yield Match(
-                title=title.format(narrow),
-                fix=fix.format(narrow),
+                title=f"a batch of {narrow} is made wider {by}, and then copied to the GPU",
+                fix=f"copy the batch as {narrow}, and cast and normalise it on the GPU",
                 evidence=f"{format_bytes(before_bytes)} copied in the recorded step, "
                 f"{format_bytes(after_bytes)} without the cast",
                 location=location,
@@ -315,14 +303,6 @@ def _cast_before(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
         }  # fmt: skip
         _, others = found.get(chain[0], ("", {}))
         found[chain[0]] = narrow.dtype, others | replaced
-    yield from _at_lines(case, found)
-
-
-def _at_lines(
-    case: RuleInput,
-    found: Mapping[int, tuple[str, _Replaced]],
-) -> Iterator[_Wide]:
-    """Yield the casts of each line together, by their positions."""
     for location, positions in by_line(case.trace, found):
         casts = [found[position] for position in positions]
         yield casts[0][0], location, {k: v for _, own in casts for k, v in own.items()}
@@ -366,21 +346,3 @@ def _cast_by_numpy(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
             then = (copied, *converted_on_device(case, index, batch))
             replaced = gathered(case, index, batch) | {index: then}
             yield batch.array.dtype, batch.cast or copy.location, replaced
-
-
-def _cast_after(case: RuleInput, batches: list[int]) -> Iterator[_Wide]:
-    """Yield float64 copies that the device narrows immediately, by the line of the copy."""
-    found: dict[int, tuple[str, _Replaced]] = {}
-    for index in batches:
-        copy = copy_at(case.trace, index)
-        near = range(index + 1, min(index + _NEAR, len(case.trace.events)))
-        for position, op in ((one, case.trace.events[one]) for one in near):
-            if not isinstance(op, Op) or op.is_on_host or bare_name(op) != "_to_copy":
-                continue
-            given, narrow = op.inputs[0], op.outputs[0]
-            if given.dtype == "float64" and given.num_bytes == copy.num_bytes:
-                if copy.num_bytes - narrow.num_bytes >= _MIN_SAVED_BYTES:
-                    copied = replace(copy, num_bytes=narrow.num_bytes, dtype=narrow.dtype)
-                    found[index] = narrow.dtype, {index: (copied,), position: ()}
-                break
-    yield from _at_lines(case, found)

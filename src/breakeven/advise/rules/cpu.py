@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from breakeven.advise.events import is_convolution
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule
 from breakeven.advise.source_lines import recorded_calls
-from breakeven.cost import Family
 from breakeven.simulate import Side
-from breakeven.source import dotted_name, text_of
 from breakeven.timing import CpuFacts, CpuSetting, CpuTrial
 from breakeven.trace import Location
 from breakeven.units import format_duration, format_percent
 
 # On a shared machine, a smaller difference between two measurements is noise.
 _MIN_GAIN = 0.05
-_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class FasterTrial(NamedTuple):
@@ -53,21 +48,9 @@ def faster_trial(cpu: CpuFacts | None, is_meant: Callable[[CpuTrial], bool]) -> 
 
 
 def line_of_threads(case: RuleInput) -> Location | None:
-    """Return the line that sets the number of threads; None if torch's default applies."""
-    for call in recorded_calls(case, "set_num_threads"):
-        if call.location is not None:
-            return call.location
-    for source, written in case.sources.calls("set_num_threads"):
-        return source.location(written)
-    for source, (statement, target, _) in case.sources.bindings():
-        # `os.environ["OMP_NUM_THREADS"] = "1"`
-        if (
-            isinstance(target, ast.Subscript)
-            and text_of(target.slice) in _THREAD_VARIABLES
-            and dotted_name(target).endswith("environ")
-        ):
-            return source.location(statement)
-    return None
+    """Return the line that sets the number of threads; None if no call of the script does."""
+    places = (call.location for call in recorded_calls(case, "set_num_threads"))
+    return next(filter(None, places), None)
 
 
 @rule("CPU001", "THREADS_SMALL")
@@ -129,45 +112,3 @@ def subnormal_numbers(case: RuleInput) -> Matches:
 
 def _flushes(trial: CpuTrial) -> bool:
     return trial.changes(CpuSetting.FLUSH_DENORMAL)
-
-
-@rule("CPU004", "CPU_LAYOUT")
-def channels_last_on_cpu(case: RuleInput) -> Matches:
-    faster = faster_trial(case.cpu, lambda trial: trial.changes(CpuSetting.CHANNELS_LAST))
-    if faster is not None and any(map(is_convolution, case.trace.ops)):
-        yield Match(
-            title="convolutions on the CPU are faster with channels last",
-            fix="model.to(memory_format=torch.channels_last), and the same for each batch",
-            evidence=faster.evidence,
-            gain=faster.gain,
-            side=Side.CPU,
-        )
-
-
-_MIN_EAGER_FRACTION = 0.5
-
-# Kernels that a compiler merges into neighbouring loops.
-_FUSABLE: Final = (Family.ELEMENTWISE, Family.REDUCTION, Family.NORMALIZATION, Family.SOFTMAX)
-
-
-@rule("CPU006", "EAGER_OVERHEAD")
-def eager_overhead(case: RuleInput) -> Matches:
-    cpu, num_ops = case.cpu, len(case.trace.ops)
-    if cpu is None or cpu.dispatch_ns <= 0 or cpu.estimate.value_ns <= 0:
-        return
-    share = min(1.0, num_ops * cpu.dispatch_ns / cpu.estimate.value_ns)
-    if share < _MIN_EAGER_FRACTION or case.trace.settings.is_compiled:
-        return
-    # The share of operators that a compiler can merge with their neighbours.
-    runs = [lowering.kernels for lowering in case.program.lowerings if lowering is not None]
-    num_mergeable = sum(all(kernel.family in _FUSABLE for kernel in kernels) for kernels in runs)
-    mergeable = num_mergeable / len(runs) if runs else 0.0
-    yield Match(
-        title=f"on the CPU calling {num_ops} operators takes {format_percent(share)} of the step",
-        fix="torch.compile, fused=True in the optimizer, a larger batch",
-        evidence=f"{num_ops} operators at {format_duration(cpu.dispatch_ns)} each, in a "
-        f"step of {format_duration(cpu.estimate.value_ns)}",
-        gain=KnownGain(fraction=share * mergeable, low_fraction=0.0, high_fraction=share),
-        share_fraction=share,
-        side=Side.CPU,
-    )

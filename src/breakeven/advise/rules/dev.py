@@ -5,31 +5,26 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 
-from msgspec.structs import replace
-
 from breakeven.advise.events import line_of, on_device, parameters_of, read_by
-from breakeven.advise.rule import Match, Matches, RuleInput, by_line, changed, rule
-from breakeven.advise.rules.sync import NEAR, Wait, is_average, waits_of
+from breakeven.advise.rule import Match, Matches, RuleInput, changed, rule
+from breakeven.advise.rules.sync import Wait, waits_of
 from breakeven.advise.transfers import Upload, is_layer, made_on_host, uploads
-from breakeven.simulate import Edit
 from breakeven.source import (
     DEFINITIONS,
     LOOP_STATEMENTS,
     SourceFile,
     Sources,
-    arguments_of,
     dotted_name,
     is_constant,
-    keyword,
     last_name,
     nodes_in,
     spans,
     text_of,
 )
-from breakeven.trace import Event, Location, Op, Phase
+from breakeven.trace import Location, Op, Phase
 from breakeven.units import format_duration
 
 _GPU = re.compile(r"(cuda|gpu)(:\d+)?")
@@ -117,27 +112,12 @@ def _may_forget_gpu(sources: Sources) -> bool:
 
 
 def compares_devices(sources: Sources) -> bool:
-    """Return whether a script runs the same work on the CPU and on a GPU in turn.
-
-    It loops over both, or calls a function with each.
-    """
-
-    def names_both(texts: Iterable[str]) -> bool:
-        return {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}
-
-    for source in sources:
-        for loop in source.nodes(ast.For):
-            name = dotted_name(loop.iter) or "-"
-            made = (own.value for own in source.bindings if own.name == name)
-            if names_both(_texts_in(loop.iter, *made, *source.calls(f"{name}.append"))):
-                return True
-        called: dict[str, list[str]] = {one.name: [] for one in source.nodes(ast.FunctionDef)}
-        for call in source.nodes(ast.Call):
-            texts = _texts_in(*arguments_of(call))
-            # Both in one call are options to choose from.
-            if dotted_name(call.func) in called and not names_both(texts):
-                called[dotted_name(call.func)] += texts
-        if any(map(names_both, called.values())):
+    """Return whether a script loops over the CPU and a GPU."""
+    for source, loop in sources.nodes(ast.For):
+        name = dotted_name(loop.iter) or "-"
+        made = (own.value for own in source.bindings if own.name == name)
+        texts = _texts_in(loop.iter, *made, *source.calls(f"{name}.append"))
+        if {"cpu", "cuda"} <= {text.partition(":")[0] for text in texts}:
             return True
     return False
 
@@ -160,12 +140,6 @@ def _choices(source: SourceFile) -> Iterator[tuple[ast.AST, str]]:
         is_kept = bool(name) and isinstance(target, (ast.Name, ast.Attribute))
         if is_kept and any(map(_is_gpu, ast.walk(value))):
             yield statement, name
-    for call in source.calls("add_argument"):
-        default = keyword(call, "default")
-        if default is not None and _is_gpu(default) and _is_option(call):
-            option = call.args[-1]
-            assert isinstance(option, ast.Constant)
-            yield call, str(option.value).lstrip("-").replace("-", "_")
 
 
 def _is_used(source: SourceFile, name: str) -> bool:
@@ -306,12 +280,8 @@ _MIN_ELEMENTS = 16
 
 @rule("DEV003", "PART_ON_CPU")
 def parts_on_host(case: RuleInput) -> Matches:
-    if case.trace.uses_device:
-        yield from _host_part(case)
-    yield from _averages(case)
-
-
-def _host_part(case: RuleInput) -> Matches:
+    if not case.trace.uses_device:
+        return
     faults = {line_of(fault.location) for fault in case.trace.faults if fault.location}
     made = made_on_host(case.trace)
     on_host = {index: op for index, op in case.each(Op) if op.is_on_host}
@@ -361,33 +331,3 @@ def _line_of_part(case: RuleInput, ops: list[Op]) -> Location | None:
             made = made_at(case.sources, path) if read_by(below) & parameters else None
             return made or ops[0].location
     return ops[0].location
-
-
-def _averages(case: RuleInput) -> Matches:
-    """Yield lines that read weights to the host and update tensors there with them."""
-    events = case.trace.events
-    for location, reads in by_line(case.trace, waits_of(case, Wait.AVERAGE)):
-        updates: dict[int, Event] = {}
-        for read in reads:
-            for index, event in enumerate(events[read + 1 : read + 1 + NEAR], read + 1):
-                # Whether the host computes on the reading line: `a * old + b * p.cpu()`.
-                is_on_host = isinstance(event, Op) and event.is_on_host
-                is_part = is_on_host and line_of(event) == line_of(events[read])
-                if is_part or is_average(event):
-                    updates[index] = event
-        averaging = [on_device(event) for event in updates.values() if is_average(event)]
-        averages = tuple(max(op.inputs, key=lambda tensor: tensor.numel) for op in averaging)
-        at_once = tuple(
-            replace(op, name="aten._foreach_lerp_.Scalar", inputs=2 * averages, outputs=())
-            for op in averaging[:1]
-        )
-        gone = sorted({*reads, *updates})
-        yield Match(
-            title=f"{len(reads)} weights are copied to the host in every step and averaged there",
-            fix="keep the average on the GPU: torch.optim.swa_utils.AveragedModel with "
-            "get_ema_multi_avg_fn",
-            evidence=f"{len(reads)} reads of parameters, each followed by an update on the host",
-            location=location,
-            events=tuple(gone),
-            edit=Edit(replaced={**dict.fromkeys(gone, ()), reads[0]: at_once}),
-        )

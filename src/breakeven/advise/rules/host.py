@@ -11,7 +11,7 @@ from breakeven.advise.rule import Match, Matches, RuleInput, once, rule, without
 from breakeven.advise.rules.sync import Wait, waits_of
 from breakeven.advise.transfers import SIMULATORS
 from breakeven.source import SourceFile, dotted_name, lines_of
-from breakeven.trace import HostWork, Location, StepTrace, Sync
+from breakeven.trace import HostWork, Location, Sync
 from breakeven.units import format_duration
 
 # Below this fraction of a step, other host work is not worth moving.
@@ -41,7 +41,7 @@ def script_pauses(case: RuleInput) -> Matches:
             if is_known:
                 groups.setdefault(location, {})[index] = work
     # Work on a logged tensor disappears with the logging, which has its own rule.
-    logged = waits_of(case, Wait.LOG, Wait.SAVED)
+    logged = waits_of(case, Wait.LOG)
     logging = {line_of(case.trace.events[index]) for index in logged} - {None}
     for location, pauses in groups.items():
         duration_ns = sum(work.duration_ns for work in pauses.values())
@@ -74,10 +74,7 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
         return True, after
     earlier = range(index - 1, max(-1, index - _FAR), -1)
     last = next((n for n in earlier if events[n].location not in (None, after)), None)
-    before = None
-    if last is not None:
-        before, after = _parting(case.trace, last, index) or (events[last].location, after)
-        source = case.sources.find(after) or source
+    before = None if last is None else events[last].location
     first = after.line
     if before is not None and before.file == after.file and before.function == after.function:
         first = before.line
@@ -99,17 +96,6 @@ def _working_line(case: RuleInput, index: int) -> tuple[bool, Location | None]:
     if not lines:
         return False, after
     return True, Location(file=after.file, line=lines[0], function=after.function)
-
-
-def _parting(trace: StepTrace, before: int, after: int) -> tuple[Location, Location] | None:
-    """Return the lines of one function that led to two events; None if there is none."""
-    stacks = trace.stack_of(trace.events[before]), trace.stack_of(trace.events[after])
-    for one, other in zip(*stacks, strict=False):
-        if one.file != other.file or one.function != other.function:
-            return None
-        if one.line != other.line:
-            return one, other
-    return None
 
 
 def _calling_lines(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-
 from breakeven.advise.events import base_name, common_start, parameters_of, read_by
 from breakeven.advise.repeated_loops import (
-    MIN_ITERATIONS,
     find_loops,
     flow_of,
     is_launch,
@@ -15,8 +11,7 @@ from breakeven.advise.repeated_loops import (
 )
 from breakeven.advise.rule import Match, Matches, RuleInput, rule, without
 from breakeven.simulate import CAPTURED, TYPICAL, Bound, CompileMode, compile_mode_of, compiled_step
-from breakeven.source import last_name
-from breakeven.trace import Location, Op, Phase
+from breakeven.trace import Op, Phase
 from breakeven.units import format_duration, format_percent
 
 # A smaller idle fraction of the device offers no gain worth a change of the script.
@@ -78,12 +73,6 @@ _MIN_PART = 0.5
 # FLOP per launch above which a kernel takes longer than its launch on any GPU of the last ten
 # years: 5 µs at 4 TFLOP/s.
 _MAX_FLOP_PER_LAUNCH = 2e7
-# Library functions that evaluate a caller's function many times.
-_SOLVER = re.compile(
-    r"(odeint|sdeint|cdeint|solve|integrate|minimi[sz]e|scan|fixed_point|anderson|broyden|"
-    r"root_?find|newton|^step$)",
-    re.IGNORECASE,
-)
 
 
 @rule("LAUNCH002", "LAUNCH via SOLVER")
@@ -94,66 +83,26 @@ def solvers(case: RuleInput) -> Matches:
         return
     if sum(kernel.flop for kernel in case.program.kernels) > num_kernels * _MAX_FLOP_PER_LAUNCH:
         return
-    # The outermost loop of the script that belongs to a solver.
+    # The outermost loop that belongs to a solver.
     for loop in find_loops(case):
         flow = flow_of(case.trace, loop)
         is_solver = flow.state is not None and not flow.own_parameters
         if is_solver and not is_over_time(case.trace, loop, flow):
-            location, events, num_evaluations = loop.location, loop.events, loop.num_iterations
             break
     else:
-        if (found := _library_call(case)) is None:
-            return
-        location, events, num_evaluations = found
-    launches = sum(is_launch(case.trace.events[index]) for index in events)
+        return
+    launches = sum(is_launch(case.trace.events[index]) for index in loop.events)
     if launches < max(_MIN_LAUNCHES, _MIN_PART * sum(map(is_launch, case.trace.events))):
         return
     yield Match(
         title=f"a solver issues {launches} small operators one after the other in every step",
         fix="more trajectories at once, fewer evaluations, or a CUDA graph",
-        evidence=f"the same operators are issued {num_evaluations} times from here, each "
+        evidence=f"the same operators are issued {loop.num_iterations} times from here, each "
         "time with results of the time before",
-        location=location,
-        events=events,
+        location=loop.location,
+        events=loop.events,
         scenario=CAPTURED,
     )
-
-
-def _library_call(case: RuleInput) -> tuple[Location, tuple[int, ...], int] | None:
-    """Return the user's line that passes a function to a library's solver."""
-    trace = case.trace
-    loops = find_loops(case)
-    inside = {index for loop in loops for run in loop.runs for own in run for index in own}
-    counts = Counter(
-        (op.stack, op.name)
-        for index, op in case.each(Op)
-        if op.phase is Phase.FORWARD and op.stack >= 0 and index not in inside
-    )
-    repeated = {stack for (stack, _), count in counts.items() if count >= MIN_ITERATIONS}
-    sites: dict[tuple[Location, ...], list[int]] = {}
-    for (stack, _), count in counts.items():
-        if stack in repeated and (site := _solver_site(case, trace.stacks[stack])):
-            sites.setdefault(site, []).append(count)
-    if not sites:
-        return None
-    site = max(sites, key=lambda one: sum(sites[one]))
-    below = {number for number, stack in enumerate(trace.stacks) if stack[: len(site)] == site}
-    events = tuple(index for index, event in enumerate(trace.events) if event.stack in below)
-    return site[-1], events, max(sites[site])
-
-
-def _solver_site(case: RuleInput, stack: tuple[Location, ...]) -> tuple[Location, ...]:
-    """Return the stack down to the innermost line that calls a solver; empty if none does."""
-    for depth in range(len(stack) - 1, 0, -1):
-        location = stack[depth - 1]
-        source = case.sources.find(location)
-        if source is None:
-            continue
-        names = {last_name(call) for call in source.calls_on(location.line)}
-        # A script's own function of such a name is judged by its loops.
-        if any(map(_SOLVER.search, names - {stack[depth].function})):
-            return stack[:depth]
-    return ()
 
 
 # Minimum frozen fraction of the forward pass's arithmetic that makes storing its results

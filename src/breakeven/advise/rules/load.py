@@ -162,7 +162,7 @@ def loadings(case: RuleInput) -> Iterator[Loading]:
         # The most used loader comes first; a step takes its batch from one of them.
         loaders = (one for one in case.facts.loaders if one.num_workers == num_workers)
         loader = next(loaders, None)
-        made_at = settings_location(case, loader) if loader is not None else None
+        made_at = loader.location if loader is not None else None
         yield Loading(
             case=case,
             loader=loader,
@@ -171,15 +171,6 @@ def loadings(case: RuleInput) -> Iterator[Loading]:
             duration_ns=sum(work.duration_ns for work in fetches.values()),
             num_workers=num_workers,
         )
-
-
-def settings_location(case: RuleInput, loader: LoaderFacts) -> Location | None:
-    """Return the line that configures the loader, possibly a trainer's arguments."""
-    source = case.sources.find(loader.location)
-    if source is not None and case.sources.call_at(loader.location, "DataLoader") is None:
-        for call in source.calls("TrainingArguments"):
-            return source.location(call)
-    return loader.location
 
 
 def fetch_function(
@@ -315,7 +306,7 @@ def items_in_memory(case: RuleInput) -> Matches:
             "every step",
             fix=_FIX,
             evidence=f"{len(fetched)} operators fetch a batch of {loader.batch_size}",
-            location=settings_location(case, loader),
+            location=loader.location,
             events=fetched,
             # One operator remains for each tensor of the batch; a pair of tensors is usual.
             edit=without(fetched[2:]),
@@ -350,7 +341,7 @@ def restarted_workers(case: RuleInput) -> Matches:
             fix="DataLoader(..., persistent_workers=True), or no workers for small data",
             evidence=f"num_workers={loader.num_workers} without persistent_workers, "
             f"{loader.num_samples} samples in batches of {loader.batch_size}",
-            location=settings_location(case, loader),
+            location=loader.location,
             share_fraction=share,
             gain=KnownGain(fraction=share, low_fraction=low, high_fraction=high),
         )
@@ -359,10 +350,6 @@ def restarted_workers(case: RuleInput) -> Matches:
 def _has_several_epochs(case: RuleInput, loader: LoaderFacts) -> bool:
     if loader.num_epochs > 1:
         return True
-    for _, call in case.sources.calls("Trainer", "TrainingArguments"):
-        for given in call.keywords:
-            if given.arg in ("max_epochs", "num_train_epochs"):
-                return not is_constant(given.value, 1)
     return any(
         "epoch" in ast.unparse(loop.target).lower()
         and not (isinstance(loop.iter, ast.Call) and is_constant((*loop.iter.args, None)[0], 1))
@@ -384,7 +371,7 @@ def too_many_workers(case: RuleInput) -> Matches:
                 fix="DataLoader(..., num_workers=min(8, os.cpu_count() or 1))",
                 evidence=f"num_workers={loader.num_workers}; the process may use {cores} "
                 "processors here",
-                location=settings_location(case, loader),
+                location=loader.location,
             )
 
 

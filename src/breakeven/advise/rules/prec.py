@@ -15,7 +15,7 @@ from breakeven.advise.step_times import DevicePace, device_times_ns
 from breakeven.cost import MATRIX_FAMILIES, Family, has_matrix_units
 from breakeven.device import Precision
 from breakeven.simulate import Bound, Edit
-from breakeven.source import arguments_of, dotted_name, last_name, nodes_in, text_of
+from breakeven.source import nodes_in
 from breakeven.trace import Copy, Event, Location, Op, Phase, StepTrace, TensorSpec
 from breakeven.units import format_percent
 
@@ -71,47 +71,19 @@ def float64(case: RuleInput) -> Matches:
 def _origins(case: RuleInput) -> Iterator[tuple[Location, str]]:
     """Yield the lines that may introduce float64, and how, most certain first.
 
-    The order is: the default dtype, the conversion of a model, a tensor with an explicit float64
-    dtype, a tensor made from an array of doubles.
+    The order is: the default dtype, the conversion of a model, a tensor made from an array.
     """
     for call in recorded_calls(case, *_DEFAULTS):
         if call.location is not None and any(name in call.argument for name in _DOUBLE_NAMES):
             yield call.location, "makes float64 the default dtype"
-    for source, call in case.sources.calls(*_DEFAULTS):
-        if any(map(_is_double, arguments_of(call))):
-            yield source.location(call), "makes float64 the default dtype"
     for call in recorded_calls(case, "Module.double"):
         if call.location is not None:
             yield call.location, "converts to float64"
-    conversions = [
-        (source, call)
-        for source, call in case.sources.calls("double", "to", "type")
-        if isinstance(call.func, ast.Attribute)
-        and (call.func.attr == "double" or any(map(_is_double, arguments_of(call))))
-    ]
-    # A value converted within a loop may be a statistic; a model is converted before the loop.
-    for source, call in sorted(conversions, key=lambda one: one[0].is_in_loop(one[1])):
-        # Use the line of the name: a model may span many lines before its conversion.
-        line = call.func.end_lineno or call.lineno
-        yield Location(file=source.path, line=line), "converts to float64"
-    for source, node in case.sources.nodes(ast.keyword):
-        of_numpy = dotted_name(source.parent(node) or node).startswith(("np.", "numpy."))
-        if node.arg == "dtype" and not of_numpy and _is_double(node.value):
-            yield source.location(node.value), "asks for float64"
     for source, call in case.sources.calls("from_numpy", "torch.as_tensor"):
-        called = dotted_name(call.func)
-        if not called.startswith("torch.") and called != "from_numpy":
-            continue
         statement = next(node for node in source.parents(call) if isinstance(node, ast.stmt))
         # Another dtype is named in the statement: `torch.from_numpy(x).float()`.
         if all(part.attr not in _NARROW_NAMES for part in nodes_in(statement, ast.Attribute)):
             yield source.location(call), "takes the dtype of an array, float64 by default"
-
-
-def _is_double(node: ast.expr) -> bool:
-    text = text_of(node)
-    name = last_name(node) if text is None else text.rpartition(".")[2]
-    return name in _DOUBLE_NAMES
 
 
 # A smaller share of float32 products cannot reach the gain below, even on fast tensor cores.

@@ -6,24 +6,20 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from breakeven.advise.events import common_start, line_of, one_per_line, read_by, written_by
+from breakeven.advise.events import common_start, line_of, read_by, written_by
 from breakeven.advise.rule import KnownGain, Match, Matches, RuleInput, rule, without
-from breakeven.advise.source_lines import recorded_calls, trainer_setting
+from breakeven.advise.source_lines import recorded_calls
 from breakeven.source import (
     LOOP_STATEMENTS,
     SourceFile,
     declared_names,
     dotted_name,
-    is_constant,
-    keyword,
     last_name,
     own_nodes,
     written_names,
 )
 from breakeven.trace import Copy, HostWork, Location, ModelCall, Op, Phase, StepTrace, Sync
 from breakeven.units import format_bytes, format_duration
-
-_ANOMALY_CALLS = ("set_detect_anomaly", "detect_anomaly")
 
 # Operators that autograd runs on every gradient to look for NaN.
 _ANOMALY_OPS = re.compile(r"^aten\.(isnan|_is_any_true)\.")
@@ -43,46 +39,27 @@ def anomaly_checks(case: RuleInput) -> Matches:
                 answers |= written_by([event])
         elif isinstance(event, Sync) and (event.storage in answers or checks[-1:] == [index - 1]):
             checks.append(index)
+    calls = recorded_calls(case, "set_detect_anomaly", "detect_anomaly")
+    switches = (call.location for call in calls if call.argument != "False" and call.location)
     yield Match(
         title="autograd looks for invalid values in every backward pass",
         fix="remove set_detect_anomaly(True); switch it on to look for a fault only",
         evidence=f"anomaly detection is on; {len(checks)} operators and waits of the "
         "step are its own",
-        location=next(_anomaly_switches(case), None),
+        location=next(switches, None),
         events=tuple(checks),
         edit=without(checks) if checks else None,
     )
 
 
-def _anomaly_switches(case: RuleInput) -> Iterator[Location | None]:
-    """Yield the lines that may have enabled the checks, most certain first."""
-    for source, call in case.sources.calls("Trainer"):
-        value = keyword(call, "detect_anomaly")
-        if value is not None and is_constant(value, True):
-            yield source.location(value)
-    for seen in recorded_calls(case, *_ANOMALY_CALLS):
-        if seen.argument != "False" and seen.location is not None:
-            yield seen.location
-    for source, call in case.sources.calls(*_ANOMALY_CALLS):
-        if not (call.args and is_constant(call.args[0], False)):
-            yield source.location(call)
-
-
 @rule("RUN002", "DATAPARALLEL")
 def data_parallel(case: RuleInput) -> Matches:
-    called = [call.location for call in recorded_calls(case, "DataParallel")]
-    written = [
-        source.location(call)
-        for source, call in case.sources.calls("DataParallel")
-        # Under a condition, only a recorded call counts.
-        if not any(isinstance(above, (ast.If, ast.IfExp)) for above in source.parents(call))
-    ]
-    for location in one_per_line([*called, *written]):
+    for call in recorded_calls(case, "DataParallel"):
         yield Match(
             title="nn.DataParallel copies the model to every GPU in every step",
             fix="one GPU for a small model; DistributedDataParallel for a large one",
             evidence="the model is wrapped in torch.nn.DataParallel",
-            location=location,
+            location=call.location,
         )
 
 
@@ -99,7 +76,6 @@ _ACTS = re.compile(
     r"(?:$|[^a-z])",
     re.IGNORECASE,
 )
-_SETTINGS = ("val_check_interval", "eval_steps", "eval_strategy", "evaluation_strategy")
 
 
 @rule("RUN003", "EVAL_OFTEN")
@@ -139,14 +115,12 @@ def frequent_evaluation(case: RuleInput) -> Matches:
             continue
         records = " and recorded for a backward pass" if any(call.has_grad for call in own) else ""
         often = "" if len(own) == 1 else f" {len(own)} times"
-        # A trainer that calls the model may have a setting for the evaluation interval.
-        settings = (trainer_setting(case, at, *_SETTINGS) for at in _stack(trace, own[0]))
         yield Match(
             title=f"{own[0].model} is evaluated{often} in every training step{records}",
             fix="evaluate once per epoch or every n-th step, under torch.no_grad()",
             evidence=f"{len(events)} of {len(trace.events)} events of the step belong to "
             "forward passes without gradients",
-            location=next((at for at in settings if at is not None), places[line]),
+            location=places[line],
             events=events,
             edit=without(events),
         )
@@ -177,7 +151,7 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
     """
     found = dict.fromkeys((index for call in calls for index in _range(call)), False)
     first = min(found, default=len(trace.events))
-    known, made, copied_bytes = set[int](), set[int](), set[int]()
+    known, made = set[int](), set[int]()
     for index, event in enumerate(trace.events):
         if isinstance(event, Op):
             reads, writes = read_by([event]), written_by([event]) - read_by([event])
@@ -187,19 +161,9 @@ def _following(trace: StepTrace, calls: Sequence[ModelCall]) -> dict[int, bool]:
         if index in found:
             # A view shares memory that existed before, so the call did not make it.
             made |= writes - known
-        elif index > first:
-            # A copy has another memory number on the other side: a new one of equal size.
-            if isinstance(event, Op):
-                made |= {
-                    spec.storage
-                    for spec in event.inputs
-                    if spec.storage not in known and spec.num_bytes in copied_bytes
-                }
-            if not made.isdisjoint(reads):
-                found[index] = True
-                made |= writes
-                if isinstance(event, Copy):
-                    copied_bytes.add(event.num_bytes)
+        elif index > first and not made.isdisjoint(reads):
+            found[index] = True
+            made |= writes
         known |= reads | writes
     return found
 
@@ -235,12 +199,11 @@ def frequent_checkpoints(case: RuleInput) -> Matches:
             share = saving_ns / (case.step_ns + saving_ns)
         if share < _MIN_SAVE_FRACTION:
             continue
-        setting = trainer_setting(case, call.location, "save_steps", "every_n_train_steps")
         yield Match(
             title=f"saving takes {format_duration(saving_ns, 2)} per step",
             fix="save by time, or after many steps",
             evidence=f"torch.save in {call.step_count} of {num_steps} recorded steps",
-            location=setting or call.location,
+            location=call.location,
             events=tuple(own),
             share_fraction=share,
             edit=without(own) if own else None,

@@ -25,7 +25,6 @@ from breakeven.advise.transfers import (
     TENSOR_READS,
     feeds_simulator,
     is_beside_clock,
-    is_saved,
     is_whole_read,
     memory_writers,
     round_trips,
@@ -59,9 +58,9 @@ _LIBRARIES = (
 _NORMS = frozenset({"linalg_vector_norm", "norm", "frobenius_norm", "pow", "square"})
 # Up to this many rows, torch.linalg on a GPU has a worse problem than its error check.
 _SMALL_MATRIX = 64
-# Operators that add a value to a moving average, within NEAR events after its read.
+# Operators that add a value to a moving average, within _NEAR events after its read.
 _AVERAGING = frozenset({"add", "lerp", "copy"})
-NEAR = 4
+_NEAR = 4
 # Minimum number of parameters that a loop over parameters reads.
 _MIN_LOOP = 2
 
@@ -69,10 +68,9 @@ _MIN_LOOP = 2
 class Wait(Enum):
     """The reason why the host waits.
 
-    ``HOST_PART`` is a copy to host work with gradients, ``AVERAGE`` a copy to a moving average of
-    the weights on the host, ``LOGGED`` a value that Lightning shows, ``SAVED`` a tensor written to
-    a file or drawn. ``NEEDED`` belongs to no rule: a library's own wait, a saved checkpoint, a
-    clock reading, or a simulator's input.
+    ``HOST_PART`` is a copy to host work with gradients, ``LOGGED`` a value that Lightning shows.
+    ``NEEDED`` belongs to no rule: a library's own wait, a saved checkpoint, a clock reading, or a
+    simulator's input.
     """
 
     VALUE = auto()
@@ -83,10 +81,8 @@ class Wait(Enum):
     NORMS = auto()
     DISTRIBUTION = auto()
     LOG = auto()
-    SAVED = auto()
     ROUND_TRIP = auto()
     HOST_PART = auto()
-    AVERAGE = auto()
     LOGGED = auto()
     NEEDED = auto()
 
@@ -128,7 +124,7 @@ def waits(case: RuleInput) -> Mapping[int, Wait]:
             wait = Wait.VALUE if sync.num_bytes <= NUMBER_BYTES else Wait.TENSOR
         if wait is Wait.VALUE:
             others = [own for own in _LOOPED if counts[own, line] >= _MIN_LOOP]
-            others += [own for own in (Wait.TENSOR, Wait.SAVED) if counts[own, line]]
+            others += [Wait.TENSOR] if counts[Wait.TENSOR, line] else []
             wait = next(iter(others), wait)
         found[index] = wait
     return found
@@ -155,11 +151,9 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
         return Wait.LOG if sync.num_bytes > NUMBER_BYTES else Wait.VALUE
     if _is_via(sync, "lightning", "pytorch_lightning") and sync.kind in ("item", "float"):
         return Wait.LOGGED
-    if is_whole_read(sync) and is_at(is_saved):
-        return Wait.SAVED  # torchvision's save_image is a library read too
     if _is_via(sync, *_LIBRARIES) or is_at(feeds_simulator):
         return Wait.NEEDED
-    following = case.trace.events[index + 1 : index + 1 + NEAR]
+    following = case.trace.events[index + 1 : index + 1 + _NEAR]
     names = [
         bare_name(e) for e in following[:3] if isinstance(e, Op) and line_of(e) == line_of(sync)
     ]
@@ -176,8 +170,8 @@ def _wait(case: RuleInput, index: int, sync: Sync) -> Wait:
         if case.sources.call_at(sync.location, "pack_padded_sequence") is not None:
             return Wait.NEEDED  # lengths, which torch requires on the host
         if is_of_parameter or is_at(_is_in_parameter_loop):
-            # Whether the host adds the read value to one of its own tensors.
-            return Wait.AVERAGE if any(map(is_average, following)) else Wait.LOG
+            # An average on the host is no log.
+            return Wait.TENSOR if any(map(_is_average, following)) else Wait.LOG
         return Wait.TENSOR
     if sync.kind in ("bool", "equal") or sync.num_bytes == 1:
         return Wait.TRUTH
@@ -202,7 +196,7 @@ def _is_in_parameter_loop(source: SourceFile, line: int) -> bool:
     )
 
 
-def is_average(event: Event) -> bool:
+def _is_average(event: Event) -> bool:
     """Return whether a host operator adds to a host tensor, or copies into one."""
     return (
         isinstance(event, Op)
@@ -475,7 +469,7 @@ def _makes_distribution(source: SourceFile, line: int) -> bool:
 def heavy_logging(case: RuleInput) -> Matches:
     return syncs_by_line(
         case,
-        sorted((*waits_of(case, Wait.LOG, Wait.SAVED), *case.works("log"))),
+        sorted((*waits_of(case, Wait.LOG), *case.works("log"))),
         title="weights, gradients or images are logged {often}",
         fix="log them every n-th step",
     )

@@ -41,7 +41,7 @@ class TimedWork(NamedTuple):
         loops: Loops of the scope that start in between.
         is_awaited: Whether a line in between waits for that work.
         has_work_before: Whether the scope issues work before the first reading.
-        uses: Uses of the time: comparisons, divisions, lists, other statements.
+        uses: Uses of the time: comparisons, divisions, other statements.
     """
 
     source: SourceFile
@@ -159,14 +159,13 @@ def _uses(source: SourceFile, node: ast.AST, names_left: int) -> Iterator[ast.AS
             for read in source.reads_of(above.targets[0].id) if names_left else ():
                 yield from _uses(source, read, names_left - 1)
             return
-        is_end = isinstance(above, (ast.Compare, ast.stmt)) or is_division(above, inner)
-        if is_end or (isinstance(above, ast.Call) and last_name(above) == "append"):
+        if isinstance(above, (ast.Compare, ast.stmt)) or _is_division(above, inner):
             yield above
             return
         inner = above
 
 
-def is_division(node: ast.AST, part: ast.AST) -> bool:
+def _is_division(node: ast.AST, part: ast.AST) -> bool:
     """Return whether a node divides by ``part``, or ``part`` by anything but a unit factor."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Div, ast.FloorDiv)):
         return False
@@ -260,21 +259,6 @@ def means_with_first_steps(case: RuleInput) -> Matches:
 
 
 def _is_mean(timed: TimedWork) -> bool:
-    """Return whether a time of many steps is divided, or times of single steps are averaged."""
-    source = timed.source
-    if timed.loops or not source.loops_around(timed.start):
-        is_divided = any(isinstance(use, ast.BinOp) for use in timed.uses)
-        return bool(timed.loops) and not source.loops_around(timed.start) and is_divided
-    for use in timed.uses:
-        around = [one for one in source.parents(use) if isinstance(one, (ast.If, *LOOP_STATEMENTS))]
-        keeper = use.target if isinstance(use, ast.AugAssign) else getattr(use, "func", use)
-        # A condition in the loop may leave out the first steps, as may a slice of the list.
-        is_guarded = isinstance(around[0], ast.If) if around else True
-        for read in source.reads_of(dotted_name(keeper).removesuffix(".append")):
-            inner, above = read, source.parent(read)
-            if isinstance(above, ast.Call):
-                inner, above = above, source.parent(above)
-            is_mean = last_name(inner) in ("mean", "fmean") or (above and is_division(above, inner))
-            if is_mean and not is_guarded:
-                return True
-    return False
+    """Return whether a time of many steps is divided."""
+    is_divided = any(isinstance(use, ast.BinOp) for use in timed.uses)
+    return bool(timed.loops) and not timed.source.loops_around(timed.start) and is_divided
