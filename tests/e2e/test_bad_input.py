@@ -117,7 +117,8 @@ def test_a_script_that_hangs(run_check: RunCheck, name: str, arguments: tuple[st
     sampled(
         [
             ("threads.py", (), "", None),
-            ("needs_workers.py", (), "", 32),
+            ("needs_workers.py", ("spawn",), "", 32),
+            ("needs_workers.py", ("fork",), "", 32),
             ("hard_exit.py", ("0", "5"), "", None),
             # What updates its weights by hand has steps all the same, and the report says which.
             ("no_optimizer.py", (), "own-update", None),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from inspect import signature
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -150,11 +151,26 @@ def _ensure_type(name: str, value: object) -> None:
         return
     wanted, example = _OPTIONS[name]
     try:
-        msgspec.convert(value, wanted)
+        msgspec.convert(_as_builtin(value), wanted)
     except msgspec.ValidationError:
         raise UsageError(
             f"{name} cannot be {printable(repr(value), 80)}", hint=f"pass {example}"
         ) from None
+
+
+def _as_builtin(value: object) -> object:
+    """Return numbers of NumPy and any sequence of values as Python's own."""
+    match value:
+        case bool() | str() | bytes():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value)
+        case Iterable():
+            return tuple(map(_as_builtin, value))
+        case _:
+            return value
 
 
 def _itself(run: Any) -> Any:

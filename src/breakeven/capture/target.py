@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
@@ -145,7 +146,7 @@ def _check_file(path: Path, text: str) -> None:
         )
     if path.suffix == ".json":
         raise ScriptError(
-            f"{text!r} is no script", hint=f"to show a stored run: breakeven report {path.name}"
+            f"{text!r} is no script", hint=f"to show a stored run: breakeven report {shlex.quote(text)}"
         )
     if not os.access(path, os.R_OK):
         raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")

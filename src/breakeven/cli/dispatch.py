@@ -53,7 +53,7 @@ _COMMANDS = (
 )
 # Options that change where the answer goes, but not the answer; a file follows those of the second.
 _OUTPUT_FLAGS = frozenset({"--json", "--force", "--quiet", "-q", "--no-source"})
-_OUTPUT_FILES = frozenset({"-o", "--output", "--chart", "--trace", "--write-patch"})
+_OUTPUT_FILES = frozenset({"-o", "-qo", "--output", "--chart", "--trace", "--write-patch"})
 # Commands whose target is a script with possible arguments.
 _SCRIPT_COMMANDS = ("check", "cost", "explain", "normal", "run", "sweep", "tune")
 
@@ -269,7 +269,7 @@ def answer_command(argv: Sequence[str]) -> str:
         elif name in _OUTPUT_FILES:
             if not equals:
                 next(words, None)
-        elif word not in _OUTPUT_FLAGS and not re.match("-o.", word):
+        elif word not in _OUTPUT_FLAGS and not re.match("-q?o.", word):
             kept.append(word)
     return shlex.join(kept)
 

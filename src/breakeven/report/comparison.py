@@ -317,10 +317,14 @@ def _finding_changes(
     """Return the disappeared and the new findings.
 
     A moved line or a renamed file is no change: findings of one rule are paired, first those at the
-    same line of the same file, then those in the same file, then those at the same line.
+    same line of the same file, then those in the same file, then, if no file has findings in both
+    runs, those at the same line.
     """
     gone, new = list(before), list(after)
-    for place_of in (attrgetter("file", "line"), attrgetter("file"), attrgetter("line")):
+    places = [attrgetter("file", "line"), attrgetter("file")]
+    if not {one.file for one in before} & {one.file for one in after}:
+        places.append(attrgetter("line"))
+    for place_of in places:
         for finding in tuple(gone):
             alike = (one for one in new if one.code == finding.code)
             twin = next((one for one in alike if place_of(one) == place_of(finding)), None)

@@ -202,9 +202,9 @@ def _fuse(run: configured) -> Count:
         )
         if (
             "fused" in optimizer.defaults
-            and all(one["fused"] is one["foreach"] is None for one in all_options)
-            and not optimizer.defaults["differentiable"]
             and inspect.unwrap(type(optimizer).step).__module__.startswith("torch.optim.")
+            and all(one.get("fused") is one.get("foreach") is None for one in all_options)
+            and not optimizer.defaults.get("differentiable")
             and tensors
             and all(tensor.is_floating_point() for tensor in tensors)
         ):

@@ -1,4 +1,6 @@
-"""A data set that is split over the worker processes of its loader, which are started anew."""
+"""A data set that is split over the worker processes of its loader, which fork on the CPU, or spawn."""
+
+import sys
 
 import torch
 from torch import nn
@@ -14,10 +16,11 @@ class Split(IterableDataset):
 
 
 if __name__ == "__main__":
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    method = sys.argv[1]
+    device = "cpu" if method == "fork" or not torch.cuda.is_available() else "cuda"
     model = nn.Linear(16, 4).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Split(), 32, num_workers=2, multiprocessing_context="spawn")
+    loader = DataLoader(Split(), 32, num_workers=2, multiprocessing_context=method)
     for x, y in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x.to(device)), y.to(device)).backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,13 @@ def test_stored_run_and_its_report_answer_alike(tmp_path: Path, calls: Calls) ->
     assert breakeven.ask(run, **asked).value == breakeven.ask(read, **asked).value
     assert breakeven.ask(read.value, question="explain", devices=["T4"]).value.device == "T4"
     assert not calls
+
+
+def test_numbers_of_numpy_and_ranges_are_options(calls: Calls) -> None:
+    breakeven.ask("train.py", batch_sizes=range(16, 64, 16))
+    breakeven.ask("train.py", num_steps=np.int64(9), time_limit_s=np.float32(8))
+    assert calls["sweep_target"][1]["axes"][0].values == (16, 32, 48)
+    assert calls["check_target"][1]["length"].num_steps == 9
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad
 
-from breakeven.capture import TracedRun, record_steps
+from breakeven.capture import TracedRun, record_steps, trace_step
 from breakeven.capture.record.event_log import SCRIPT_GAP_NS
 from breakeven.capture.sessions.in_process import _request
 from breakeven.capture.sessions.traced import TracedSession
@@ -103,6 +103,19 @@ def codes(found: TracedRun) -> list[str]:
 def num_forwards(found: TracedRun) -> int:
     """Return how often the batch of a step is drawn."""
     return sum(op.name.startswith("aten.randn") for op in found.trace.ops)
+
+
+def test_function_that_ends_with_its_writes_is_a_step() -> None:
+    model = nn.Linear(8, 1)
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+
+    assert num_forwards(trace_step(step)) == 1
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,7 @@ def test_output_file_holds_the_same_document(
         ("check train.py", "check train.py"),
         ("check -q train.py --json -o run.json --force --no-source", "check train.py"),
         ("check --output=run.json -orun.json train.py --quiet", "check train.py"),
+        ("check -qo run.json train.py -qoreport.html", "check train.py"),
         ("explain train.py --trace step.json --rule SYNC001", "explain train.py --rule SYNC001"),
         ("sweep train.py --over width=1..8 --chart=a.html", "sweep train.py --over width=1..8"),
         ("tune -m pkg --write-patch a.diff --exact", "tune -m pkg --exact"),

@@ -43,6 +43,7 @@ def test_choice_is_made_if_the_script_makes_none(kind: Any) -> None:
         ),
         pytest.param(lambda p: torch.optim.RMSprop(p), id="class without fused"),
         pytest.param(lambda p: torch.optim.LBFGS(p), id="class without a choice"),
+        pytest.param(lambda p: NotOfTorch(p), id="class of another package"),
     ],
 )
 def test_what_the_script_asks_for_stays(make: Callable[[Any], torch.optim.Optimizer]) -> None:
@@ -64,6 +65,14 @@ def test_other_options_are_handed_on() -> None:
 class OwnUpdate(torch.optim.Adam):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update by a rule of its own, to which the fused kernel means nothing."""
+
+
+class NotOfTorch(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1, "fused": None})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update by a rule of its own."""
 
 
 class OwnDefaults(torch.optim.Adam):

@@ -93,6 +93,7 @@ class LoaderWatch(Patches):
         watch = self
         original_init = DataLoader.__init__
         original_iterator_init = _BaseDataLoaderIter.__init__
+        original_start = _MultiProcessingDataLoaderIter.__init__
         original_next = _BaseDataLoaderIter.__next__
 
         @functools.wraps(original_init)
@@ -119,6 +120,10 @@ class LoaderWatch(Patches):
             if watch._in_process:
                 watch._record_of(loader).num_epochs += 1
 
+        def start_workers(iterator: Any, loader: Any) -> None:
+            with watch._around_fetch(loader):  # workers that fork load as this thread does
+                original_start(iterator, loader)
+
         def fetch(iterator: Any) -> Any:
             loader = vars(iterator).get("_watched_loader")
             if loader is None:  # the iterator began before this watch
@@ -140,6 +145,7 @@ class LoaderWatch(Patches):
         self.replace(_BaseDataLoaderIter, "__init__", initialize_iterator)
         if watch._in_process:
             self.replace(working, "_worker_loop", load_unobserved)
+            self.replace(_MultiProcessingDataLoaderIter, "__init__", start_workers)
         self.replace(_BaseDataLoaderIter, "__next__", fetch)
 
     def _take(self, iterator: Any) -> Any:

@@ -51,9 +51,9 @@ class UpdateWatch:
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self._leaf_of_storage: dict[int, int] = {}
         self._num_leaves = 0
-        # Parameters written since the last backward pass, and the end of these events.
+        # Parameters written since the last backward pass, and the end of these events in their log.
         self._written: set[int] = set()
-        self._write_end = 0
+        self._last_write = (recorder.step, 0)
         # Parameters in forward passes since the last backward pass, and in those before it.
         self._used: set[int] = set()
         self._used_before: set[int] | None = None
@@ -99,14 +99,16 @@ class UpdateWatch:
     def end_write(self, written: set[int]) -> None:
         """Note the end of a write to parameters, with the copies and work before it."""
         self._written |= written
-        self._write_end = len(self._recorder.events)
+        self._last_write = (self._recorder.step, len(self._recorder.events))
 
     def begin_forward(self) -> None:
         """End the step if parameters were written: the next forward pass begins."""
         with self._lock:
             written, self._written = self._written, set()
         if written and torch.is_grad_enabled():
-            self._recorder.mark_as_update(self._write_end)
+            log, end = self._last_write
+            if log is self._recorder.step:  # else a recording began after that write
+                self._recorder.mark_as_update(end)
             self._recorder.note_gap(own_time_ns())  # work since then belongs to the ended step
             self._on_boundary(Boundary.UPDATE, min(written))
 
@@ -137,7 +139,7 @@ class UpdateWatch:
             if known[2] != storage:  # `p.data = ...` changes its memory
                 self._leaf_of_storage.pop(known[2], None)
                 self._written.add(number)
-                self._write_end = len(self._recorder.events)
+                self._last_write = (self._recorder.step, len(self._recorder.events))
         self._leaves[id(leaf)] = (weakref.ref(leaf), number, storage)
         self._leaf_of_storage[storage] = number
         self._used.add(number)
