@@ -27,31 +27,24 @@ from breakeven.verdict import AxisValue, DeviceKind, SweepPoint
 _REFRESHES_PER_S = 10
 # A notebook stores and sends each change of its line.
 _DRAWN_PER_S = 4
-# Number of stages shown for a sweep, which has many.
-_MAX_STAGES = 4
+# Number of stages and of points shown for a sweep, which has many.
+_MOST_LINES = 4
 _BAR_CHARACTERS = 24
-# Rows for other parts of the screen: the stages, the bar, the prompt.
-_OTHER_ROWS = _MAX_STAGES + 4
-_LEAST_ROWS = 3
-# If more points finish at once, a log shows only their number.
-_MOST_LISTED = 4
 
 
 @contextmanager
 def show_progress(
-    stream: TextIO, *, is_quiet: bool, has_points: bool = False
+    stream: TextIO, *, is_quiet: bool
 ) -> Iterator[LiveProgress | PlainProgress | LineProgress]:
     """Yield a progress display that suits ``stream``, and clear it at the end.
 
     Args:
         stream: Usually stderr.
         is_quiet: Whether to show nothing.
-        has_points: Whether to show the points of a grid as they finish.
     """
     front = FRONT.get()
     console = CommandConsole(file=stream)
-    num_rows = max(console.height - _OTHER_ROWS, _LEAST_ROWS) if has_points else 0
-    live = LiveProgress(num_rows=num_rows)
+    live = LiveProgress()
     if is_quiet:  # never drawn
         yield live
     elif front is not None and front.draw is not None:
@@ -91,8 +84,8 @@ class PlainProgress:
 
     def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
         """Write a line for each point of the grid, or their number if there are many."""
-        lines = list(_point_lines(points).values()) or ["no answer"]
-        if len(lines) > _MOST_LISTED:
+        lines = _point_lines(points) or ["no answer"]
+        if len(lines) > _MOST_LINES:  # at once
             lines = [f"{len(lines):,} points done"]
         for line in lines:
             self._stream.write(f"[{num_done:,}/{num_points:,}] {line}\n")
@@ -143,15 +136,12 @@ class LiveProgress:
 
     Args:
         now_s: Clock, in seconds.
-        num_rows: Number of points shown; with points, only the last stages are shown. 0 without a
-            grid.
     """
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic, *, num_rows: int = 0) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._num_rows = num_rows
         self._begun_s = now_s()
-        self._points: dict[str, str] = {}
+        self._points: list[str] = []
         self._num_done = self._num_points = 0
         self._spinner = Spinner("dots", style="cyan")
         self._done: list[str] = []
@@ -179,41 +169,36 @@ class LiveProgress:
 
     def finished(self, points: Sequence[SweepPoint], num_done: int, num_points: int) -> None:
         """Add the points to the list and advance the bar."""
-        for settings, line in _point_lines(points).items():
-            # The last point to finish comes last, even if it was listed before.
-            self._points.pop(settings, None)
-            self._points[settings] = line
+        self._points += _point_lines(points)
         self._num_done, self._num_points = num_done, num_points
 
     def renderable(self) -> Group:
         """Return the current lines of the display."""
         # Another thread than the measuring one draws: take a snapshot first.
-        running, points = self._stage, list(self._points.values())[-self._num_rows :]
+        running = self._stage
         lines: list[RenderableType] = [_line(text, "dim") for text in self._done]
         if running is not None:
             stage, begun_s, about = running
             text = f"{stage}  {_seconds(self._now_s() - begun_s)}{about}  {self._detail}"
             lines.append(_row(self._spinner, text.rstrip()))
-        if not self._num_rows:
+        if not self._num_points:
             return Group(*lines)
-        lines = lines[-_MAX_STAGES:]
-        if self._num_points:
-            text = f"{self._num_done:,} of {self._num_points:,} points"
-            num_left = self._num_points - self._num_done
-            if self._num_done and num_left > 0:
-                left_s = (self._now_s() - self._begun_s) / self._num_done * num_left
-                text += f", about {format_duration(max(left_s, 1) * NS_PER_S, 2)} left"
-            bar = ProgressBar(self._num_points, self._num_done, width=_BAR_CHARACTERS)
-            lines.append(_row(bar, text))
-        return Group(*lines, *map(_line, points))
+        text = f"{self._num_done:,} of {self._num_points:,} points"
+        num_left = self._num_points - self._num_done
+        if self._num_done and num_left > 0:
+            left_s = (self._now_s() - self._begun_s) / self._num_done * num_left
+            text += f", about {format_duration(max(left_s, 1) * NS_PER_S, 2)} left"
+        bar = ProgressBar(self._num_points, self._num_done, width=_BAR_CHARACTERS)
+        lines = [*lines[-_MOST_LINES:], _row(bar, text)]
+        return Group(*lines, *map(_line, self._points[-_MOST_LINES:]))
 
 
-def _point_lines(points: Sequence[SweepPoint]) -> dict[str, str]:
-    """Return a line for each point of a grid, by settings, with the fastest device of each kind."""
+def _point_lines(points: Sequence[SweepPoint]) -> list[str]:
+    """Return a line for each point of a grid, with the fastest device of each kind."""
     rows: dict[tuple[tuple[str, AxisValue], ...], list[SweepPoint]] = {}
     for point in points:
         rows.setdefault(tuple(point.settings.items()), []).append(point)
-    lines: dict[str, str] = {}
+    lines: list[str] = []
     for key, row in rows.items():
         parts: list[str] = []
         for kind in DeviceKind:
@@ -223,8 +208,7 @@ def _point_lines(points: Sequence[SweepPoint]) -> dict[str, str]:
                 name = "CPU" if kind is DeviceKind.CPU else printable(best.device, 30)
                 word = "measured" if best.source is Source.MEASURED else "predicted"
                 parts.append(f"{name} {format_duration(best.step_ns, 2)} {word}")
-        settings = printable(settings_text(dict(key)), 60)
-        lines[settings] = f"{settings}: {', '.join(parts)}"
+        lines.append(f"{printable(settings_text(dict(key)), 60)}: {', '.join(parts)}")
     return lines
 
 

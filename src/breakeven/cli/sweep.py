@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     from breakeven.cli.progress import show_progress
 
     try:
-        with show_progress(sys.stderr, is_quiet=args.quiet, has_points=True) as progress:
+        with show_progress(sys.stderr, is_quiet=args.quiet) as progress:
             report = _sweep(args, progress)
     except KeyboardInterrupt:
         same = "the same command without --fresh" if args.fresh else "the same command"

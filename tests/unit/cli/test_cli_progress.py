@@ -69,7 +69,7 @@ def drawn(progress: LiveProgress, columns: int = 80) -> list[str]:
 
 def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
     clock = Clock()
-    progress = LiveProgress(clock, num_rows=10)
+    progress = LiveProgress(clock)
     progress.begin("measuring on this CPU")
     clock.now_s += 4.0
     progress.finished(made_up.batch_sizes().points[:8], 2, 10)
@@ -85,21 +85,21 @@ def test_live_progress_shows_the_bar_the_time_left_and_the_points() -> None:
 
 
 def test_live_progress_keeps_to_the_screen_and_lets_nothing_steer_it() -> None:
-    progress = LiveProgress(Clock(), num_rows=3)
+    progress = LiveProgress(Clock())
     for number in range(20):
         progress.begin(f"stage {number}")
     points = made_up.hostile().points
     progress.finished(points, 13, 26)
     progress.finished(points[:2], 14, 26)
     lines = drawn(progress)
-    assert len(lines) <= 4 + 1 + 1 + 3
+    assert len(lines) <= 4 + 1 + 4
     assert lines[-1].startswith("n 16, "), "what finished last stands last"
     assert not any(character in "".join(lines) for character in "\x1b\u202e")
 
 
 def test_a_quiet_sweep_writes_nothing() -> None:
     stream = io.StringIO()
-    with show_progress(stream, is_quiet=True, has_points=True) as progress:
+    with show_progress(stream, is_quiet=True) as progress:
         progress.begin("measuring", 5.0)
         progress.finished(made_up.batch_sizes().points, 13, 13)
         progress.end()
@@ -112,7 +112,7 @@ def test_a_terminal_gets_the_table_and_is_left_clean() -> None:
             return True
 
     stream = Terminal()
-    with show_progress(stream, is_quiet=False, has_points=True) as progress:
+    with show_progress(stream, is_quiet=False) as progress:
         progress.begin("measuring")
         progress.finished(made_up.batch_sizes().points[:4], 1, 13)
         assert isinstance(progress, LiveProgress)
