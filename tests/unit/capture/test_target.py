@@ -34,7 +34,7 @@ def test_a_stored_run_is_not_run_as_a_script(tmp_path: Path) -> None:
     (tmp_path / "run.json").touch()
     with pytest.raises(ScriptError, match="is no script") as raised:
         find_target(str(tmp_path / "run.json"))
-    assert raised.value.hint == "to show a stored run: breakeven report run.json"
+    assert raised.value.hint == f"to show a stored run: breakeven report {tmp_path}/run.json"
 
 
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
