@@ -176,13 +176,9 @@ def _with_open_recording(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return a document's type whose recorded step is any object: only breakeven reads it."""
     if "recording" not in kind.__struct_fields__:
         return kind
-    fields = [
-        (
-            one.name,
-            dict[str, Any] | None if one.name == "recording" else one.type,
-            msgspec.field(default=one.default, default_factory=one.default_factory),
-        )
-        for one in msgspec.structs.fields(kind)
-    ]
+    fields: list[Any] = []
+    for one in msgspec.structs.fields(kind):
+        shown = dict[str, Any] | None if one.name == "recording" else one.type
+        fields.append((one.name, shown, *(() if one.required else (one.default,))))
     documented = {"__doc__": kind.__doc__}
     return msgspec.defstruct(kind.__name__, fields, namespace=documented, kw_only=True)

@@ -7,8 +7,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
+from rich.bar import Bar as RichBar
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -36,7 +37,6 @@ from breakeven.report.document import (
 )
 from breakeven.report.text import ASCII, plural, printable
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _CHART_ROWS = (10, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
@@ -60,6 +60,15 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
         console: The console; its size, colours and encoding are respected.
         hints: Closing lines with next actions.
     """
+    if not console.options.ascii_only:
+        _render(document, console, hints)
+        return
+    with console.capture() as capture:
+        _render(document, console, hints)
+    console.file.write(capture.get().translate(ASCII))
+
+
+def _render(document: Document, console: Console, hints: Sequence[str]) -> None:
     warnings = (Line(warning, "yellow") for warning in document.warnings)
     head = (document.before, (*document.answers, *warnings), tuple(fact_lines(document.facts)))
     for number, blocks in enumerate(filter(None, head)):
@@ -122,10 +131,7 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Chart():
                 yield from _chart(block, console)
             case Timeline(spans):
-                for line in strip_text(spans, console.width):
-                    if console.options.ascii_only:
-                        line.plain = line.plain.translate(ASCII)
-                    yield line
+                yield from strip_text(spans, console.width)
             case _:
                 assert_never(block)
 
@@ -139,7 +145,6 @@ def _chart(chart: Chart, console: Console) -> Iterator[RenderableType]:
         dataclasses.replace(chart, series=chart.series[:_MAX_CURVES]),
         num_columns=min(console.width - 2, _CHART_COLUMNS),
         num_rows=min(max(wanted_rows, least_rows), most_rows),
-        is_ascii=console.options.ascii_only,
     )
     text.no_wrap, text.overflow = True, "crop"
     yield Text()
@@ -186,6 +191,7 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
         header_style="dim",
         show_header=table.has_header,
     )
+    least, most = _BAR_CHARACTERS
     for column in columns:
         cells = column.cells[: table.most]
         widest = max((cell_len(cell_text(cell)) for cell in cells), default=0)
@@ -201,7 +207,8 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
             overflow="fold",
             style=column.style,
             vertical="top",
-            min_width=None if is_drawn else min(column.least or widest, widest),
+            min_width=least if is_drawn else min(column.least or widest, widest),
+            max_width=most if is_drawn else None,
         )
     for row in range(min(len(columns[0].cells), table.most)):
         mark = table.marks[row] if table.marks else ""
@@ -212,31 +219,8 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
 
 def _cell(cell: AnyCell, console: Console) -> RenderableType:
     if isinstance(cell, Bar):
-        return _Drawn(cell)
+        # Show the shortest bar too, as an eighth of a character if there is room.
+        least = 1 / (8 * _BAR_CHARACTERS[1])
+        return RichBar(1.0, cell.start, cell.start + max(cell.length, least), color=cell.style)
     phrase, style = (cell.phrase, cell.style) if isinstance(cell, Cell) else (cell, "")
     return _text(phrase, console, style)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A bar, as wide as its column."""
-
-    cell: Bar
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(*_BAR_CHARACTERS).with_maximum(options.max_width)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_ascii, width = console.options.ascii_only, options.max_width
-        plot = bar_plot(self.cell, width, is_ascii=is_ascii)
-        yield Text(plot.translate(ASCII) if is_ascii else plot, style=self.cell.style)
-
-
-def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:
-    """Return a bar, accurate to an eighth of a character if it starts at 0."""
-    begin = min(round(bar.start * num_characters), num_characters - 1)
-    if bar.start or is_ascii:
-        end = round((bar.start + bar.length) * num_characters)
-        return " " * begin + "█" * min(max(end - begin, 1), num_characters - begin)
-    full, part = divmod(max(round(bar.length * num_characters * 8), 1), 8)
-    return "█" * full + (_EIGHTHS[part] if part else "")
