@@ -42,11 +42,10 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int) -> Text:
     curves = [series.curve for series in chart.series]
     if values := [point.value for points in curves for point in points]:
         # A terminal has no room for intervals.
-        y = chart.y
         if chart.rival:
             y = speed_axis(chart.rival, values)
         else:
-            y = value_axis(y.label, values, y.as_text, y.unit)
+            y = value_axis(chart.y.label, values, chart.y.as_text)
         chart = dataclasses.replace(chart, y=y)
     across, down = 2, 4  # dots of a character
 

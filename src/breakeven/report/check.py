@@ -20,6 +20,7 @@ from breakeven.report.answer_text import (
 from breakeven.report.chart import Chart, axis_word, crossover_interval
 from breakeven.report.check_report import CheckReport
 from breakeven.report.document import (
+    TOO_BIG,
     Cell,
     Column,
     Document,
@@ -324,7 +325,7 @@ def _result_table(report: CheckReport) -> Table:
         page = label if label == device else f"{label} ({device})"
         names.append(Cell((SOURCE_MARKS[one.source], f" {shorten(label, 32)}"), page=page))
         if one.fits is False:
-            bounds.append(Cell("too big", style="red", page="too big for its memory"))
+            bounds.append(TOO_BIG)
             marks.append("out")
         else:
             bounds.append("" if one.bound is None else one.bound.word)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from breakeven.errors import BreakevenError, Caveat
+from breakeven.errors import BreakevenError
 from breakeven.money import J_PER_KWH, Interval, PriceSource
 from breakeven.report.chart import Chart, ChartPoint, ChartSeries, value_axis
 from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
-from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
-from breakeven.report.run_text import caveat_section, host_facts
-from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
+from breakeven.report.document import TOO_BIG, Cell, Column, Document, Fact, Line, Section, Table
+from breakeven.report.run_text import caveat_section, caveats_by_device, host_facts
+from breakeven.report.text import plural, printable, ratio_alone, shorten
 from breakeven.units import NS_PER_S, format_digits, format_time
 from breakeven.verdict import DeviceKind
 
 _MAX_ROWS = 14
-_MAX_DEVICES = 3
 # A faster machine is named if it is at least this much faster than the cheapest one.
 CLEARLY_FASTER = 1.2
 _UNITS = (
@@ -157,7 +156,9 @@ def cost_document(report: CostReport) -> Document:
         blocks=(
             Section("Machines", (_table(rows),), heading=""),
             *([Section("Time against money", charts)] if charts else []),
-            *caveat_section(_caveats(report)),
+            *caveat_section(
+                caveats_by_device(report.caveats, ((row.device, row.caveats) for row in rows))
+            ),
         ),
         charts=charts,
     )
@@ -188,16 +189,6 @@ def _limits(report: CostReport) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _caveats(report: CostReport) -> dict[Caveat, str]:
-    """Return the caveats with some of the devices that each concerns; empty for all."""
-    devices: dict[Caveat, dict[str, None]] = {}
-    for row in report.rows:
-        for caveat in row.caveats:
-            devices.setdefault(caveat, {})[printable(row.device, 40)] = None
-    held = dict.fromkeys(report.caveats, "")
-    return held | {one: listed(list(names), _MAX_DEVICES) for one, names in devices.items()}
-
-
 def _table(rows: Sequence[CostRow]) -> Table:
     unit, unit_ns = _unit(rows)
     places = [
@@ -205,8 +196,7 @@ def _table(rows: Sequence[CostRow]) -> Table:
         for r in rows
     ]
     styles = ["bold" if r.is_on_front else "" for r in rows]
-    too_big = Cell("too big", style="red", page="too big for its memory")
-    times = [too_big if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
+    times = [TOO_BIG if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
     money = [_with_ends(r.usd) if r.usd.value else "free" for r in rows]
     emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
     parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
@@ -267,16 +257,18 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
     if len(shown) < 2:
         return ()
     shown.sort(key=lambda row: row.usd.value)
-    ends = [ns for row in shown for ns in (row.time_ns.low, row.time_ns.high)]
     unit, unit_ns = _unit(shown)
+    ends: list[float] = []
     groups: dict[DeviceKind, list[ChartPoint]] = {}
     for number, row in enumerate(shown):
+        time = row.time_ns.times(1 / unit_ns)
+        ends += [time.low, time.high]
         point = ChartPoint(
             x=row.usd.value,
             row=number,
-            value=row.time_ns.value,
-            low=row.time_ns.low,
-            high=row.time_ns.high,
+            value=time.value,
+            low=time.low,
+            high=time.high,
             step_ns=row.time_ns.value,
             text=time_text(row),
             source=row.source,
@@ -287,12 +279,7 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         title="The fastest machines for the money",
         note="",
         x=value_axis("money", [row.usd.value for row in shown], usd_text),
-        y=value_axis(
-            "time of the training",
-            ends,
-            lambda ns: f"{format_digits(ns / unit_ns)} {unit}",
-            unit_ns,
-        ),
+        y=value_axis("time of the training", ends, lambda time: f"{format_digits(time)} {unit}"),
         x_labels=tuple(
             f"{usd_text(row.usd.value)}: {_device(row)}, {machine_text(row, report.prices)}"
             for row in shown

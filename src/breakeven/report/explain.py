@@ -12,6 +12,7 @@ from breakeven.report.answer_text import (
     verdict_sentence,
 )
 from breakeven.report.document import (
+    TOO_BIG,
     AnyCell,
     Bar,
     Cell,
@@ -382,7 +383,7 @@ def _result_cell(first: DeviceResult | None, result: DeviceResult | None) -> Any
     if result is None:
         return ""
     if result.fits is False:
-        return Cell("too big", style="red", page="too big for its memory")
+        return TOO_BIG
     ratio, colour = "", ""
     if first is not None and first.step_ns != result.step_ns > 0:
         speedup = first.step_ns / result.step_ns

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from breakeven.errors import Caveat
-from breakeven.report.answer_text import device_label, part_name, share_text
+from breakeven.report.answer_text import device_label
 from breakeven.report.check_report import CheckReport
 from breakeven.report.document import Fact, Line, Medium, Section
 from breakeven.report.explain_report import ExplainReport
-from breakeven.report.text import place_text, plural, printable, shorten
+from breakeven.report.text import listed, place_text, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import FileChange, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
@@ -19,8 +19,6 @@ from breakeven.verdict import DeviceKind, Finding, HostSummary, ProgramSummary
 # Number of files named here; the JSON report names all.
 _MAX_NAMES = 3
 _MAX_PLACE_CHARACTERS = 40
-# Smallest share of the work between steps that gets a name.
-_LEAST_SHARE = 0.05
 
 
 def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
@@ -79,15 +77,6 @@ def _program_parts(program: ProgramSummary) -> Iterator[str]:
         yield "the time between steps is not known"
         return
     yield f"steps {format_percent(program.step_fraction)}"
-    times_ns: dict[str, float] = {}  # a function may be called on several lines
-    for part in program.parts:
-        name = part_name(part)
-        times_ns[name] = times_ns.get(name, 0.0) + part.time_ns
-    for name, time_ns in times_ns.items():
-        yield f"{name} {share_text(program, time_ns)}"
-    unnamed_ns = program.other_ns - sum(times_ns.values())
-    if unnamed_ns > _LEAST_SHARE * program.other_ns:
-        yield f"between them {share_text(program, unnamed_ns)}"
 
 
 def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
@@ -158,6 +147,25 @@ def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, s
         for caveat, own in names.items():
             if group is absent or caveat not in report.caveats:
                 held[caveat] = ", ".join(own) if len(own) < num_all else ""
+    return held
+
+
+def caveats_by_device(
+    general: Sequence[Caveat], own: Iterable[tuple[str, Sequence[Caveat]]]
+) -> dict[Caveat, str]:
+    """Return caveats with some of the devices that each concerns; empty for all.
+
+    Args:
+        general: Caveats of the whole answer.
+        own: Names of devices, each with its caveats.
+    """
+    names: dict[Caveat, dict[str, None]] = {}
+    for device, caveats in own:
+        for caveat in caveats:
+            names.setdefault(caveat, {})[printable(device, 40)] = None
+    held = dict.fromkeys(general, "")
+    for caveat, devices in names.items():
+        held.setdefault(caveat, listed(list(devices), _MAX_NAMES))
     return held
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
-from breakeven.errors import Caveat
 from breakeven.report.answer_text import SOURCE_MARKS, sample_legend
 from breakeven.report.chart import (
     Chart,
@@ -17,6 +16,7 @@ from breakeven.report.chart import (
     value_text,
 )
 from breakeven.report.document import (
+    TOO_BIG,
     Cell,
     Column,
     Document,
@@ -31,6 +31,7 @@ from breakeven.report.document import (
 from breakeven.report.run_text import (
     busy_warnings,
     caveat_section,
+    caveats_by_device,
     host_facts,
     side_effect_facts,
 )
@@ -219,7 +220,8 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         yield Section(title, (_crossover_table(group, title),))
     yield from _step_sections(report, charts)
     yield from _failure_section(report)
-    yield from caveat_section(_caveats(report))
+    of_points = ((point.device, point.caveats) for point in report.points)
+    yield from caveat_section(caveats_by_device(report.caveats, of_points))
 
 
 def _crossover_table(group: Sequence[SweepCrossover], caption: str) -> Table:
@@ -437,7 +439,7 @@ def _step_table(chart: Chart, legend: str) -> Table:
             if point is None:
                 cells.append(Cell("-", style="dim"))
             elif point.is_too_big:
-                cells.append(Cell("too big", style="red"))
+                cells.append(TOO_BIG)
             else:
                 time = format_duration(point.step_ns, 2, keeps_zeros=True)
                 style = "bold" if point.step_ns == shortest_ns[row] else ""
@@ -464,19 +466,3 @@ def _failure_section(report: SweepReport) -> Iterator[Section]:
         lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
     if lines:
         yield Section(f"{plural(len(report.failures), 'point')} failed", lines, style="bold red")
-
-
-def _caveats(report: SweepReport) -> Mapping[Caveat, str]:
-    """Return each caveat once, with its devices and number of points."""
-    points_by_caveat: dict[Caveat, list[SweepPoint]] = {caveat: [] for caveat in report.caveats}
-    for point in report.points:
-        for caveat in point.caveats:
-            points_by_caveat.setdefault(caveat, []).append(point)
-    held: dict[Caveat, str] = {}
-    for caveat, points in points_by_caveat.items():
-        names = list(dict.fromkeys(printable(point.device, 40) for point in points))
-        devices = {point.device for point in points}
-        num_points = sum(point.device in devices for point in report.points)
-        share = "" if len(points) == num_points else f"; {len(points)} of {num_points} times"
-        held[caveat] = "" if caveat in report.caveats else listed(names, 3) + share
-    return held

@@ -35,13 +35,12 @@ from breakeven.report.document import (
     cell_text,
     fact_lines,
 )
-from breakeven.report.text import ASCII, plural, printable
+from breakeven.report.text import ASCII, printable
 
 _CHART_ROWS = (10, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
 _MANY_CURVES = 5
-_MAX_CODE_LINES = 80
 _CODE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 # Longer text lines are hard to read, even in a wide terminal.
 _MAX_TEXT_CHARACTERS = 100
@@ -113,12 +112,9 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Table():
                 yield from _table(block, console)
             case Code(lines):
-                for line in lines[:_MAX_CODE_LINES]:
+                for line in lines:
                     text = printable(line.expandtabs(), 500)
                     yield _text(text, console, _CODE_STYLES.get(line[:1], ""), 2)
-                num_hidden = len(lines) - _MAX_CODE_LINES
-                if num_hidden > 0:
-                    yield _text(f"and {plural(num_hidden, 'more line')}", console, "dim", 2)
             case Markdown(text):
                 # Slow to import, and needed only here.
                 from rich.markdown import Markdown as RichMarkdown
