@@ -13,11 +13,7 @@ from enum import StrEnum
 from breakeven.report.text import listed, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import format_count, format_digits
-from breakeven.verdict import (
-    NUM_PARAMETERS,
-    AxisValue,
-    Crossover,
-)
+from breakeven.verdict import NUM_PARAMETERS, AxisValue, Crossover
 
 # Values within a smaller ratio are easier to distinguish on a linear axis from 0.
 _LOG_SPAN = 8.0

@@ -19,16 +19,7 @@ from breakeven.report.answer_text import (
 )
 from breakeven.report.chart import Chart, axis_word, crossover_interval
 from breakeven.report.check_report import CheckReport
-from breakeven.report.document import (
-    TOO_BIG,
-    Cell,
-    Column,
-    Document,
-    Line,
-    Medium,
-    Section,
-    Table,
-)
+from breakeven.report.document import TOO_BIG, Cell, Column, Document, Line, Medium, Section, Table
 from breakeven.report.run_text import (
     busy_warnings,
     caveat_section,
@@ -36,12 +27,7 @@ from breakeven.report.run_text import (
     fix_texts,
     run_facts,
 )
-from breakeven.report.speed_chart import (
-    TimedLine,
-    chosen_gpus,
-    device_chart,
-    speed_chart,
-)
+from breakeven.report.speed_chart import TimedLine, chosen_gpus, device_chart, speed_chart
 from breakeven.report.text import (
     duration_with_interval,
     listed,
@@ -410,16 +396,12 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
 
 def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
     """Return the crossover, and the speed of GPUs along the sizes."""
-    lines = [Line(sentence) for sentence in sentences]
-    found = report.crossover
-    if isinstance(found, Crossover):
-        place = f"{axis_word(found.axis)} {found.value:,}"
-        before, _, after = sentences[0].partition(place)
-        lines[0] = Line((before, (place, "bold"), after))
     # An open verdict has times that are too uncertain for a curve.
-    is_open = report.verdict.choice is Choice.UNDECIDED and not isinstance(found, Crossover)
+    is_undecided = report.verdict.choice is Choice.UNDECIDED
+    is_open = is_undecided and not isinstance(report.crossover, Crossover)
     chart = None if is_open else _size_chart(report)
-    return Section("", (*lines, *([] if chart is None else [chart])), only=Medium.TERMINAL)
+    blocks = (*map(Line, sentences), *([] if chart is None else [chart]))
+    return Section("", blocks, only=Medium.TERMINAL)
 
 
 def is_small(finding: Finding) -> bool:

@@ -157,7 +157,9 @@ def cost_document(report: CostReport) -> Document:
             Section("Machines", (_table(rows),), heading=""),
             *([Section("Time against money", charts)] if charts else []),
             *caveat_section(
-                caveats_by_device(report.caveats, ((row.device, row.caveats) for row in rows))
+                caveats_by_device(
+                    report.caveats, ((printable(row.device, 40), row.caveats) for row in rows)
+                )
             ),
         ),
         charts=charts,
@@ -207,7 +209,13 @@ def _table(rows: Sequence[CostRow]) -> Table:
             "machine",
             [Cell(shorten(p, 22), s, page=p) for p, s in zip(places, styles, strict=True)],
         ),
-        Column("device", [Cell(shorten(_short(_device(r)), 22), page=_device(r)) for r in rows]),
+        Column(
+            "device",
+            [
+                Cell(shorten(_device(r).replace("Xeon Platinum ", "Xeon "), 22), page=_device(r))
+                for r in rows
+            ],
+        ),
         Column(unit, times, is_number=True),
         Column("$", money, is_number=True),
         Column("kWh", [format_digits(r.energy_kwh.value, 2) for r in rows], is_number=True),
@@ -236,10 +244,6 @@ def _unit(rows: Sequence[CostRow]) -> tuple[str, float]:
 def _device(row: CostRow) -> str:
     name = "this CPU" if row.is_here and row.kind is DeviceKind.CPU else printable(row.device)
     return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
-
-
-def _short(device: str) -> str:
-    return device.replace("Xeon Platinum ", "Xeon ")
 
 
 def _with_ends(figure: Interval) -> str:

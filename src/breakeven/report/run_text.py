@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
@@ -135,37 +136,39 @@ def busy_warnings(caveats: Iterable[Caveat]) -> tuple[str, ...]:
 def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
     """Return the caveats of a run with the devices that they concern; empty for all devices."""
     results = report.results
-    absent = report.absent_cpus if isinstance(report, CheckReport) else ()
     num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
-    held = dict.fromkeys(report.caveats, "")
-    for group, num_all in ((results, num_gpus), (absent, len(absent) + 1)):
-        names: dict[Caveat, dict[str, None]] = {}
-        for result in group:
-            for caveat in result.caveats:
-                names.setdefault(caveat, {})[device_label(result)] = None
+    own = ((device_label(result), result.caveats) for result in results)
+    held = caveats_by_device(report.caveats, own, most=len(results), num_all=num_gpus)
+    if isinstance(report, CheckReport):
         # Name absent CPUs even if a caveat concerns all of them.
-        for caveat, own in names.items():
-            if group is absent or caveat not in report.caveats:
-                held[caveat] = ", ".join(own) if len(own) < num_all else ""
+        absent = ((device_label(cpu), cpu.caveats) for cpu in report.absent_cpus)
+        held |= caveats_by_device((), absent)
     return held
 
 
 def caveats_by_device(
-    general: Sequence[Caveat], own: Iterable[tuple[str, Sequence[Caveat]]]
+    general: Sequence[Caveat],
+    own: Iterable[tuple[str, Sequence[Caveat]]],
+    *,
+    most: int = _MAX_NAMES,
+    num_all: float = math.inf,
 ) -> dict[Caveat, str]:
-    """Return caveats with some of the devices that each concerns; empty for all.
+    """Return caveats with the devices that each concerns; empty for all.
 
     Args:
         general: Caveats of the whole answer.
         own: Names of devices, each with its caveats.
+        most: Maximum number of devices named.
+        num_all: Number of devices that are all.
     """
     names: dict[Caveat, dict[str, None]] = {}
     for device, caveats in own:
         for caveat in caveats:
-            names.setdefault(caveat, {})[printable(device, 40)] = None
+            names.setdefault(caveat, {})[device] = None
     held = dict.fromkeys(general, "")
     for caveat, devices in names.items():
-        held.setdefault(caveat, listed(list(devices), _MAX_NAMES))
+        is_all = len(devices) >= num_all
+        held.setdefault(caveat, "" if is_all else listed(list(devices), most))
     return held
 
 

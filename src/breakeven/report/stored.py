@@ -15,11 +15,7 @@ from breakeven.report.explain_report import ExplainReport
 from breakeven.report.kinds import KINDS, Kind, kind_of
 from breakeven.report.system_report import SystemTable
 from breakeven.timing import Estimate
-from breakeven.verdict import (
-    ProgramSummary,
-    SweepReport,
-    Verdict,
-)
+from breakeven.verdict import ProgramSummary, SweepReport, Verdict
 
 _T = TypeVar("_T")
 # Longest valid time: one year.

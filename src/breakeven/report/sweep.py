@@ -35,12 +35,7 @@ from breakeven.report.run_text import (
     host_facts,
     side_effect_facts,
 )
-from breakeven.report.speed_chart import (
-    TimedLine,
-    chosen_gpus,
-    is_timed,
-    speed_chart,
-)
+from breakeven.report.speed_chart import TimedLine, chosen_gpus, is_timed, speed_chart
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
@@ -220,7 +215,7 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         yield Section(title, (_crossover_table(group, title),))
     yield from _step_sections(report, charts)
     yield from _failure_section(report)
-    of_points = ((point.device, point.caveats) for point in report.points)
+    of_points = ((printable(point.device, 40), point.caveats) for point in report.points)
     yield from caveat_section(caveats_by_device(report.caveats, of_points))
 
 

@@ -37,7 +37,7 @@ from breakeven.report.document import (
 )
 from breakeven.report.text import ASCII, printable
 
-_CHART_ROWS = (10, 16)
+_CHART_ROWS = (12, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
 _MANY_CURVES = 5
@@ -133,14 +133,12 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
 
 
 def _chart(chart: Chart, console: Console) -> Iterator[RenderableType]:
-    least_rows, most_rows = _CHART_ROWS
     # Many close curves need the height.
     is_crowded = len(chart.series) >= _MANY_CURVES
-    wanted_rows = most_rows if is_crowded else console.height // 2
     text = chart_text(
         dataclasses.replace(chart, series=chart.series[:_MAX_CURVES]),
         num_columns=min(console.width - 2, _CHART_COLUMNS),
-        num_rows=min(max(wanted_rows, least_rows), most_rows),
+        num_rows=_CHART_ROWS[is_crowded],
     )
     text.no_wrap, text.overflow = True, "crop"
     yield Text()
