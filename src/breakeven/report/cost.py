@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from breakeven.errors import BreakevenError
+from breakeven.errors import BreakevenError, Caveat
 from breakeven.money import J_PER_KWH, Interval, PriceSource
 from breakeven.report.chart import Chart, ChartPoint, ChartSeries, value_axis
 from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
 from breakeven.report.document import TOO_BIG, Cell, Column, Document, Fact, Line, Section, Table
-from breakeven.report.run_text import caveat_section, caveats_by_device, host_facts
-from breakeven.report.text import plural, printable, ratio_alone, shorten
+from breakeven.report.run_text import caveat_section, host_facts
+from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
 from breakeven.units import NS_PER_S, format_digits, format_time
 from breakeven.verdict import DeviceKind
 
 _MAX_ROWS = 14
+_MAX_DEVICES = 3
 # A faster machine is named if it is at least this much faster than the cheapest one.
 CLEARLY_FASTER = 1.2
 _UNITS = (
@@ -156,11 +157,7 @@ def cost_document(report: CostReport) -> Document:
         blocks=(
             Section("Machines", (_table(rows),), heading=""),
             *([Section("Time against money", charts)] if charts else []),
-            *caveat_section(
-                caveats_by_device(
-                    report.caveats, ((printable(row.device, 40), row.caveats) for row in rows)
-                )
-            ),
+            *caveat_section(_caveats(report)),
         ),
         charts=charts,
     )
@@ -189,6 +186,16 @@ def _limits(report: CostReport) -> str:
         parts.append(f"at most {usd_text(report.budget_usd)}")
     text = " and ".join(parts)
     return text[:1].upper() + text[1:]
+
+
+def _caveats(report: CostReport) -> dict[Caveat, str]:
+    """Return the caveats with some of the devices that each concerns; empty for all."""
+    devices: dict[Caveat, dict[str, None]] = {}
+    for row in report.rows:
+        for caveat in row.caveats:
+            devices.setdefault(caveat, {})[printable(row.device, 40)] = None
+    held = dict.fromkeys(report.caveats, "")
+    return held | {one: listed(list(names), _MAX_DEVICES) for one, names in devices.items()}
 
 
 def _table(rows: Sequence[CostRow]) -> Table:

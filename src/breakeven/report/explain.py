@@ -190,7 +190,7 @@ def _bar(start: float, length: float, group: CauseGroup | None) -> Bar:
     # Shares are rounded separately, and a bar must end within its cell.
     start = min(max(start, 0.0), 1.0)
     length = round(min(max(length, 0.0), 1.0 - start), 4)
-    style, css_class = ("bright_black", "c0") if group is None else (group.style, group.css_class)
+    style, css_class = ("dim", "c0") if group is None else (group.style, group.css_class)
     return Bar(round(start, 4), length, style, css_class)
 
 

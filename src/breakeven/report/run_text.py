@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from breakeven.errors import Caveat
-from breakeven.report.answer_text import device_label
+from breakeven.report.answer_text import device_label, part_name, share_text
 from breakeven.report.check_report import CheckReport
 from breakeven.report.document import Fact, Line, Medium, Section
 from breakeven.report.explain_report import ExplainReport
-from breakeven.report.text import listed, place_text, plural, printable, shorten
+from breakeven.report.text import place_text, plural, printable, shorten
 from breakeven.timing import BUSY_MACHINE
 from breakeven.trace import FileChange, FileWrites, WriteProtection
 from breakeven.units import format_bytes, format_count, format_duration, format_percent
@@ -20,6 +19,8 @@ from breakeven.verdict import DeviceKind, Finding, HostSummary, ProgramSummary
 # Number of files named here; the JSON report names all.
 _MAX_NAMES = 3
 _MAX_PLACE_CHARACTERS = 40
+# Smallest share of the work between steps that gets a name.
+_LEAST_SHARE = 0.05
 
 
 def fix_texts(findings: Iterable[Finding]) -> Iterator[str]:
@@ -78,6 +79,15 @@ def _program_parts(program: ProgramSummary) -> Iterator[str]:
         yield "the time between steps is not known"
         return
     yield f"steps {format_percent(program.step_fraction)}"
+    times_ns: dict[str, float] = {}  # a function may be called on several lines
+    for part in program.parts:
+        name = part_name(part)
+        times_ns[name] = times_ns.get(name, 0.0) + part.time_ns
+    for name, time_ns in times_ns.items():
+        yield f"{name} {share_text(program, time_ns)}"
+    unnamed_ns = program.other_ns - sum(times_ns.values())
+    if unnamed_ns > _LEAST_SHARE * program.other_ns:
+        yield f"between them {share_text(program, unnamed_ns)}"
 
 
 def host_facts(host: HostSummary, threads: str = "") -> Iterator[Fact]:
@@ -136,39 +146,18 @@ def busy_warnings(caveats: Iterable[Caveat]) -> tuple[str, ...]:
 def caveats_of_results(report: CheckReport | ExplainReport) -> Mapping[Caveat, str]:
     """Return the caveats of a run with the devices that they concern; empty for all devices."""
     results = report.results
+    absent = report.absent_cpus if isinstance(report, CheckReport) else ()
     num_gpus = sum(result.kind is DeviceKind.GPU for result in results)
-    own = ((device_label(result), result.caveats) for result in results)
-    held = caveats_by_device(report.caveats, own, most=len(results), num_all=num_gpus)
-    if isinstance(report, CheckReport):
+    held = dict.fromkeys(report.caveats, "")
+    for group, num_all in ((results, num_gpus), (absent, len(absent) + 1)):
+        names: dict[Caveat, dict[str, None]] = {}
+        for result in group:
+            for caveat in result.caveats:
+                names.setdefault(caveat, {})[device_label(result)] = None
         # Name absent CPUs even if a caveat concerns all of them.
-        absent = ((device_label(cpu), cpu.caveats) for cpu in report.absent_cpus)
-        held |= caveats_by_device((), absent)
-    return held
-
-
-def caveats_by_device(
-    general: Sequence[Caveat],
-    own: Iterable[tuple[str, Sequence[Caveat]]],
-    *,
-    most: int = _MAX_NAMES,
-    num_all: float = math.inf,
-) -> dict[Caveat, str]:
-    """Return caveats with the devices that each concerns; empty for all.
-
-    Args:
-        general: Caveats of the whole answer.
-        own: Names of devices, each with its caveats.
-        most: Maximum number of devices named.
-        num_all: Number of devices that are all.
-    """
-    names: dict[Caveat, dict[str, None]] = {}
-    for device, caveats in own:
-        for caveat in caveats:
-            names.setdefault(caveat, {})[device] = None
-    held = dict.fromkeys(general, "")
-    for caveat, devices in names.items():
-        is_all = len(devices) >= num_all
-        held.setdefault(caveat, "" if is_all else listed(list(devices), most))
+        for caveat, own in names.items():
+            if group is absent or caveat not in report.caveats:
+                held[caveat] = ", ".join(own) if len(own) < num_all else ""
     return held
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
+from breakeven.errors import Caveat
 from breakeven.report.answer_text import SOURCE_MARKS, sample_legend
 from breakeven.report.chart import (
     Chart,
@@ -31,7 +32,6 @@ from breakeven.report.document import (
 from breakeven.report.run_text import (
     busy_warnings,
     caveat_section,
-    caveats_by_device,
     host_facts,
     side_effect_facts,
 )
@@ -215,8 +215,7 @@ def sweep_sections(report: SweepReport) -> Iterator[Section]:
         yield Section(title, (_crossover_table(group, title),))
     yield from _step_sections(report, charts)
     yield from _failure_section(report)
-    of_points = ((printable(point.device, 40), point.caveats) for point in report.points)
-    yield from caveat_section(caveats_by_device(report.caveats, of_points))
+    yield from caveat_section(_caveats(report))
 
 
 def _crossover_table(group: Sequence[SweepCrossover], caption: str) -> Table:
@@ -461,3 +460,19 @@ def _failure_section(report: SweepReport) -> Iterator[Section]:
         lines.append(Line(f"and {num_hidden} more reasons, listed by --json", "dim", 2))
     if lines:
         yield Section(f"{plural(len(report.failures), 'point')} failed", lines, style="bold red")
+
+
+def _caveats(report: SweepReport) -> Mapping[Caveat, str]:
+    """Return each caveat once, with its devices and number of points."""
+    points_by_caveat: dict[Caveat, list[SweepPoint]] = {caveat: [] for caveat in report.caveats}
+    for point in report.points:
+        for caveat in point.caveats:
+            points_by_caveat.setdefault(caveat, []).append(point)
+    held: dict[Caveat, str] = {}
+    for caveat, points in points_by_caveat.items():
+        names = list(dict.fromkeys(printable(point.device, 40) for point in points))
+        devices = {point.device for point in points}
+        num_points = sum(point.device in devices for point in report.points)
+        share = "" if len(points) == num_points else f"; {len(points)} of {num_points} times"
+        held[caveat] = "" if caveat in report.caveats else listed(names, 3) + share
+    return held

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from rich.bar import Bar as RichBar
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -37,6 +36,7 @@ from breakeven.report.document import (
 )
 from breakeven.report.text import ASCII, printable
 
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 _CHART_ROWS = (12, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
@@ -185,7 +185,6 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
         header_style="dim",
         show_header=table.has_header,
     )
-    least, most = _BAR_CHARACTERS
     for column in columns:
         cells = column.cells[: table.most]
         widest = max((cell_len(cell_text(cell)) for cell in cells), default=0)
@@ -201,8 +200,7 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
             overflow="fold",
             style=column.style,
             vertical="top",
-            min_width=least if is_drawn else min(column.least or widest, widest),
-            max_width=most if is_drawn else None,
+            min_width=None if is_drawn else min(column.least or widest, widest),
         )
     for row in range(min(len(columns[0].cells), table.most)):
         mark = table.marks[row] if table.marks else ""
@@ -213,8 +211,27 @@ def _drawn_table(table: Table, columns: Sequence[Column], console: Console) -> R
 
 def _cell(cell: AnyCell, console: Console) -> RenderableType:
     if isinstance(cell, Bar):
-        # Show the shortest bar too, as an eighth of a character if there is room.
-        least = 1 / (8 * _BAR_CHARACTERS[1])
-        return RichBar(1.0, cell.start, cell.start + max(cell.length, least), color=cell.style)
+        return _Drawn(cell)
     phrase, style = (cell.phrase, cell.style) if isinstance(cell, Cell) else (cell, "")
     return _text(phrase, console, style)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A bar, as wide as its column; accurate to an eighth of a character if it starts at 0."""
+
+    cell: Bar
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(*_BAR_CHARACTERS).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bar, width = self.cell, options.max_width
+        begin = min(round(bar.start * width), width - 1)
+        if bar.start:
+            end = round((bar.start + bar.length) * width)
+            plot = " " * begin + "█" * min(max(end - begin, 1), width - begin)
+        else:
+            full, part = divmod(max(round(bar.length * width * 8), 1), 8)
+            plot = "█" * full + (_EIGHTHS[part] if part else "")
+        yield Text(plot, style=bar.style)

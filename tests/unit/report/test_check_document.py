@@ -324,7 +324,14 @@ def test_the_verdict_speaks_of_the_whole_training_where_it_is_more_than_its_step
         "50 % of its time on this CPU is outside of steps (38 % evaluate at train.py:52, "
         "12 % train.py:53), assumed to stay on the CPU" in text
     )
-    assert "program: start-up 2 s · steps 50 % host:" in text
+    assert "program: start-up 2 s · steps 50 % · evaluate 38 % · train.py:53 12 %" in text
+
+
+def test_calls_of_one_function_on_two_lines_are_one_part_of_the_program() -> None:
+    facts = of_evaluation()
+    twice = replace(facts, parts=tuple(replace(one, function="evaluate") for one in facts.parts))
+    text = flat_of(with_program(made_up.gpu_wins(), twice))
+    assert "program: start-up 2 s · steps 50 % · evaluate 50 % host:" in text
 
 
 def test_the_chart_page_names_what_takes_the_time_outside_of_steps() -> None:

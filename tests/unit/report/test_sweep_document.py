@@ -142,7 +142,7 @@ def test_caveats_say_where_they_hold() -> None:
         *(msgspec.structs.replace(second, caveats=(caveat,)), *rest),
     )
     text = flat(shown(msgspec.structs.replace(report, points=points)))
-    assert "few-steps three steps only. (AMD EPYC 7B13, T4)" in text
+    assert "few-steps three steps only. (AMD EPYC 7B13, T4; 2 of 26 times)" in text
     assert "short-run the step was measured over 43 steps only. few-steps" in text
     careful = text.index("Careful: other programs kept half of the CPU busy. Run it again")
     assert careful < text.index("examples/disc_mlp.py")
