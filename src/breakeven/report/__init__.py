@@ -22,16 +22,9 @@ if TYPE_CHECKING:
     from breakeven.report.check_report import SCHEMA_VERSION as SCHEMA_VERSION
     from breakeven.report.check_report import CheckReport as CheckReport
     from breakeven.report.comparison import compare_reports as compare_reports
-    from breakeven.report.comparison_report import (
-        COMPARISON_SCHEMA_VERSION as COMPARISON_SCHEMA_VERSION,
-    )
     from breakeven.report.comparison_report import Change as Change
     from breakeven.report.comparison_report import ComparisonReport as ComparisonReport
-    from breakeven.report.comparison_report import CrossoverChange as CrossoverChange
     from breakeven.report.comparison_report import CrossoverShift as CrossoverShift
-    from breakeven.report.comparison_report import DeviceChange as DeviceChange
-    from breakeven.report.comparison_report import PointName as PointName
-    from breakeven.report.comparison_report import TimeChange as TimeChange
     from breakeven.report.conditions import Condition as Condition
     from breakeven.report.conditions import Figure as Figure
     from breakeven.report.conditions import Figures as Figures

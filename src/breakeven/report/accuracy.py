@@ -28,9 +28,7 @@ class LeaveOut(StrEnum):
     SOURCE = "source"
 
 
-class RowPrediction(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="predicted"
-):
+class RowPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted step of a row.
 
     Args:
@@ -47,9 +45,7 @@ class RowPrediction(
     is_calibrated_on: bool = False
 
 
-class Unpredictable(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="outcome", tag="unpredictable"
-):
+class Unpredictable(msgspec.Struct, frozen=True, kw_only=True):
     """Why a row has no prediction.
 
     Args:
@@ -77,8 +73,8 @@ class UnreadRow(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str
 
 
-class RowResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a table: its measured and its predicted time.
+class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured step of a table, without its time.
 
     Args:
         case_id: Name of the row in its table.
@@ -100,8 +96,6 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
         compile: Mode of ``torch.compile``, or ``none``.
         attention: Implementation of attention; empty if the table does not name it.
         family: Model family of the workload; its models are left out together.
-        value_ns: Measured time of one step.
-        outcome: The prediction, or the reason why there is none.
     """
 
     case_id: str
@@ -119,12 +113,22 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     era: str
     split: str
-    value_ns: float
-    outcome: RowPrediction | Unpredictable
     memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
     compile: str = "none"
     attention: Attention = Attention.UNSAID
     family: str = ""
+
+
+class RowResult(MeasuredRow, frozen=True, kw_only=True):
+    """One row of a table: its measured and its predicted time.
+
+    Args:
+        value_ns: Measured time of one step.
+        outcome: The prediction, or the reason why there is none.
+    """
+
+    value_ns: float
+    outcome: RowPrediction | Unpredictable
 
     @property
     def prediction(self) -> RowPrediction | None:

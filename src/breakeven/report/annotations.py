@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -120,9 +120,6 @@ def _message(finding: Finding) -> str:
 
 
 def _script(report: CheckReport | ExplainReport) -> str:
-    """Return the file of the target; for a module, the one among the recorded files, if any."""
-    if script := re.fullmatch(r"(.*\.(?:py|ipynb))(:\w+)?", report.target, re.DOTALL):
-        return script[1]
-    ends = tuple(f"/{report.target.replace('.', '/')}{end}" for end in (".py", "/__main__.py"))
-    sources = report.recording.sources if report.recording else ()
-    return next((one.path for one in sources if PurePath(one.path).as_posix().endswith(ends)), "")
+    """Return the file of the target; empty for a module."""
+    script = re.fullmatch(r"(.*\.(?:py|ipynb))(:\w+)?", report.target, re.DOTALL)
+    return script[1] if script else ""

@@ -13,11 +13,7 @@ from enum import StrEnum
 from breakeven.report.text import listed, printable, ratio_alone
 from breakeven.timing import Source
 from breakeven.units import format_count, format_digits
-from breakeven.verdict import (
-    NUM_PARAMETERS,
-    AxisValue,
-    Crossover,
-)
+from breakeven.verdict import NUM_PARAMETERS, AxisValue, Crossover
 
 # Values within a smaller ratio are easier to distinguish on a linear axis from 0.
 _LOG_SPAN = 8.0
@@ -66,7 +62,6 @@ class ChartAxis:
         high: Value at the high end; above ``low``.
         ticks: Labelled values, ascending.
         as_text: Formats a value, for other ticks.
-        unit: The value in whose multiples ticks are round.
     """
 
     label: str
@@ -75,7 +70,6 @@ class ChartAxis:
     high: float
     ticks: tuple[Tick, ...]
     as_text: Callable[[float], str] = str
-    unit: float = 1.0
 
     def position(self, value: float) -> float:
         """Return the position of ``value``, from 0 (low end) to 1 (high end), clipped to both."""
@@ -238,18 +232,15 @@ def settings_text(settings: Mapping[str, AxisValue]) -> str:
     return ", ".join(f"{axis_word(name)} {value_text(value)}" for name, value in settings.items())
 
 
-def value_axis(
-    label: str, values: Iterable[float], as_text: Callable[[float], str], unit: float = 1.0
-) -> ChartAxis:
+def value_axis(label: str, values: Iterable[float], as_text: Callable[[float], str]) -> ChartAxis:
     """Return an axis that contains all values, logarithmic if their range is wide.
 
     Args:
         label: The quantity on the axis.
         values: At least one, none of them infinite.
         as_text: Formats a value.
-        unit: The value in whose multiples ticks are round: an hour for times in hours.
     """
-    every = _distinct(value / unit for value in values)
+    every = _distinct(values)
     low, high = every[0], every[-1]
     if low > 0 and high / low >= _LOG_SPAN:
         stretch = (high / low) ** _MARGIN
@@ -268,11 +259,8 @@ def value_axis(
         num_steps = max(math.ceil((high - first) * (1 + _MARGIN) / step), 1)
         places = [first + number * step for number in range(num_steps + 1)]
         low, high, scale = first, places[-1], Scale.LINEAR
-    ticks = tuple(Tick(unit * place, as_text(unit * place)) for place in places)
-    low, high = unit * low, unit * high
-    return ChartAxis(
-        label=label, scale=scale, low=low, high=high, ticks=ticks, as_text=as_text, unit=unit
-    )
+    ticks = tuple(Tick(place, as_text(place)) for place in places)
+    return ChartAxis(label=label, scale=scale, low=low, high=high, ticks=ticks, as_text=as_text)
 
 
 def speed_axis(rival: str, speeds: Iterable[float]) -> ChartAxis:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from breakeven.report.chart import Chart, speed_axis, value_axis
 from breakeven.report.explain_report import DEVICE_TRACK, HOST_TRACK, TimelineSpan
-from breakeven.report.text import ASCII, printable, shorten
+from breakeven.report.text import printable, shorten
 from breakeven.report.timeline import TRACKS, CauseGroup, Strip
 from breakeven.timing import Source
 from breakeven.units import format_duration
@@ -30,26 +30,24 @@ _LABEL_CHARACTERS = 9
 _STRIP_CELLS = (8, 160)
 
 
-def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool = False) -> Text:
+def chart_text(chart: Chart, *, num_columns: int, num_rows: int) -> Text:
     """Return ``chart`` as lines of text.
 
     Args:
         chart: The chart to draw, with at most 26 series.
         num_columns: Width, including the labels of the axis.
         num_rows: Height of the plot without axis and legend.
-        is_ascii: Draw without braille and box-drawing characters.
     """
     chart = chart.shown
     curves = [series.curve for series in chart.series]
     if values := [point.value for points in curves for point in points]:
         # A terminal has no room for intervals.
-        y = chart.y
         if chart.rival:
             y = speed_axis(chart.rival, values)
         else:
-            y = value_axis(y.label, values, y.as_text, y.unit)
+            y = value_axis(chart.y.label, values, chart.y.as_text)
         chart = dataclasses.replace(chart, y=y)
-    across, down = (1, 1) if is_ascii else (2, 4)
+    across, down = 2, 4  # dots of a character
 
     def dot_row(value: float) -> int:
         return round((1 - chart.y.position(value)) * (num_rows * down - 1))
@@ -106,9 +104,8 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         line = Text.assemble((ticks.get(row, "").rjust(margin) + bar, "dim"))
         for x in range(width):
             bits, style = dots.get((row, x), (0, ""))
-            dotted = "." if is_ascii else chr(0x2800 + bits)
             empty = ("━", "bold") if row == rival_row else (" ", "")
-            line.append(*letters.get((row, x), (dotted, style) if bits else empty))
+            line.append(*letters.get((row, x), (chr(0x2800 + bits), style) if bits else empty))
         line.rstrip()
         lines.append(line)
     rule = ["─"] * width
@@ -139,10 +136,7 @@ def chart_text(chart: Chart, *, num_columns: int, num_rows: int, is_ascii: bool 
         legend.append(
             Text.assemble(("╳▲", "bold"), (" crossover, ━ its interval on the axis", "dim"))
         )
-    text = Text("\n").join([*lines, *_flowing(legend, num_columns)])
-    if is_ascii:
-        text.plain = text.plain.translate(ASCII)
-    return text
+    return Text("\n").join([*lines, *_flowing(legend, num_columns)])
 
 
 def _flowing(entries: Iterable[Text], width: int) -> list[Text]:

@@ -19,15 +19,7 @@ from breakeven.report.answer_text import (
 )
 from breakeven.report.chart import Chart, axis_word, crossover_interval
 from breakeven.report.check_report import CheckReport
-from breakeven.report.document import (
-    Cell,
-    Column,
-    Document,
-    Line,
-    Medium,
-    Section,
-    Table,
-)
+from breakeven.report.document import TOO_BIG, Cell, Column, Document, Line, Medium, Section, Table
 from breakeven.report.run_text import (
     busy_warnings,
     caveat_section,
@@ -35,12 +27,7 @@ from breakeven.report.run_text import (
     fix_texts,
     run_facts,
 )
-from breakeven.report.speed_chart import (
-    TimedLine,
-    chosen_gpus,
-    device_chart,
-    speed_chart,
-)
+from breakeven.report.speed_chart import TimedLine, chosen_gpus, device_chart, speed_chart
 from breakeven.report.text import (
     duration_with_interval,
     listed,
@@ -324,7 +311,7 @@ def _result_table(report: CheckReport) -> Table:
         page = label if label == device else f"{label} ({device})"
         names.append(Cell((SOURCE_MARKS[one.source], f" {shorten(label, 32)}"), page=page))
         if one.fits is False:
-            bounds.append(Cell("too big", style="red", page="too big for its memory"))
+            bounds.append(TOO_BIG)
             marks.append("out")
         else:
             bounds.append("" if one.bound is None else one.bound.word)
@@ -409,16 +396,12 @@ def _times_section(report: CheckReport) -> Iterator[Section]:
 
 def _crossover_section(report: CheckReport, sentences: Sequence[str]) -> Section:
     """Return the crossover, and the speed of GPUs along the sizes."""
-    lines = [Line(sentence) for sentence in sentences]
-    found = report.crossover
-    if isinstance(found, Crossover):
-        place = f"{axis_word(found.axis)} {found.value:,}"
-        before, _, after = sentences[0].partition(place)
-        lines[0] = Line((before, (place, "bold"), after))
     # An open verdict has times that are too uncertain for a curve.
-    is_open = report.verdict.choice is Choice.UNDECIDED and not isinstance(found, Crossover)
+    is_undecided = report.verdict.choice is Choice.UNDECIDED
+    is_open = is_undecided and not isinstance(report.crossover, Crossover)
     chart = None if is_open else _size_chart(report)
-    return Section("", (*lines, *([] if chart is None else [chart])), only=Medium.TERMINAL)
+    blocks = (*map(Line, sentences), *([] if chart is None else [chart]))
+    return Section("", blocks, only=Medium.TERMINAL)
 
 
 def is_small(finding: Finding) -> bool:

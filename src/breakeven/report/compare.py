@@ -13,15 +13,7 @@ from breakeven.report.comparison_report import (
     DeviceChange,
     PointName,
 )
-from breakeven.report.document import (
-    Cell,
-    Column,
-    Document,
-    Line,
-    Section,
-    Table,
-    columns_of,
-)
+from breakeven.report.document import Cell, Column, Document, Line, Section, Table, columns_of
 from breakeven.report.text import place_text, plural, printable, ratio_with_interval
 from breakeven.timing import Source
 from breakeven.units import format_bytes, format_duration

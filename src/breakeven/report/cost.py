@@ -10,7 +10,7 @@ from breakeven.money import J_PER_KWH, Interval, PriceSource
 from breakeven.report.chart import Chart, ChartPoint, ChartSeries, value_axis
 from breakeven.report.conditions import Figure
 from breakeven.report.cost_report import CostReport, CostRow
-from breakeven.report.document import Cell, Column, Document, Fact, Line, Section, Table
+from breakeven.report.document import TOO_BIG, Cell, Column, Document, Fact, Line, Section, Table
 from breakeven.report.run_text import caveat_section, host_facts
 from breakeven.report.text import listed, plural, printable, ratio_alone, shorten
 from breakeven.units import NS_PER_S, format_digits, format_time
@@ -205,8 +205,7 @@ def _table(rows: Sequence[CostRow]) -> Table:
         for r in rows
     ]
     styles = ["bold" if r.is_on_front else "" for r in rows]
-    too_big = Cell("too big", style="red", page="too big for its memory")
-    times = [too_big if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
+    times = [TOO_BIG if r.fits is False else _with_ends(r.time_ns.times(1 / unit_ns)) for r in rows]
     money = [_with_ends(r.usd) if r.usd.value else "free" for r in rows]
     emissions = [format_digits(r.co2_kg.value, 2) if r.co2_kg else "" for r in rows]
     parts = [f", in {r.num_parts} parts" if r.num_parts > 1 else "" for r in rows]
@@ -217,7 +216,13 @@ def _table(rows: Sequence[CostRow]) -> Table:
             "machine",
             [Cell(shorten(p, 22), s, page=p) for p, s in zip(places, styles, strict=True)],
         ),
-        Column("device", [Cell(shorten(_short(_device(r)), 22), page=_device(r)) for r in rows]),
+        Column(
+            "device",
+            [
+                Cell(shorten(_device(r).replace("Xeon Platinum ", "Xeon "), 22), page=_device(r))
+                for r in rows
+            ],
+        ),
         Column(unit, times, is_number=True),
         Column("$", money, is_number=True),
         Column("kWh", [format_digits(r.energy_kwh.value, 2) for r in rows], is_number=True),
@@ -248,10 +253,6 @@ def _device(row: CostRow) -> str:
     return f"{row.num_gpus} × {name}" if row.num_gpus > 1 else name
 
 
-def _short(device: str) -> str:
-    return device.replace("Xeon Platinum ", "Xeon ")
-
-
 def _with_ends(figure: Interval) -> str:
     """Return ``1.2 (0.9–1.6)``."""
     value, low, high = (format_digits(x, 2) for x in (figure.value, figure.low, figure.high))
@@ -267,16 +268,18 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
     if len(shown) < 2:
         return ()
     shown.sort(key=lambda row: row.usd.value)
-    ends = [ns for row in shown for ns in (row.time_ns.low, row.time_ns.high)]
     unit, unit_ns = _unit(shown)
+    ends: list[float] = []
     groups: dict[DeviceKind, list[ChartPoint]] = {}
     for number, row in enumerate(shown):
+        time = row.time_ns.times(1 / unit_ns)
+        ends += [time.low, time.high]
         point = ChartPoint(
             x=row.usd.value,
             row=number,
-            value=row.time_ns.value,
-            low=row.time_ns.low,
-            high=row.time_ns.high,
+            value=time.value,
+            low=time.low,
+            high=time.high,
             step_ns=row.time_ns.value,
             text=time_text(row),
             source=row.source,
@@ -287,12 +290,7 @@ def _charts(report: CostReport) -> tuple[Chart, ...]:
         title="The fastest machines for the money",
         note="",
         x=value_axis("money", [row.usd.value for row in shown], usd_text),
-        y=value_axis(
-            "time of the training",
-            ends,
-            lambda ns: f"{format_digits(ns / unit_ns)} {unit}",
-            unit_ns,
-        ),
+        y=value_axis("time of the training", ends, lambda time: f"{format_digits(time)} {unit}"),
         x_labels=tuple(
             f"{usd_text(row.usd.value)}: {_device(row)}, {machine_text(row, report.prices)}"
             for row in shown

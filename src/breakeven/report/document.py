@@ -111,6 +111,8 @@ class Cell:
 
 
 AnyCell = str | Cell | Bar
+TOO_BIG = Cell("too big", style="red", page="too big for its memory")
+"""The cell of a device whose memory the step exceeds."""
 
 
 def cell_text(cell: AnyCell, medium: Medium = Medium.TERMINAL) -> str:

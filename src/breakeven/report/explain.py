@@ -12,6 +12,7 @@ from breakeven.report.answer_text import (
     verdict_sentence,
 )
 from breakeven.report.document import (
+    TOO_BIG,
     AnyCell,
     Bar,
     Cell,
@@ -83,7 +84,6 @@ _LEAST_FRACTION = 0.01
 _MAX_LINES = 20
 # Frames of a framework shown below one line.
 _MAX_FRAMES = 6
-_MAX_MODULES = 60
 # Number of rows in a terminal.
 _MAX_LINE_ROWS = 9
 _MAX_MODULE_ROWS = 14
@@ -382,7 +382,7 @@ def _result_cell(first: DeviceResult | None, result: DeviceResult | None) -> Any
     if result is None:
         return ""
     if result.fits is False:
-        return Cell("too big", style="red", page="too big for its memory")
+        return TOO_BIG
     ratio, colour = "", ""
     if first is not None and first.step_ns != result.step_ns > 0:
         speedup = first.step_ns / result.step_ns
@@ -401,30 +401,28 @@ def _module_section(report: ExplainReport) -> Iterator[Section]:
     shares = module_shares(report.attribution, least_fraction=_LEAST_FRACTION, max_depth=_MAX_DEPTH)
     if not shares:
         return
-    shown = shares[:_MAX_MODULES]
     names = [
         Cell(
             shorten("  " * share.depth + share.name, _MAX_NAME_CHARACTERS),
             page=shorten(share.name, _MAX_PATH_CHARACTERS),
         )
-        for share in shown
+        for share in shares
     ]
-    bars = [_bar(one.start_fraction, one.fraction, CauseGroup.ARITHMETIC) for one in shown]
-    percents = [format_percent(share.fraction) for share in shown]
+    bars = [_bar(one.start_fraction, one.fraction, CauseGroup.ARITHMETIC) for one in shares]
+    percents = [format_percent(share.fraction) for share in shares]
     columns = [
         Column("module", names),
         Column("", bars, optional=2),
         Column("step", percents, page_header="of the step", is_number=True),
     ]
     for phase in ("forward", "backward"):
-        fractions = [getattr(share, f"{phase}_fraction") for share in shown]
+        fractions = [getattr(share, f"{phase}_fraction") for share in shares]
         texts = [format_percent(fraction) if fraction > 0 else "" for fraction in fractions]
         columns.append(Column(phase, texts, is_number=True, style="dim", optional=1))
     table = Table(
         columns,
         caption="A bar lies below that of the module around it",
-        marks=[f"depth{share.depth}" if share.depth else "" for share in shown],
-        note=f"The first {len(shown)} of {len(shares)}." if len(shown) < len(shares) else "",
+        marks=[f"depth{share.depth}" if share.depth else "" for share in shares],
         most=_MAX_MODULE_ROWS,
     )
     yield Section("The step by module", (table,))

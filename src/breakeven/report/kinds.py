@@ -56,9 +56,7 @@ class Kind:
         key: A key that identifies it in a stored file: no later kind in `KINDS` has it; empty if it
             is not read back.
         rerun: Arguments of ``breakeven`` that write the file again.
-        command: The command, if its name differs from the schema's.
-        options: Options of the command, besides ``--json``.
-        title: Title, if it is not the report of the command.
+        command: The command, if it differs from the schema's name.
         stored: Its type in JSON, if different from the report's.
         write: Converts a report to the stored type.
     """
@@ -72,8 +70,6 @@ class Kind:
     key: str = ""
     rerun: str = ""
     command: str = ""
-    options: str = ""
-    title: str = ""
     stored: type[msgspec.Struct] = None  # type: ignore[assignment]
     write: Callable[[Any], Any] = lambda report: report
 
@@ -81,7 +77,6 @@ class Kind:
         defaults = {
             "command": self.schema,
             "rerun": f"{self.schema} TARGET -o FILE --force",
-            "title": f"Report of breakeven {self.schema}",
             "stored": self.type,
         }
         for name, value in defaults.items():
@@ -90,7 +85,7 @@ class Kind:
     @property
     def description(self) -> str:
         """The command that prints it, and the units of its figures."""
-        return f"What `breakeven {self.command}{self.options} --json` prints{self.units}"
+        return f"What `breakeven {self.command} --json` prints{self.units}"
 
 
 _FRACTIONS = "shares between 0 and 1; low and high bound a 90 % interval."
@@ -125,7 +120,6 @@ KINDS = (
         parts=system_documents,
         key="systems",
         rerun="workloads NAME -o FILE --force",
-        options=" NAME",
     ),
     Kind(
         "tune",
@@ -169,23 +163,19 @@ KINDS = (
         CalibrationDocument,
         CALIBRATION_SCHEMA_VERSION,
         ". Times are in nanoseconds per call.",
-        title="Host of breakeven calibrate",
     ),
     Kind(
         "devices",
         DevicesDocument,
         DEVICES_SCHEMA_VERSION,
         ". Sizes are in bytes, rates per second.",
-        title="Devices of breakeven devices",
     ),
     Kind(
         "hosts",
         HostsDocument,
         HOSTS_SCHEMA_VERSION,
         ". Clocks are in hertz.",
-        command="devices",
-        options=" --hosts",
-        title="Hosts of breakeven devices",
+        command="devices --hosts",
     ),
     Kind(
         "prices",
@@ -193,13 +183,7 @@ KINDS = (
         PRICES_VERSION,
         ". Prices are in US dollars, sizes in bytes, billed times in seconds.",
     ),
-    Kind(
-        "rules",
-        RulesDocument,
-        RULES_SCHEMA_VERSION,
-        "; texts are in Markdown.",
-        title="Rules of breakeven rules",
-    ),
+    Kind("rules", RulesDocument, RULES_SCHEMA_VERSION, "; texts are in Markdown."),
 )
 
 

@@ -21,7 +21,6 @@ from breakeven.report.text import printable, with_texts
 
 _TEXT_COLUMNS = 100
 _PAGES = (".html", ".htm")
-_REFERENCE = re.compile(r'"#/\$defs/(\w+)"')
 
 
 def show(
@@ -151,10 +150,9 @@ def json_schema(name: str = "check") -> dict[str, Any]:
         name: Name of its kind in `kinds_by_schema`.
     """
     kind = kinds_by_schema()[name]
-    described = msgspec.json.schema(kind.stored)
+    described = msgspec.json.schema(_with_open_recording(kind.stored))
     definitions: dict[str, Any] = described["$defs"]
     root = kind.stored.__name__
-    _hide_recording(definitions, root)
     for definition in definitions.values():
         # Move the ``Args`` of a type's docstring to the properties.
         summary, _, arguments = cleandoc(definition.get("description", "")).partition("\n\nArgs:\n")
@@ -168,27 +166,19 @@ def json_schema(name: str = "check") -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:breakeven:schema:{name}:{kind.version}",
-        "title": kind.title,
+        "title": f"Report of breakeven {kind.command}",
         "description": kind.description,
         **described,
     }
 
 
-def _hide_recording(definitions: dict[str, Any], document: str) -> None:
-    """Leave the format of a recorded step open: only breakeven reads it.
-
-    Definitions referenced only by the recording are removed too.
-    """
-    properties = definitions[document]["properties"]
-    if "recording" not in properties:
-        return
-    properties["recording"] = {"anyOf": [{"type": "object"}, {"type": "null"}], "default": None}
-    reachable: set[str] = set()
-    waiting = [document]
-    while waiting:
-        name = waiting.pop()
-        reachable.add(name)
-        found = _REFERENCE.findall(msgspec.json.encode(definitions[name]).decode())
-        waiting += [other for other in found if other not in reachable]
-    for name in definitions.keys() - reachable:
-        del definitions[name]
+def _with_open_recording(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a document's type whose recorded step is any object: only breakeven reads it."""
+    if "recording" not in kind.__struct_fields__:
+        return kind
+    fields: list[Any] = []
+    for one in msgspec.structs.fields(kind):
+        shown = dict[str, Any] | None if one.name == "recording" else one.type
+        fields.append((one.name, shown, *(() if one.required else (one.default,))))
+    documented = {"__doc__": kind.__doc__}
+    return msgspec.defstruct(kind.__name__, fields, namespace=documented, kw_only=True)

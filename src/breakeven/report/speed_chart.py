@@ -20,13 +20,7 @@ from breakeven.report.chart import (
     speed_axis,
 )
 from breakeven.report.text import duration_with_interval, printable, ratio_with_interval
-from breakeven.verdict import (
-    Crossover,
-    DeviceKind,
-    DeviceResult,
-    Timed,
-    log_ratio,
-)
+from breakeven.verdict import Crossover, DeviceKind, DeviceResult, Timed, log_ratio
 
 # More curves hide each other.
 _MAX_GPUS = 3

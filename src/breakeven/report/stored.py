@@ -8,24 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from breakeven.errors import StoredDataError
 from breakeven.report.check_report import CheckReport
 from breakeven.report.explain_report import ExplainReport
 from breakeven.report.kinds import KINDS, Kind, kind_of
-from breakeven.report.system_report import SystemsReport, SystemTable
+from breakeven.report.system_report import SystemTable
 from breakeven.timing import Estimate
-from breakeven.verdict import (
-    AxisRole,
-    DeviceKind,
-    HostSummary,
-    ProgramSummary,
-    SweepPoint,
-    SweepReport,
-    Verdict,
-    cpu_on_threads,
-)
+from breakeven.verdict import ProgramSummary, SweepReport, Verdict
 
 _T = TypeVar("_T")
 # Longest valid time: one year.
@@ -71,7 +61,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
     try:
         report = _decode(document, kind.stored)
         _ensure_whole(report)
-        return with_fields(report)
+        return report
     except msgspec.ValidationError as error:
         raise StoredDataError(
             f"{path} was edited or damaged: it does not fit its schema: {error}", hint=again
@@ -192,37 +182,3 @@ def _structs(value: object) -> Iterator[msgspec.Struct]:
     elif isinstance(value, tuple):
         for member in value:  # pyright: ignore[reportUnknownVariableType]
             yield from _structs(member)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def with_fields(report: Any) -> Any:
-    """Return a report with fields that its older version lacked, as far as its texts allow."""
-    match report:
-        case SweepReport():
-            return _sweep(report)
-        case SystemsReport():
-            systems = (
-                replace(system, host=_host(system.host), sweeps=tuple(map(_sweep, system.sweeps)))
-                for system in report.systems
-            )
-            return replace(report, systems=tuple(systems))
-        case CheckReport() | ExplainReport():
-            return replace(report, host=_host(report.host))
-        case _:
-            return report
-
-
-def _host(host: HostSummary) -> HostSummary:
-    return host if host.assumption else replace(host, assumption=host.source.partition("; ")[2])
-
-
-def _sweep(report: SweepReport) -> SweepReport:
-    threads = next((axis.name for axis in report.axes if axis.role is AxisRole.THREADS), "")
-    points: list[SweepPoint] = []
-    for point in report.points:
-        number = point.settings.get(threads)
-        if point.kind is DeviceKind.CPU and not point.processor and isinstance(number, int):
-            ending = cpu_on_threads("", number)
-            if point.device.endswith(ending):
-                point = replace(point, processor=point.device.removesuffix(ending))
-        points.append(point)
-    return replace(report, host=_host(report.host), points=tuple(points))

@@ -17,6 +17,7 @@ from breakeven.report.chart import (
     value_text,
 )
 from breakeven.report.document import (
+    TOO_BIG,
     Cell,
     Column,
     Document,
@@ -34,12 +35,7 @@ from breakeven.report.run_text import (
     host_facts,
     side_effect_facts,
 )
-from breakeven.report.speed_chart import (
-    TimedLine,
-    chosen_gpus,
-    is_timed,
-    speed_chart,
-)
+from breakeven.report.speed_chart import TimedLine, chosen_gpus, is_timed, speed_chart
 from breakeven.report.text import listed, plural, printable, shorten
 from breakeven.timing import Source
 from breakeven.units import format_duration
@@ -437,7 +433,7 @@ def _step_table(chart: Chart, legend: str) -> Table:
             if point is None:
                 cells.append(Cell("-", style="dim"))
             elif point.is_too_big:
-                cells.append(Cell("too big", style="red"))
+                cells.append(TOO_BIG)
             else:
                 time = format_duration(point.step_ns, 2, keeps_zeros=True)
                 style = "bold" if point.step_ns == shortest_ns[row] else ""

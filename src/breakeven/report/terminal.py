@@ -34,14 +34,13 @@ from breakeven.report.document import (
     cell_text,
     fact_lines,
 )
-from breakeven.report.text import ASCII, plural, printable
+from breakeven.report.text import ASCII, printable
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_CHART_ROWS = (10, 16)
+_CHART_ROWS = (12, 16)
 _CHART_COLUMNS = 100
 _MAX_CURVES = 10
 _MANY_CURVES = 5
-_MAX_CODE_LINES = 80
 _CODE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 # Longer text lines are hard to read, even in a wide terminal.
 _MAX_TEXT_CHARACTERS = 100
@@ -60,6 +59,15 @@ def render(document: Document, console: Console, *, hints: Sequence[str] = ()) -
         console: The console; its size, colours and encoding are respected.
         hints: Closing lines with next actions.
     """
+    if not console.options.ascii_only:
+        _render(document, console, hints)
+        return
+    with console.capture() as capture:
+        _render(document, console, hints)
+    console.file.write(capture.get().translate(ASCII))
+
+
+def _render(document: Document, console: Console, hints: Sequence[str]) -> None:
     warnings = (Line(warning, "yellow") for warning in document.warnings)
     head = (document.before, (*document.answers, *warnings), tuple(fact_lines(document.facts)))
     for number, blocks in enumerate(filter(None, head)):
@@ -104,12 +112,9 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Table():
                 yield from _table(block, console)
             case Code(lines):
-                for line in lines[:_MAX_CODE_LINES]:
+                for line in lines:
                     text = printable(line.expandtabs(), 500)
                     yield _text(text, console, _CODE_STYLES.get(line[:1], ""), 2)
-                num_hidden = len(lines) - _MAX_CODE_LINES
-                if num_hidden > 0:
-                    yield _text(f"and {plural(num_hidden, 'more line')}", console, "dim", 2)
             case Markdown(text):
                 # Slow to import, and needed only here.
                 from rich.markdown import Markdown as RichMarkdown
@@ -122,24 +127,18 @@ def _blocks(blocks: Sequence[Block], console: Console) -> Iterator[RenderableTyp
             case Chart():
                 yield from _chart(block, console)
             case Timeline(spans):
-                for line in strip_text(spans, console.width):
-                    if console.options.ascii_only:
-                        line.plain = line.plain.translate(ASCII)
-                    yield line
+                yield from strip_text(spans, console.width)
             case _:
                 assert_never(block)
 
 
 def _chart(chart: Chart, console: Console) -> Iterator[RenderableType]:
-    least_rows, most_rows = _CHART_ROWS
     # Many close curves need the height.
     is_crowded = len(chart.series) >= _MANY_CURVES
-    wanted_rows = most_rows if is_crowded else console.height // 2
     text = chart_text(
         dataclasses.replace(chart, series=chart.series[:_MAX_CURVES]),
         num_columns=min(console.width - 2, _CHART_COLUMNS),
-        num_rows=min(max(wanted_rows, least_rows), most_rows),
-        is_ascii=console.options.ascii_only,
+        num_rows=_CHART_ROWS[is_crowded],
     )
     text.no_wrap, text.overflow = True, "crop"
     yield Text()
@@ -219,7 +218,7 @@ def _cell(cell: AnyCell, console: Console) -> RenderableType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A bar, as wide as its column."""
+    """A bar, as wide as its column; accurate to an eighth of a character if it starts at 0."""
 
     cell: Bar
 
@@ -227,16 +226,12 @@ class _Drawn:
         return Measurement(*_BAR_CHARACTERS).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_ascii, width = console.options.ascii_only, options.max_width
-        plot = bar_plot(self.cell, width, is_ascii=is_ascii)
-        yield Text(plot.translate(ASCII) if is_ascii else plot, style=self.cell.style)
-
-
-def bar_plot(bar: Bar, num_characters: int, *, is_ascii: bool) -> str:
-    """Return a bar, accurate to an eighth of a character if it starts at 0."""
-    begin = min(round(bar.start * num_characters), num_characters - 1)
-    if bar.start or is_ascii:
-        end = round((bar.start + bar.length) * num_characters)
-        return " " * begin + "█" * min(max(end - begin, 1), num_characters - begin)
-    full, part = divmod(max(round(bar.length * num_characters * 8), 1), 8)
-    return "█" * full + (_EIGHTHS[part] if part else "")
+        bar, width = self.cell, options.max_width
+        begin = min(round(bar.start * width), width - 1)
+        if bar.start:
+            end = round((bar.start + bar.length) * width)
+            plot = " " * begin + "█" * min(max(end - begin, 1), width - begin)
+        else:
+            full, part = divmod(max(round(bar.length * width * 8), 1), 8)
+            plot = "█" * full + (_EIGHTHS[part] if part else "")
+        yield Text(plot, style=bar.style)

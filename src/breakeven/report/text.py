@@ -11,8 +11,10 @@ from breakeven.units import format_digits, format_duration
 
 # Signs of reports for terminals without them.
 ASCII = str.maketrans(
-    dict(zip("●○◆▪█×–·µ▲▼╳━─│┤┴└₂", "*o#=#x-|u^vX=-||++2", strict=True))
+    dict(zip("●○◆▪×–·µ▲▼╳━─│┤┴└₂", "*o#=x-|u^vX=-||++2", strict=True))
     | {"→": "->", "…": "...", "±": "+/-"}
+    | dict.fromkeys("█▏▎▍▌▋▊▉▐▕", "#")
+    | {chr(0x2800 + dots): "." for dots in range(1, 256)}
 )
 # Closer to 1 than this, two digits would print a difference as "1×".
 _NEAR_ONE = 0.095

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -13,6 +12,7 @@ from breakeven.report.accuracy import (
     AccuracyReport,
     AccuracySummary,
     LeaveOut,
+    MeasuredRow,
     RowResult,
     Unpredictable,
     UnreadRow,
@@ -20,7 +20,6 @@ from breakeven.report.accuracy import (
 from breakeven.report.document import Cell, Column, Document, Line, Section, Table
 from breakeven.report.text import plural, printable, shorten
 from breakeven.simulate import Bound
-from breakeven.trace import Attention, MemoryFormat, NumberFormat, TimedPhase
 from breakeven.units import NS_PER_MS, format_digits, format_duration
 
 VALIDATION_SCHEMA_VERSION = 1
@@ -248,15 +247,7 @@ def signed_percent(fraction: float | None) -> str:
     return f"{'-' if fraction < 0 else '+'}{percent(abs(fraction))}"
 
 
-# Fields of a row that are equal in both forms.
-_AS_THEY_ARE = (
-    *("case_id", "source", "workload", "device", "architecture", "num_devices", "precision"),
-    *("batch_size", "phase", "optimizer", "h2d", "host", "framework", "era", "split"),
-    *("memory_format", "compile", "attention", "family"),
-)
-
-
-class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
+class ValidationRow(MeasuredRow, frozen=True, kw_only=True):
     """One row of the table, in the table's unit.
 
     Args:
@@ -292,7 +283,6 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
         family: Model family of the workload; its models are left out together.
     """
 
-    case_id: str
     predicted_ms: float | None
     low_ms: float | None
     high_ms: float | None
@@ -304,24 +294,6 @@ class ValidationRow(msgspec.Struct, frozen=True, kw_only=True):
     is_covered: bool
     is_calibrated_on: bool
     bound: Bound | None
-    source: str
-    workload: str
-    device: str
-    architecture: str
-    num_devices: int
-    precision: NumberFormat
-    batch_size: int
-    phase: TimedPhase
-    optimizer: str
-    h2d: Literal["none", "pageable", "pinned"]
-    host: str
-    framework: str
-    era: str
-    split: str
-    memory_format: MemoryFormat = MemoryFormat.CONTIGUOUS
-    compile: str = "none"
-    attention: Attention = Attention.UNSAID
-    family: str = ""
 
 
 class ValidationSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -383,5 +355,5 @@ def _row(row: RowResult) -> ValidationRow:
         is_covered=row.is_covered,
         is_calibrated_on=prediction is not None and prediction.is_calibrated_on,
         bound=None if prediction is None else prediction.bound,
-        **{field: getattr(row, field) for field in _AS_THEY_ARE},
+        **{field: getattr(row, field) for field in MeasuredRow.__struct_fields__},
     )

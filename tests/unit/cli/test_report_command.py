@@ -23,7 +23,7 @@ from breakeven.report import (
     report_command,
     to_json,
 )
-from breakeven.verdict import DeviceKind, ProgramFacts, program_of
+from breakeven.verdict import ProgramFacts, program_of
 from factories import reports as made_up
 from factories import sweeps, systems, tunings
 from factories.pages import Reader
@@ -65,32 +65,6 @@ def test_a_check_of_the_first_version_is_read(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(json.dumps(document))
     assert read_report(path) == replace(CHECK, schema_version=1)
-
-
-def test_a_sweep_of_the_first_version_is_read(tmp_path: Path) -> None:
-    sweep = sweeps.grid()
-    names = {1: " (1 thread)", 2: " (2 threads)"}
-    points = tuple(
-        replace(
-            point, device=point.device + names[int(point.settings["threads"])],
-            processor=point.device,
-        )
-        if point.kind is DeviceKind.CPU
-        else point
-        for point in sweep.points
-    )  # fmt: skip
-    host = replace(
-        sweep.host, source="measured here; a share taken as 1", assumption="a share taken as 1"
-    )
-    assert host.calibration == "measured here"
-    sweep = replace(sweep, host=host, points=points)
-    document = json.loads(to_json(sweep))
-    del document["host"]["assumption"]
-    for point in document["points"]:
-        del point["processor"], point["num_threads"]
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(document))
-    assert read_document(path) == sweep
 
 
 def test_only_a_check_is_a_check(kind: str, run_file: Path) -> None:

@@ -17,14 +17,11 @@ from breakeven.report import (
     CheckReport,
     all_rule_pages,
     finding_annotations,
-    record,
     to_json,
 )
 from breakeven.simulate import Finding, Severity
-from breakeven.trace import SourceText, StepTrace
 from factories import explanations, sweeps
 from factories import reports as made_up
-from factories.steps import HOST
 
 CHECK = made_up.cpu_wins()
 COMMAND = re.compile(r"::(error|warning|notice) ([^:]*)::(.*)")
@@ -175,27 +172,16 @@ def test_without_a_repository_paths_are_relative_to_the_current_folder(repositor
     assert [one[1]["file"] for one in commands(report)] == ["train.py"]
 
 
-MODULE = record(
-    StepTrace(events=()),
-    HOST,
-    sources=tuple(
-        SourceText(path=path, text="") for path in ("other/train.py", "pkg/deep/train/__main__.py")
-    ),
-)
-
-
 @pytest.mark.parametrize(
     ("target", "place"),
     [
         ("train.py", "training/train.py"),
         ("train.py:one_step", "training/train.py"),
-        ("deep.train", "training/pkg/deep/train/__main__.py"),
-        ("deep.pytrain", None),
-        ("absent.module", None),
+        ("deep.train", None),
     ],
 )
 def test_a_finding_without_a_line_is_at_the_script(target: str, place: str | None) -> None:
-    report = with_findings(finding(file=None, line=None), target=target, recording=MODULE)
+    report = with_findings(finding(file=None, line=None), target=target)
     ((_, properties, _),) = commands(report)
     assert properties.get("file") == place
     assert "line" not in properties

@@ -9,6 +9,7 @@ import pytest
 from breakeven.report.chart import Chart
 from breakeven.report.chart_text import chart_text
 from breakeven.report.sweep import sweep_charts
+from breakeven.report.text import ASCII
 from breakeven.verdict import SweepReport
 from factories import sweeps as made_up
 
@@ -17,8 +18,8 @@ def chart(report: SweepReport) -> Chart:
     return sweep_charts(report)[0]
 
 
-def lines(report: SweepReport, *, columns: int = 78, rows: int = 14, **options: bool) -> list[str]:
-    text = chart_text(chart(report), num_columns=columns, num_rows=rows, **options)
+def lines(report: SweepReport, *, columns: int = 78, rows: int = 14) -> list[str]:
+    text = chart_text(chart(report), num_columns=columns, num_rows=rows)
     return text.plain.split("\n")
 
 
@@ -69,7 +70,7 @@ def test_ticks_of_doubling_sizes_are_sizes_and_of_speeds_ratios() -> None:
 
 @pytest.mark.parametrize("name", ["batch_sizes", "widths", "grid", "large"])
 def test_ascii(name: str) -> None:
-    drawn = lines(made_up.ALL[name](), is_ascii=True)
+    drawn = [line.translate(ASCII) for line in lines(made_up.ALL[name]())]
     assert "".join(drawn).isascii()
     assert any("+" in line and "^" in line for line in drawn)
     assert sum("X" in line for line in drawn[1:15]) >= 1
