@@ -146,7 +146,8 @@ def _check_file(path: Path, text: str) -> None:
         )
     if path.suffix == ".json":
         raise ScriptError(
-            f"{text!r} is no script", hint=f"to show a stored run: breakeven report {shlex.quote(text)}"
+            f"{text!r} is no script",
+            hint=f"to show a stored run: breakeven report {shlex.quote(text)}",
         )
     if not os.access(path, os.R_OK):
         raise ScriptError(f"{text!r} cannot be read", hint="check its permissions")

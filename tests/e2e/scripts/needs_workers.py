@@ -1,4 +1,4 @@
-"""A data set that is split over the worker processes of its loader, which fork on the CPU, or spawn."""
+"""A data set that is split over the worker processes of its loader, which fork or spawn."""
 
 import sys
 

@@ -210,7 +210,7 @@ def test_missing_columns_are_named_together(tmp_path: Path) -> None:
     assert "value_ms" in (caught.value.hint or "")
     columns = [column for column in COLUMNS if column != "split"]
     path.write_text(table_text({}, columns=columns))
-    with pytest.raises(BreakevenError, match=r"missing column split$"):
+    with pytest.raises(BreakevenError, match=r"missing column split\n"):
         read_table(path)
 
 
