@@ -28,6 +28,7 @@ BATCH_SIZES = {
     "mnist_mlp.py": 20,
     "rnn_stream.py": 100,
     "small_cnn.py": 64,
+    "tabular_mlp.py": 64,
     "tiny_transformer.py": 32,
     "trainer_class.py": 128,
 }
