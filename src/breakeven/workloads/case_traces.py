@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from msgspec.structs import replace
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from breakeven.capture import FakeSession
 from breakeven.errors import BreakevenError, WorkloadError
@@ -37,6 +38,50 @@ from breakeven.workloads.timed_step import (
     TimedStep,
 )
 from breakeven.workloads.user_file import prepare_user_function
+
+
+def attention_as(attention: Attention) -> AbstractContextManager[object]:
+    """Compute attention operator by operator if a case asks for it.
+
+    All calls of torch's function then run the operators by which models computed attention before
+    torch had such a function.
+    """
+    if attention is not Attention.EAGER:
+        return nullcontext()
+    return patch.object(F, "scaled_dot_product_attention", _attend)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Replace torch's function: take its arguments and compute its definition."""
+    if enable_gqa:
+        num_shared = query.size(-3) // key.size(-3)
+        key, value = (part.repeat_interleave(num_shared, -3) for part in (key, value))
+    factor = query.size(-1) ** -0.5 if scale is None else scale
+    scores: Any
+    if is_causal:
+        # Language models scale the scores, which are larger; others scale the queries before.
+        scores = query @ key.transpose(-2, -1) * factor
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    else:
+        scores = (query * factor) @ key.transpose(-2, -1)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype is torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    if dropout_p:
+        weights = F.dropout(weights, dropout_p)
+    return weights @ value
+
 
 # Every dimension is affine in the batch size. Leave out 1, which PyTorch treats differently (batch
 # statistics, contiguity).
@@ -68,9 +113,7 @@ def trace_base(case: StepCase) -> tuple[StepTrace, StepTrace]:
     """
     spec = parse_workload(case.workload)
     try:
-        # torch's own composition of attention stands for models that compute it by operators.
-        is_eager = case.attention is Attention.EAGER
-        with FakeSession() as session, sdpa_kernel(SDPBackend.MATH) if is_eager else nullcontext():
+        with FakeSession() as session, attention_as(case.attention):
             return _trace(case, spec, session)
     except BreakevenError:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -38,6 +39,7 @@ class _Shape:
         drop: Share of values that dropout zeroes in training, except in the loss.
         tied: Whether the output layer shares the token embedding.
         bias: Whether linear layers and norms have biases.
+        written_out: Whether layer norm and GELU are elementwise operators, as written by hand.
     """
 
     d_model: int
@@ -48,6 +50,7 @@ class _Shape:
     drop: float = 0.0
     tied: bool = True
     bias: bool = True
+    written_out: bool = False
 
 
 # GPT-2 as published; MPT as its authors train it, without biases and dropout.
@@ -160,7 +163,7 @@ class _Layer(nn.Module):
         self.attention = _Attention(shape)
         self.linear_norm = _norm(shape)
         self.up = nn.Linear(width, _EXPANSION * width, bias=shape.bias)
-        self.activation = nn.GELU(approximate="tanh")
+        self.activation = _WrittenGelu() if shape.written_out else nn.GELU(approximate="tanh")
         self.down = nn.Linear(_EXPANSION * width, width, bias=shape.bias)
         self.drop = _dropout(shape)
 
@@ -194,8 +197,32 @@ class _Attention(nn.Module):
 
 
 def _norm(shape: _Shape) -> nn.Module:
+    if shape.written_out:
+        return _WrittenNorm(shape.d_model)
     return nn.LayerNorm(shape.d_model, bias=shape.bias)
 
 
 def _dropout(shape: _Shape) -> nn.Module:
     return nn.Dropout(shape.drop) if shape.drop else nn.Identity()
+
+
+class _WrittenNorm(nn.Module):
+    """Layer norm, written by hand."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        mean = values.mean(dim=-1, keepdim=True)
+        variance = values.var(dim=-1, keepdim=True, unbiased=False)
+        return self.scale * ((values - mean) / torch.sqrt(variance + 1e-5)) + self.shift
+
+
+class _WrittenGelu(nn.Module):
+    """GELU by its tanh approximation, written by hand."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        inner = math.sqrt(2 / math.pi) * (values + 0.044715 * torch.pow(values, 3))
+        return 0.5 * values * (1 + torch.tanh(inner))

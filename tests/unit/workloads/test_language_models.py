@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+import torch
 
 from breakeven.errors import WorkloadError
 from breakeven.trace import Attention, NumberFormat, StepCase, StepTrace, TimedPhase
@@ -47,11 +48,42 @@ def test_other_names_of_the_same_model(other):
 def test_attention_by_one_operator_or_by_many():
     fused, eager = (counts(traced(attention=way)) for way in (Attention.SDPA, Attention.EAGER))
     assert fused["_scaled_dot_product_efficient_attention"] == LAYERS
-    assert (fused["bmm"], fused["_safe_softmax"]) == (0, 0)
+    assert (fused["bmm"], fused["_softmax"]) == (0, 0)
     assert eager["_scaled_dot_product_efficient_attention"] == 0
-    assert (eager["bmm"], eager["_safe_softmax"]) == (6 * LAYERS, LAYERS)
+    assert (eager["bmm"], eager["_softmax"]) == (6 * LAYERS, LAYERS)
+    # Scores are scaled, and their gradients, where the fused kernel scales what it has at hand.
+    assert eager["mul"] == fused["mul"] + 2 * LAYERS
     # The weights of attention are dropped too.
-    assert eager["bernoulli_"] == fused["bernoulli_"] + LAYERS
+    assert eager["native_dropout"] == fused["native_dropout"] + LAYERS
+
+
+def test_attention_operator_by_operator_computes_what_torch_does():
+    from breakeven.workloads.case_traces import attention_as
+
+    attend = torch.nn.functional
+    query, key, value = torch.randn(3, 2, 4, 5, 6)
+    keys, values = key[:, :2], value[:, :2]
+    mask = torch.rand(5, 5) > 0.3
+    mask.fill_diagonal_(True)
+    ways = (
+        ((query, key, value), {}),
+        ((query, key, value), {"is_causal": True}),
+        ((query, key, value), {"attn_mask": mask, "scale": 0.3}),
+        ((query, key, value), {"attn_mask": torch.randn(5, 5)}),
+        ((query, keys, values), {"enable_gqa": True}),
+    )
+    expected = [attend.scaled_dot_product_attention(*tensors, **how) for tensors, how in ways]
+    with attention_as(Attention.EAGER):
+        found = [attend.scaled_dot_product_attention(*tensors, **how) for tensors, how in ways]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_norm_and_gelu_written_out():
+    assert counts(traced())["native_layer_norm"] == 2 * LAYERS + 1
+    written = counts(traced(f"{GPT2}&written_out=1"))
+    assert (written["native_layer_norm"], written["gelu"]) == (0, 0)
+    assert written["tanh"] == LAYERS
 
 
 def test_a_phase_without_backward_has_no_targets():
