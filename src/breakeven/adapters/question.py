@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from inspect import signature
 from numbers import Integral, Real
@@ -161,7 +161,7 @@ def _ensure_type(name: str, value: object) -> None:
 def _as_builtin(value: object) -> object:
     """Return numbers of NumPy and any sequence of values as Python's own."""
     match value:
-        case bool() | str() | bytes():
+        case bool() | str() | bytes() | Iterator():  # reading an iterator would empty it
             return value
         case Integral():
             return int(value)

@@ -73,7 +73,7 @@ class UnreadRow(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str
 
 
-class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
+class RowFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A measured step of a table, without its time.
 
     Args:
@@ -119,7 +119,7 @@ class MeasuredRow(msgspec.Struct, frozen=True, kw_only=True):
     family: str = ""
 
 
-class RowResult(MeasuredRow, frozen=True, kw_only=True):
+class RowResult(RowFacts, frozen=True, kw_only=True):
     """One row of a table: its measured and its predicted time.
 
     Args:

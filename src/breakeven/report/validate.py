@@ -12,7 +12,7 @@ from breakeven.report.accuracy import (
     AccuracyReport,
     AccuracySummary,
     LeaveOut,
-    MeasuredRow,
+    RowFacts,
     RowResult,
     Unpredictable,
     UnreadRow,
@@ -247,7 +247,7 @@ def signed_percent(fraction: float | None) -> str:
     return f"{'-' if fraction < 0 else '+'}{percent(abs(fraction))}"
 
 
-class ValidationRow(MeasuredRow, frozen=True, kw_only=True):
+class ValidationRow(RowFacts, frozen=True, kw_only=True):
     """One row of the table, in the table's unit.
 
     Args:
@@ -355,5 +355,5 @@ def _row(row: RowResult) -> ValidationRow:
         is_covered=row.is_covered,
         is_calibrated_on=prediction is not None and prediction.is_calibrated_on,
         bound=None if prediction is None else prediction.bound,
-        **{field: getattr(row, field) for field in MeasuredRow.__struct_fields__},
+        **{field: getattr(row, field) for field in RowFacts.__struct_fields__},
     )

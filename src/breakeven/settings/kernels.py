@@ -196,10 +196,8 @@ def _fuse(run: configured) -> Count:
 
     def choose(optimizer: torch.optim.Optimizer) -> None:
         nonlocal num_chosen
-        all_options, tensors = (
-            (optimizer.defaults, *optimizer.param_groups),
-            [*updated_by(optimizer)],
-        )
+        all_options = (optimizer.defaults, *optimizer.param_groups)
+        tensors = [*updated_by(optimizer)]
         if (
             "fused" in optimizer.defaults
             and inspect.unwrap(type(optimizer).step).__module__.startswith("torch.optim.")

@@ -105,6 +105,7 @@ def test_numbers_of_numpy_and_ranges_are_options(calls: Calls) -> None:
         ("train.py", {"question": "cost", "batch_sizes": [2]}, "batch_sizes is for a check of a"),
         ("train.py", {"devices": "T4"}, "devices cannot be 'T4'"),
         (step, {"devices": [3]}, r"devices cannot be \[3\]"),
+        (step, {"devices": iter(["T4"])}, "devices cannot be <list_iterator"),
         (step, {"host": None}, "host cannot be None"),
         ("train.py", {"batch_sizes": [0]}, r"batch_sizes cannot be \[0\]"),
         (step, {"budget_s": "1"}, "budget_s cannot be '1'"),
